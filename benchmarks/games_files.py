@@ -20,7 +20,7 @@ from pathlib import Path
 
 import orjson
 
-from deltaworks.events.formats.json import values
+from deltaworks.events.formats.json import read_events
 from deltaworks.specs.catalog import project_root
 from generator.games import write_files
 from generator.settings import FaultRates, GamesSettings
@@ -118,7 +118,7 @@ def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:
     for number, path in enumerate(paths):
         payload = gzip.decompress(path.read_bytes())
         raw_bytes += len(payload)
-        pieces = [raw for _, raw in values(payload)]
+        pieces = [raw for _, raw in read_events(payload)]
         name = f"{number:06d}.json.gz"
         write_lines(folder / "lines" / name, pieces)
         write_lines(folder / "unwrapped" / name, [_event(piece) for piece in pieces])

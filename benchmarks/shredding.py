@@ -18,9 +18,9 @@ def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
         folder: of a lake, keys and vault that are made in it.
     """
     from deltaworks.control.clock import utc_now
-    from deltaworks.erasure.advance import Advance
+    from deltaworks.erasure.erasure_run import ErasureRun
     from deltaworks.erasure.namespace import open_namespace
-    from deltaworks.erasure.receiving import receive
+    from deltaworks.erasure.requests import receive_request
     from deltaworks.privacy.tokens import token
 
     catalog = _catalog(folder)
@@ -30,11 +30,11 @@ def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
     now = utc_now()
     started = time.perf_counter()
     for subject in subjects[:requests]:
-        receive(namespace, subject, received_at=now, by="benchmark")
+        receive_request(namespace, subject, received_at=now, by="benchmark")
     # Opened anew, as each run of the operation does.
-    results = Advance(open_namespace(catalog, "bench"), now=now, windows=False).run()
+    results = ErasureRun(open_namespace(catalog, "bench"), now=now, may_purge=False).run()
     seconds = time.perf_counter() - started
-    left = open_namespace(catalog, "bench").vault.keys.of(subjects)
+    left = open_namespace(catalog, "bench").vault.keys.get(subjects)
     if {result.state for result in results} != {"shredded"} or set(left) != set(subjects[requests:]):
         raise AssertionError(f"{len(left)} of {people} keys are left after {requests} requests: {results[:3]}")
     return seconds
@@ -89,6 +89,6 @@ def _fill_vault(namespace: Namespace, subjects: list[str]) -> None:
         cell = {"value": bytes(48), "key_version": 1, "last_seen": seen}
         emails.append({**row, **cell, "kind": "email", "token": email})
         devices.append({**row, "kind": "device", "token": device})
-    namespace.vault.keys.get_or_make(subjects)
+    namespace.vault.keys.get_or_create(subjects)
     namespace.vault.tables.merge_identities(pa.Table.from_pylist(emails, IDENTITIES))
     namespace.vault.tables.merge_links(pa.Table.from_pylist(devices, LINKS))

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from benchmarks.games_files import GamesFiles, kept_files, landed_objects, write_lines
-from deltaworks.events.formats.json import values
+from deltaworks.events.formats.json import read_events
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 
@@ -56,7 +56,7 @@ def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> 
     landed = landed_objects(files.landed)
     for number, path in enumerate(landed):
         pieces = [
-            _renamed(value, raw, event_names, tables) for value, raw in values(gzip.decompress(path.read_bytes()))
+            _renamed(value, raw, event_names, tables) for value, raw in read_events(gzip.decompress(path.read_bytes()))
         ]
         payload = b"".join(wrapped for wrapped, _ in pieces)
         name = f"{number:06d}.json.gz"

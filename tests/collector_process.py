@@ -17,7 +17,7 @@ import httpx
 from collector.folder import SpoolFolder
 from collector.recovery import Recovered, recover
 from collector.segments import Segment
-from deltaworks.events.formats.json import values
+from deltaworks.events.formats.json import read_events
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 KEY = "key of a test"
@@ -111,5 +111,8 @@ class CollectorProcess:
         self.recovered()
         segments = sorted(self.spool.glob("seg-*.wal"))
         return [
-            value for path in segments for frame in Segment.open(path).frames() for value, _ in values(frame.payload)
+            value
+            for path in segments
+            for frame in Segment.open(path).frames()
+            for value, _ in read_events(frame.payload)
         ]

@@ -20,7 +20,7 @@ from collector.stamps import Arrival, EventStrip, StampRules, Strip, is_bot, sta
 from collector.submissions import Entry
 from collector.verdicts import DROPPED, KEPT_MALFORMED, Answer, refusal, success
 from deltaworks.errors import DeltaworksError
-from deltaworks.privacy.addresses import network_of
+from deltaworks.privacy.ip_truncation import truncate_ip
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Door:
             collector=self._collector,
             request=request_id,
             received_ms=int(self._clock() * 1000),
-            address=network_of(address),
+            address=truncate_ip(address),
             bot=is_bot(head.headers.get(b"user-agent", b"")),
         )
         number = self._numbers[holder.source]

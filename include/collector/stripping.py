@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from deltaworks.privacy.sealing import SealedFrame, SealedKind, Sealer, write_sealed
+from deltaworks.privacy.envelope_encryption import SealedFrame, SealedKind, Sealer, encode_sealed_file
+from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
 from deltaworks.privacy.suppression import Suppression
-from deltaworks.privacy.walker import Outcome, Stripped, Walker
 
 #: What is sealed of one body that cannot be read; of the rest there is the digest.
 _MOST_BODY_BYTES: Final = 65_536
@@ -30,7 +30,7 @@ class SourceStrip:
         sealer: of the source's namespace.
     """
 
-    def __init__(self, walker: Walker, sealer: Sealer) -> None:
+    def __init__(self, walker: Redactor, sealer: Sealer) -> None:
         self.counts: Counter[str] = Counter()
         self._walker = walker
         self._sealer = sealer
@@ -41,23 +41,23 @@ class SourceStrip:
 
     def suppress(self, suppression: Suppression) -> None:
         """Drop from now on the events of whom the list names."""
-        self._walker.suppress(suppression)
+        self._walker.set_suppression(suppression)
 
 
 class RequestStrip:
     """What is stripped of one request."""
 
-    def __init__(self, walker: Walker, sealer: Sealer, received_ms: int, counts: Counter[str]) -> None:
+    def __init__(self, walker: Redactor, sealer: Sealer, received_ms: int, counts: Counter[str]) -> None:
         self._walker = walker
         self._sealer = sealer
         self._received_ms = received_ms
-        self._stripped = Stripped(counts=counts)
+        self._stripped = RedactionResult(counts=counts)
         self._unreadable: list[bytes] = []
 
     def strip(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """The event as it may be kept, changed in place; None for one that is kept nowhere, which is counted."""
-        outcome = self._walker.strip(event, at_ms=self._received_ms, stripped=self._stripped)
-        return event if outcome is Outcome.KEPT else None
+        outcome = self._walker.redact(event, at_ms=self._received_ms, result=self._stripped)
+        return event if outcome is RedactionOutcome.KEPT else None
 
     def unreadable(self, text: str) -> None:
         """Take note of what cannot be read, and so not be stripped."""
@@ -73,18 +73,18 @@ class RequestStrip:
         frames: list[list[Any]] = []
         identities = list(dict.fromkeys(self._stripped.identities))
         if identities:
-            frames.append([int(SealedKind.IDENTITIES), _text(self._sealer.identities(identities, name=request))])
+            frames.append([int(SealedKind.IDENTITIES), _text(self._sealer.seal_identities(identities, name=request))])
         day = datetime.fromtimestamp(self._received_ms / 1000, UTC).date().isoformat()
         for body in self._unreadable:
             name = hashlib.sha256(body).hexdigest()
-            payload = self._sealer.unreadable(body[:_MOST_BODY_BYTES], name=name, day=day)
+            payload = self._sealer.seal_unreadable(body[:_MOST_BODY_BYTES], name=name, day=day)
             frames.append([int(SealedKind.UNREADABLE), _text(payload)])
         return json.dumps(frames, separators=(",", ":")).encode() if frames else None
 
 
 def sealed_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
     """The sealed file of payloads of the spool, by their numbers."""
-    return write_sealed(
+    return encode_sealed_file(
         SealedFrame(seq, kind, base64.b64decode(payload)) for seq, line in lines for kind, payload in _frames(line)
     )
 

@@ -28,8 +28,8 @@ from deltaworks.control import erasure_paths, paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.erasure.advance import Advance, ErasureResult
-from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
+from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.load import Load
@@ -111,7 +111,7 @@ class Soak:
         self._landed_before = sorted(stage.landing.rglob("*.json"))
         for token, player in sorted(self._gone.items()):
             space = people.namespace
-            request = receive(
+            request = receive_request(
                 space, token_of(space, kind="player", value=player), received_at=received_at, by="the soak"
             )
             self._requests[request.request_id] = token
@@ -123,7 +123,7 @@ class Soak:
         ahead = go_ahead(kept_hours=MINIMUM_RETENTION_HOURS, retention_seconds=self._retention_seconds)
 
         def held(results: list[ErasureResult]) -> bool:
-            return all(f"the reader {READER}" in result.waits_for for result in results)
+            return all(f"the reader {READER}" in result.waiting_for for result in results)
 
         self._advance("waiting for the reader", held, ahead=ahead)
         content = self._files.others(BULK, self._gone, version=self._held)
@@ -144,7 +144,7 @@ class Soak:
         end, results = time.monotonic() + self._patience, []
         while True:
             try:
-                results = Advance(self._people.namespace, now=datetime.now(UTC) + ahead, windows=windows).run()
+                results = ErasureRun(self._people.namespace, now=datetime.now(UTC) + ahead, may_purge=windows).run()
             except Exception as error:
                 found = as_deltaworks_error(error)
                 # What a launcher tries again.
@@ -155,7 +155,7 @@ class Soak:
                 if is_reached(results):
                     self._tell(f"{len(results)} requests are {until}")
                     return
-            waits = Counter(f"{result.state}: {result.waits_for[:150]}" for result in results)
+            waits = Counter(f"{result.state}: {result.waiting_for[:150]}" for result in results)
             assert time.monotonic() < end, f"never {until}: {waits.most_common(3)}, tried again {self._retried}"
             self._tell(f"{until}? {waits.most_common(2)}")
             time.sleep(_PAUSE_SECONDS)

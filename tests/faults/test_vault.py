@@ -16,11 +16,11 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.keys.keyring import LocalKeyring
-from deltaworks.vault.cells import Place, open_cell, seal_cell
+from deltaworks.vault.cells import CellAddress, open_cell, seal_cell
 from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.home import VaultHome
-from deltaworks.vault.job import keep
-from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault.job import maintain
+from deltaworks.vault.key_pages import SubjectKeys
+from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.faults.harness.vault_entry import STEPS
 from tests.unit.vault.vault_stage import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
 
@@ -44,12 +44,12 @@ def run(folder: Path, *arguments: str) -> int:
 
 def stored(folder: Path) -> tuple[int, int, int]:
     """Values that open, links, and sealed files that wait."""
-    home = VaultHome.open(environment_of(folder), NAMESPACE)
+    home = NamespaceVault.open(environment_of(folder), NAMESPACE)
     subjects = [subject_of(name) for name in NAMES]
-    keys = home.keys.of(subjects)
+    keys = home.keys.get(subjects)
     rows = home.tables.identities(subjects=subjects).to_pylist()
     values = [
-        open_cell(row["value"], keys[row["subject"]], Place(NAMESPACE, row["subject"], row["kind"], row["token"]))
+        open_cell(row["value"], keys[row["subject"]], CellAddress(NAMESPACE, row["subject"], row["kind"], row["token"]))
         for row in rows
     ]
     assert len(set(values)) == len(values), "a value is there twice"
@@ -79,14 +79,14 @@ def test_without_the_files_until_they_have_landed_a_kill_loses_them(tmp_path: Pa
 def test_a_swapped_cell_opens_where_the_associated_data_are_taken_away_and_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = VaultHome.open(environment_of(tmp_path), NAMESPACE)
-    key = home.keys.get_or_make(["p1_a"])["p1_a"]
-    own, other = (Place(NAMESPACE, "p1_a", kind, "p1_t") for kind in ("email", "phone"))
+    home = NamespaceVault.open(environment_of(tmp_path), NAMESPACE)
+    key = home.keys.get_or_create(["p1_a"])["p1_a"]
+    own, other = (CellAddress(NAMESPACE, "p1_a", kind, "p1_t") for kind in ("email", "phone"))
 
     with pytest.raises(ContractError, match="VAULT_CELL_UNREADABLE"):
         open_cell(seal_cell("ada@example.org", key, own), key, other)
 
-    monkeypatch.setattr(Place, "associated", property(lambda _: b""))
+    monkeypatch.setattr(CellAddress, "associated", property(lambda _: b""))
     assert open_cell(seal_cell("ada@example.org", key, own), key, other) == "ada@example.org"
 
 
@@ -95,8 +95,8 @@ def test_an_old_page_that_comes_back_after_the_rotation_opens_where_its_epoch_wa
     off: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = environment_of(tmp_path)
-    home, objects = VaultHome.open(environment, NAMESPACE), LocalObjects(tmp_path / "vault")
-    made = home.keys.get_or_make(["p1_a", "p1_b"])
+    home, objects = NamespaceVault.open(environment, NAMESPACE), LocalObjects(tmp_path / "vault")
+    made = home.keys.get_or_create(["p1_a", "p1_b"])
     page = vault_paths.key_page(NAMESPACE, vault_paths.page_of("p1_a"))
     copy = objects.get(page)
     assert copy is not None
@@ -104,25 +104,25 @@ def test_an_old_page_that_comes_back_after_the_rotation_opens_where_its_epoch_wa
     if off:
         monkeypatch.setattr(EpochKeys, "destroy", lambda *_: None)
 
-    keep(environment, NAMESPACE, unreadable_days=14, rotate_now=True, dry_run=False)
+    maintain(environment, NAMESPACE, unreadable_retention_days=14, rotate_now=True, dry_run=False)
     objects.put(page, copy.data)
 
-    look: Callable[[], Any] = lambda: VaultHome.open(environment, NAMESPACE).keys.of(["p1_a"])  # noqa: E731
+    look: Callable[[], Any] = lambda: NamespaceVault.open(environment, NAMESPACE).keys.get(["p1_a"])  # noqa: E731
     if off:
         assert look() == {"p1_a": made["p1_a"]}
     else:
-        with pytest.raises(ContractError, match="VAULT_EPOCH_GONE"):
+        with pytest.raises(ContractError, match="VAULT_EPOCH_DESTROYED"):
             look()
-    assert VaultHome.open(environment, NAMESPACE).keys.of(["p1_b"]) == {"p1_b": made["p1_b"]}
+    assert NamespaceVault.open(environment, NAMESPACE).keys.get(["p1_b"]) == {"p1_b": made["p1_b"]}
 
 
 KILL_IN_ROTATION = """
 import os, signal, sys
 from pathlib import Path
 from deltaworks.vault import rotation
-from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.home import VaultHome
+from deltaworks.vault.namespace_vault import VaultHome
 from tests.unit.vault.vault_stage import NAMESPACE, environment_of
 owner, name = {"begin": (EpochKeys, "begin"), "rewrap": (SubjectKeys, "rewrap"), "page": (SubjectKeys, "_rewrap_page"),
                "destroy": (EpochKeys, "destroy")}[sys.argv[2]]
@@ -139,17 +139,17 @@ rotation.rotate(NAMESPACE, home.epochs, home.keys, dry_run=False, at_once=True)
 @pytest.mark.parametrize("step", ["begin", "page", "rewrap", "destroy"])
 def test_a_rotation_that_is_killed_at_any_step_is_continued_and_loses_no_key(step: str, tmp_path: Path) -> None:
     environment = environment_of(tmp_path)
-    made = VaultHome.open(environment, NAMESPACE).keys.get_or_make(NAMES)
+    made = NamespaceVault.open(environment, NAMESPACE).keys.get_or_create(NAMES)
     root = Path(__file__).parents[2]
 
     killed = subprocess.run(
         [sys.executable, "-c", KILL_IN_ROTATION, str(tmp_path), step], cwd=root, check=False, timeout=60
     )
-    rotation, _, _ = keep(environment, NAMESPACE, unreadable_days=14, dry_run=False)
+    rotation, _, _ = maintain(environment, NAMESPACE, unreadable_retention_days=14, dry_run=False)
 
     assert killed.returncode == -signal.SIGKILL
-    home = VaultHome.open(environment, NAMESPACE)
-    assert home.keys.of(NAMES) == made
+    home = NamespaceVault.open(environment, NAMESPACE)
+    assert home.keys.get(NAMES) == made
     assert (rotation.epoch, home.epochs.numbers()) == (2, [2])
     assert isinstance(home.keys, SubjectKeys)
-    assert home.keys.older_than(2) == []
+    assert home.keys.pages_older_than(2) == []

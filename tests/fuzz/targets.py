@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hypothesis import strategies as st
 
 from deltaworks.events.budget import OverBudget
-from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
@@ -92,7 +92,7 @@ def _lost_bytes(spec: PipelineSpec, payload: bytes) -> list[str]:
     if spec.source.format != "json" or b"[" in payload or len(payload) > 1 << 16:
         return []
     try:
-        events = list(framer(spec.source)(payload))
+        events = list(create_framer(spec.source)(payload))
     except Exception:  # nothing of it can be read: that is judged by its row in quarantine
         return []
     if any(isinstance(value, OverBudget) for value, _ in events):  # what is left behind a budget stays in the object

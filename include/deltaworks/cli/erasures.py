@@ -38,7 +38,7 @@ def erase(
     next night, files of older versions a week later; the certificate says all of it.
     """
     from deltaworks.erasure.namespace import open_namespace
-    from deltaworks.erasure.receiving import token_of
+    from deltaworks.erasure.requests import token_of
 
     received_at = _received(received)
     space = open_namespace(catalog(), namespace)
@@ -51,20 +51,20 @@ def erase(
 
 
 def _receive(space: Namespace, token: str, received_at: datetime) -> None:
-    from deltaworks.erasure.advance import Advance
-    from deltaworks.erasure.receiving import receive
+    from deltaworks.erasure.erasure_run import ErasureRun
+    from deltaworks.erasure.requests import receive_request
 
-    request = receive(space, token, received_at=received_at, by=getpass.getuser())
+    request = receive_request(space, token, received_at=received_at, by=getpass.getuser())
     line(f"Request {request.request_id}, due by {request.deadline_at:%Y-%m-%d}.")
-    for result in Advance(space, now=utc_now(), windows=False).run():
+    for result in ErasureRun(space, now=utc_now(), may_purge=False).run():
         if result.request == request.request_id:
-            line(f"It is {result.state}" + (f" and waits for {result.waits_for}." if result.waits_for else "."))
+            line(f"It is {result.state}" + (f" and waits for {result.waiting_for}." if result.waiting_for else "."))
 
 
 def _count(space: Namespace, token: str) -> None:
-    from deltaworks.erasure.counting import count_rows, whom
+    from deltaworks.erasure.row_counts import count_rows, person_of_token
 
-    person = whom(space, token)
+    person = person_of_token(space, token)
     shown = Listing(("table", "rows", "from", "to", ""), title="what would go")
     for counted in count_rows(space, person):
         shown.add(*counted.cells)
@@ -117,17 +117,17 @@ def reapply(
     dry_run: bool = typer.Option(True, help="Only count them."),
 ) -> None:
     """Take rows of erased people out again that something brought back, such as a bucket restored from outside."""
-    from deltaworks.erasure.reapply import Reapplier
+    from deltaworks.erasure.reapply import ErasureReapplier
 
-    reapplier = Reapplier(catalog(), pipeline)
-    tables = reapplier.tables
+    reapplier = ErasureReapplier(catalog(), pipeline)
+    tables = reapplier.erasable_tables
     shown = Listing(("table", "rows", "dates"), title="erased rows that are back")
     if dry_run:
-        for back in reapplier.rows_back(tables):
+        for back in reapplier.find_reappeared_rows(tables):
             shown.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
         show([shown, "Nothing was changed: --no-dry-run does it."])
         return
-    for purge in reapplier.reapply_now(tables):
+    for purge in reapplier.purge_reappeared_rows(tables):
         shown.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
     show([shown])
 

@@ -118,11 +118,11 @@ def _say(inferred: InferredPipeline, *, error: bool = False) -> None:
     proposal, sample = inferred.proposal, inferred.sample
     looked = "" if sample.is_complete else ", of the beginning of the files"
     line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)
-    name = "one name for all" if proposal.type is None else f"type {proposal.type.text}"
-    ident = "no id" if proposal.id is None else f"id {proposal.id.text}"
+    name = "one name for all" if proposal.type is None else f"type {proposal.type.path_text}"
+    ident = "no id" if proposal.id is None else f"id {proposal.id.path_text}"
     tables = len(proposal.tables)
     declared = f"{tables} table{'s' * (tables != 1)}"
-    time = f"time {proposal.time.text} ({proposal.time.form.format or proposal.time.form.unit})"
+    time = f"time {proposal.time.path_text} ({proposal.time.form.format or proposal.time.form.unit})"
     line(f"{name}, {time}, {ident}; {declared}.", error=error)
     line(f"{inferred.quarantined.total():,} of them would go to quarantine.", error=error)
     for reason, count in inferred.quarantined.most_common(5):

@@ -276,7 +276,7 @@ class BatchProcessor:
         if inputs.redaction_keys is not None:
             written.facts["suppression"] = inputs.redaction_keys.suppression.number
             export_to_vault(self._spec, self._lake.storage, written.findings.sealed_frames, name=batch_name)
-        written.facts |= {} if inputs.databases is None else {"databases": inputs.databases.facts()}
+        written.facts |= {} if inputs.databases is None else {"databases": inputs.databases.ledger_entries()}
         return written
 
     def _file_target(self) -> FileTarget:

@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
-from deltaworks.erasure.token_search import TokenSearch, all_of, stands_in_bytes
+from deltaworks.erasure.token_search import TokenSearch, combine_searches, has_token_form
 from deltaworks.events.budget import OverBudget
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.privacy.walker import Walker
+from deltaworks.privacy.redactor import Redactor
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: By the places of the events within one piece of a payload, the request each goes for.
@@ -35,20 +35,20 @@ class EventOwners:
     """
 
     def __init__(self, specs: Sequence[PipelineSpec], key: bytes, searches: Mapping[str, TokenSearch]) -> None:
-        self._readers = [(EventReader(spec), Walker(spec.privacy, key)) for spec in specs if spec.privacy is not None]
+        self._readers = [(EventReader(spec), Redactor(spec.privacy, key)) for spec in specs if spec.privacy is not None]
         self._searches = searches
-        self._everybody = all_of(searches.values())
+        self._combined_search = combine_searches(searches.values())
         #: Ids that mutations gave, which have not the form of a token.
-        self._others = {token for token in self._everybody.tokens if not stands_in_bytes(token)}
+        self._untyped_ids = {token for token in self._combined_search.tokens if not has_token_form(token)}
 
-    def of_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:
+    def owners_in_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:
         """How many events a piece holds, and which of them go.
 
         Args:
             at_ms: when the object landed, which tokens of a day depend on.
         """
         if isinstance(value, Malformed | OverBudget):
-            request = self._request(self._everybody.in_bytes(raw))
+            request = self._first_request(self._combined_search.tokens_in_bytes(raw))
             return 1, {} if request is None else {0: request}
         events, owners = 0, Owners()
         for reader, walker in self._readers:
@@ -57,33 +57,33 @@ class EventOwners:
             for place, (inner, inner_raw) in enumerate(reader.unwrap_arrays([(own, raw)])):
                 events = place + 1
                 if place not in owners:
-                    request = self._of_event(reader, walker, inner, inner_raw, at_ms)
+                    request = self._owner_of_event(reader, walker, inner, inner_raw, at_ms)
                     owners.update({} if request is None else {place: request})
         if events > 1 and not owners:
             # A wrapper of many may name somebody whom none of its events does.
-            request = self._request(self._everybody.in_bytes(raw))
+            request = self._first_request(self._combined_search.tokens_in_bytes(raw))
             owners = {} if request is None else dict.fromkeys(range(events), request)
         return events, owners
 
-    def _of_event(self, reader: EventReader, walker: Walker, value: Any, raw: bytes, at_ms: int) -> str | None:
-        present = self._everybody.in_bytes(raw)
+    def _owner_of_event(self, reader: EventReader, walker: Redactor, value: Any, raw: bytes, at_ms: int) -> str | None:
+        present = self._combined_search.tokens_in_bytes(raw)
         if not present and not reader.is_erased(value):
             try:
-                event = walker.mask(reader.read_event(value), at_ms=at_ms)
+                event = walker.redact_reread(reader.read_event(value), at_ms=at_ms)
             except ConversionError:
                 return None
-            present = self._everybody.in_bytes(_written(event))
-            if not present and self._others:
-                present = self._others.intersection(_texts(event))
-        return self._request(present)
+            present = self._combined_search.tokens_in_bytes(_encode_event(event))
+            if not present and self._untyped_ids:
+                present = self._untyped_ids.intersection(_texts(event))
+        return self._first_request(present)
 
-    def _request(self, tokens: set[str]) -> str | None:
+    def _first_request(self, tokens: set[str]) -> str | None:
         if not tokens:
             return None
         return next(request for request, search in sorted(self._searches.items()) if tokens & search.tokens)
 
 
-def _written(event: Any) -> bytes:
+def _encode_event(event: Any) -> bytes:
     try:
         return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError):

@@ -27,13 +27,13 @@ from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
-_PATIENCE_SECONDS: Final = 120.0
+_MAX_OUTAGE_SECONDS: Final = 120.0
 #: Metadata of an object that was put anew: the number of the record that says so.
-MARK: Final = "deltaworks-replacement"
+REPLACEMENT_METADATA: Final = "deltaworks-replacement"
 _CONFLICT = ("ConditionalRequestConflict", "409")
 _UNSUPPORTED = ("NotImplemented", "MethodNotAllowed", "501", "405")
 #: What of an object is kept beside its content; names of GetObject's answer are those of PutObject.
-_KEPT: Final = (
+_PRESERVED_PROPERTIES: Final = (
     "CacheControl",
     "ContentDisposition",
     "ContentEncoding",
@@ -58,15 +58,15 @@ class LandedObject:
     key: str
     etag: str
     size: int
-    made_at: datetime
+    landed_at: datetime
     version_id: str | None = None
-    current: bool = True
-    deleted: bool = False
+    is_current: bool = True
+    is_deleted: bool = False
 
     @property
-    def name(self) -> str:
+    def anonymous_name(self) -> str:
         """What it is called where nobody may be named: keys may have names of people in them."""
-        version = self.version_id or self.etag if not self.current else ""
+        version = self.version_id or self.etag if not self.is_current else ""
         digest = hashlib.sha256(f"{self.bucket}/{self.key}".encode()).hexdigest()[:16]
         return f"{self.bucket} sha256:{digest}" + (f" version {version}" if version else "")
 
@@ -88,20 +88,20 @@ class LandingStore:
         self._client: Any = bucket_client(storage) if storage.scheme == "s3" else None
         self._versioned: dict[str, bool] = {}
 
-    def objects(self, bucket: str, *, prefix: str = "", glob: str | None = None) -> Iterator[LandedObject]:
+    def list_objects(self, bucket: str, *, prefix: str = "", glob: str | None = None) -> Iterator[LandedObject]:
         """Every object below a prefix, and the versions behind each, in the order of keys; those come last.
 
         Raises:
             ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.
         """
-        for page in list_pages(self._storage, bucket, prefix=prefix, glob=glob, retry_seconds=_PATIENCE_SECONDS):
+        for page in list_pages(self._storage, bucket, prefix=prefix, glob=glob, retry_seconds=_MAX_OUTAGE_SECONDS):
             for event in page:
                 yield LandedObject(
-                    bucket=bucket, key=event.key, etag=event.etag, size=event.size, made_at=event.event_time
+                    bucket=bucket, key=event.key, etag=event.etag, size=event.size, landed_at=event.event_time
                 )
         if self._client is not None and self._keeps_versions(bucket):
             fits = key_matcher(glob)
-            yield from (version for version in self._behind(bucket, prefix) if fits(version.key))
+            yield from (version for version in self._old_versions(bucket, prefix) if fits(version.key))
 
     def read(self, landed: LandedObject) -> tuple[bytes, dict[str, Any]] | None:
         """An object's bytes and what else is kept of it; None where it is not there any more, or is another by now.
@@ -110,32 +110,32 @@ class LandingStore:
             ConfigError: ERASURE_LANDING_REFUSED.
         """
         if self._client is None:
-            path = self._path(landed.key)
+            path = self._local_path(landed.key)
             try:
                 data = b"" if path is None else path.read_bytes()
             except FileNotFoundError:
                 return None
             return (data, {}) if matches_etag(data, landed.etag) else None
-        named = {"VersionId": landed.version_id} if not landed.current else {"IfMatch": f'"{landed.etag}"'}
+        named = {"VersionId": landed.version_id} if not landed.is_current else {"IfMatch": f'"{landed.etag}"'}
 
         def call() -> tuple[bytes, dict[str, Any]]:
             answer = self._client.get_object(Bucket=landed.bucket, Key=landed.key, **named)
             return bytes(answer["Body"].read()), answer
 
         try:
-            data, answer = retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
+            data, answer = retry_outages(call, retry_seconds=_MAX_OUTAGE_SECONDS)
         except ClientError as error:
             if error_code(error) in (*MISSING_CODES, *CHANGED_CODES):
                 return None
-            raise _refused(error, landed.bucket, "read") from error
-        kept = {name: answer[name] for name in _KEPT if answer.get(name)}
+            raise _access_error(error, landed.bucket, "read") from error
+        kept = {name: answer[name] for name in _PRESERVED_PROPERTIES if answer.get(name)}
         return data, kept | {
             "Metadata": dict(answer.get("Metadata") or {}),
-            "VersionId": _version(answer),
+            "VersionId": _version_id(answer),
             "TagCount": int(answer.get("TagCount") or 0),
         }
 
-    def put(self, landed: LandedObject, data: bytes, kept: dict[str, Any], *, number: int) -> ObjectState | None:
+    def put(self, landed: LandedObject, data: bytes, properties: dict[str, Any], *, number: int) -> ObjectState | None:
         """Put other content in the place of an object; None where it is another by now, or gone.
 
         Raises:
@@ -143,14 +143,14 @@ class LandingStore:
         """
         if self._client is None:
             return self._put_local(landed, data)
-        more = {name: value for name, value in kept.items() if name in _KEPT}
-        if kept.get("TagCount"):
+        more = {name: value for name, value in properties.items() if name in _PRESERVED_PROPERTIES}
+        if properties.get("TagCount"):
             more["Tagging"] = self._tags(landed)
-        metadata = {**kept.get("Metadata", {}), MARK: str(number)}
+        metadata = {**properties.get("Metadata", {}), REPLACEMENT_METADATA: str(number)}
         request = {"Bucket": landed.bucket, "Key": landed.key, "Body": data, "Metadata": metadata, **more}
 
         def call() -> dict[str, Any]:
-            state = self.state(landed.bucket, landed.key)
+            state = self.object_state(landed.bucket, landed.key)
             if state is None or state.etag != landed.etag:
                 # A put whose reply was lost is there.
                 if state is not None and state.replacement == number:
@@ -159,14 +159,14 @@ class LandingStore:
             return self._put_if_match(request, landed.etag)
 
         try:
-            answer = retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
+            answer = retry_outages(call, retry_seconds=_MAX_OUTAGE_SECONDS)
         except ClientError as error:
             if error_code(error) in (*MISSING_CODES, *CHANGED_CODES, *_CONFLICT):
                 return None
-            raise _refused(error, landed.bucket, "put") from error
+            raise _access_error(error, landed.bucket, "put") from error
         if not answer:
             return None
-        return ObjectState(etag=str(answer["ETag"]).strip('"'), version_id=_version(answer), replacement=number)
+        return ObjectState(etag=str(answer["ETag"]).strip('"'), version_id=_version_id(answer), replacement=number)
 
     def _put_if_match(self, request: dict[str, Any], etag: str) -> dict[str, Any]:
         try:
@@ -177,10 +177,10 @@ class LandingStore:
             # A store that knows no such condition was asked for the tag the moment before.
             return dict(self._client.put_object(**request))
 
-    def state(self, bucket: str, key: str) -> ObjectState | None:
+    def object_state(self, bucket: str, key: str) -> ObjectState | None:
         """What lies at a key; None where nothing does."""
         if self._client is None:
-            path = self._path(key)
+            path = self._local_path(key)
             if path is None or not path.is_file():
                 return None
             return ObjectState(etag=_md5(path.read_bytes()), version_id=None, replacement=None)
@@ -190,10 +190,10 @@ class LandingStore:
             if error_code(error) in MISSING_CODES:
                 return None
             raise
-        number = (answer.get("Metadata") or {}).get(MARK, "")
+        number = (answer.get("Metadata") or {}).get(REPLACEMENT_METADATA, "")
         return ObjectState(
             etag=str(answer["ETag"]).strip('"'),
-            version_id=_version(answer),
+            version_id=_version_id(answer),
             replacement=int(number) if number.isdigit() else None,
         )
 
@@ -206,11 +206,11 @@ class LandingStore:
         try:
             retry_outages(
                 lambda: self._client.delete_object(Bucket=bucket, Key=key, VersionId=version_id),
-                retry_seconds=_PATIENCE_SECONDS,
+                retry_seconds=_MAX_OUTAGE_SECONDS,
             )
         except ClientError as error:
             if error_code(error) not in MISSING_CODES:
-                raise _refused(error, bucket, "delete versions of") from error
+                raise _access_error(error, bucket, "delete versions of") from error
 
     def _keeps_versions(self, bucket: str) -> bool:
         if bucket not in self._versioned:
@@ -218,13 +218,13 @@ class LandingStore:
                 answer = self._client.get_bucket_versioning(Bucket=bucket)
             except ClientError as error:
                 if error_code(error) not in _UNSUPPORTED:
-                    raise _refused(error, bucket, "tell whether it keeps versions of") from error
+                    raise _access_error(error, bucket, "tell whether it keeps versions of") from error
                 answer = {}
             # One that keeps none any more has those that it kept.
             self._versioned[bucket] = bool(answer.get("Status"))
         return self._versioned[bucket]
 
-    def _behind(self, bucket: str, prefix: str) -> Iterator[LandedObject]:
+    def _old_versions(self, bucket: str, prefix: str) -> Iterator[LandedObject]:
         pages = self._client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix)
         deleted: set[str] = set()
         for page in pages:
@@ -236,22 +236,22 @@ class LandingStore:
                         key=version["Key"],
                         etag=str(version["ETag"]).strip('"'),
                         size=int(version["Size"]),
-                        made_at=version["LastModified"].astimezone(UTC),
+                        landed_at=version["LastModified"].astimezone(UTC),
                         version_id=str(version["VersionId"]),
-                        current=False,
-                        deleted=version["Key"] in deleted,
+                        is_current=False,
+                        is_deleted=version["Key"] in deleted,
                     )
 
     def _tags(self, landed: LandedObject) -> str:
         tags = self._client.get_object_tagging(Bucket=landed.bucket, Key=landed.key)["TagSet"]
         return urlencode({tag["Key"]: tag["Value"] for tag in tags})
 
-    def _path(self, key: str) -> Path | None:
+    def _local_path(self, key: str) -> Path | None:
         return local_path(Path(self._storage.prefix), key)
 
     def _put_local(self, landed: LandedObject, data: bytes) -> ObjectState | None:
-        path = self._path(landed.key)
-        state = self.state(landed.bucket, landed.key)
+        path = self._local_path(landed.key)
+        state = self.object_state(landed.bucket, landed.key)
         if path is None or state is None or state.etag != landed.etag:
             return None
         # Beside the folder, so that no listing shows it, and on disk before it takes the place.
@@ -266,7 +266,7 @@ class LandingStore:
         return ObjectState(etag=_md5(data), version_id=None, replacement=None)
 
 
-def _version(answer: dict[str, Any]) -> str | None:
+def _version_id(answer: dict[str, Any]) -> str | None:
     """The version in an answer, where the bucket keeps any."""
     version = answer.get("VersionId")
     return None if version in (None, "null") else str(version)
@@ -276,13 +276,13 @@ def _md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def _refused(error: ClientError, bucket: str, doing: str) -> Exception:
+def _access_error(error: ClientError, bucket: str, action: str) -> Exception:
     code = error_code(error)
     if code not in (*FORBIDDEN_CODES, "AccessDenied"):
         return error
     return ConfigError(
         "ERASURE_LANDING_REFUSED",
-        f"Nobody may {doing} objects of {bucket} for an erasure: {code}.",
+        f"Nobody may {action} objects of {bucket} for an erasure: {code}.",
         hint="Grant s3:GetObject, s3:PutObject, s3:GetBucketVersioning, and with versions s3:ListBucketVersions, "
         "s3:GetObjectVersion and s3:DeleteObjectVersion; or write `erase: {landing: expire}`.",
     )

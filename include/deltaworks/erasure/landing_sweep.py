@@ -17,9 +17,9 @@ from typing import Any, Final
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.replacements import PutObject, ReplacedObject, ReplacementPlan, Replacements
-from deltaworks.erasure.landing_content import ContentEraser, NotRewritable, WithoutThem
+from deltaworks.erasure.landing_rewrite import CannotRewriteError, ContentEraser, ErasedContent
 from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectState
-from deltaworks.erasure.namespace import Namespace, privacy_of
+from deltaworks.erasure.namespace import Namespace, require_privacy
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ConfigError
 from deltaworks.specs.globs import key_matcher
@@ -27,10 +27,10 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 
 #: What one record holds, and so what waits in memory to be put.
-_MOST_OBJECTS: Final = 100
-_MOST_BYTES: Final = 64 << 20
+_MAX_PENDING_OBJECTS: Final = 100
+_MAX_PENDING_BYTES: Final = 64 << 20
 #: How many objects are named that nobody could rewrite.
-_MOST_NAMED: Final = 20
+_MAX_NAMED: Final = 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,17 +49,17 @@ class LandingReport:
     hits: int = 0
     hit_bytes: int = 0
     rewritten: int = 0
-    removed: int = 0
+    removed_versions: int = 0
     events: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
     blocked: list[str] = field(default_factory=list)
 
-    def block(self, landed: LandedObject, reason: str) -> None:
+    def record_blocked(self, landed: LandedObject, reason: str) -> None:
         """Note an object that stays as it is though it may hold somebody."""
-        if len(self.blocked) < _MOST_NAMED:
-            self.blocked.append(f"{landed.name} ({reason})")
+        if len(self.blocked) < _MAX_NAMED:
+            self.blocked.append(f"{landed.anonymous_name} ({reason})")
 
-    def lines(self) -> list[str]:
+    def describe(self) -> list[str]:
         """What it came to, in words."""
         lines = [
             f"Landed objects with events of theirs: {self.hits:,} of {self.objects:,}, "
@@ -69,25 +69,25 @@ class LandingReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LandingLocation:
     bucket: str
     prefix: str
     glob: str | None
 
-    def has(self, key: str) -> bool:
+    def contains(self, key: str) -> bool:
         return key.startswith(self.prefix) and bool(key_matcher(self.glob)(key))
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingReplacement:
     landed: LandedObject
-    kept: Mapping[str, Any]
-    without: WithoutThem
+    properties: Mapping[str, Any]
+    erased: ErasedContent
     record: ReplacedObject
 
     @property
     def data(self) -> bytes:
-        return self.without.stored or b""
+        return self.erased.stored or b""
 
 
 class LandingSweep:
@@ -113,14 +113,14 @@ class LandingSweep:
         self._fault = fault
         self._store = LandingStore(namespace.catalog.environment.landing)
         self._replacements = Replacements(namespace.objects)
-        self._readers: dict[_Place, list[PipelineSpec]] = {}
+        self._readers: dict[_LandingLocation, list[PipelineSpec]] = {}
         for spec in namespace.pipelines:
-            if isinstance(spec.source, FileSourceSpec) and privacy_of(spec).erase.landing == "rewrite":
-                place = _Place(spec.source.bucket, spec.source.prefix, spec.source.glob)
+            if isinstance(spec.source, FileSourceSpec) and require_privacy(spec).erase.landing == "rewrite":
+                place = _LandingLocation(spec.source.bucket, spec.source.prefix, spec.source.glob)
                 self._readers.setdefault(place, []).append(spec)
         self._erasers: dict[tuple[str, ...], ContentEraser] = {}
         self._report = LandingReport()
-        self._waiting: list[_Waiting] = []
+        self._pending: list[_PendingReplacement] = []
 
     def run(self) -> LandingReport:
         """Go through every object; idempotent, and safe beside relays, streams and producers.
@@ -132,70 +132,75 @@ class LandingSweep:
         self._replacements.refresh()
         if not self._dry_run:
             for plan in self._replacements.unfinished(self._namespace.name):
-                self._settle(plan)
-        for landed in self._objects():
-            self._one(landed)
-            if len(self._waiting) >= _MOST_OBJECTS or sum(len(one.data) for one in self._waiting) >= _MOST_BYTES:
-                self._replace()
-        self._replace()
+                self._finish_plan(plan)
+        for landed in self._list_objects():
+            self._process_object(landed)
+            if (
+                len(self._pending) >= _MAX_PENDING_OBJECTS
+                or sum(len(one.data) for one in self._pending) >= _MAX_PENDING_BYTES
+            ):
+                self._replace_pending()
+        self._replace_pending()
         return self._report
 
-    def _objects(self) -> Iterator[LandedObject]:
+    def _list_objects(self) -> Iterator[LandedObject]:
         """Every object once, however many pipelines read it."""
         places = list(self._readers)
         for number, place in enumerate(places):
             before = [one for one in places[:number] if one.bucket == place.bucket]
-            for landed in self._store.objects(place.bucket, prefix=place.prefix, glob=place.glob):
-                if not any(one.has(landed.key) for one in before):
+            for landed in self._store.list_objects(place.bucket, prefix=place.prefix, glob=place.glob):
+                if not any(one.contains(landed.key) for one in before):
                     yield landed
 
-    def _one(self, landed: LandedObject) -> None:
+    def _process_object(self, landed: LandedObject) -> None:
         try:
             read = self._store.read(landed)
         except ConfigError as refused:
-            self._report.block(landed, refused.message)
+            self._report.record_blocked(landed, refused.message)
             return
         if read is None:  # removed meanwhile, or written again: then it is somebody's newer object, and listed as such
             return
         data, kept = read
         report = self._report
         report.objects, report.bytes = report.objects + 1, report.bytes + len(data)
-        made_at = self._made_at(landed)
+        made_at = self._landed_at(landed)
         try:
-            without = self._eraser(landed).without(data, at_ms=int(made_at.timestamp() * 1000))
-        except NotRewritable as reason:
-            report.block(landed, str(reason))
+            without = self._eraser(landed).erase(data, at_ms=int(made_at.timestamp() * 1000))
+        except CannotRewriteError as reason:
+            report.record_blocked(landed, str(reason))
             return
         report.unreadable += without.unreadable
         if without.stored is None:
             return
         report.hits, report.hit_bytes = report.hits + 1, report.hit_bytes + len(data)
         report.events.update(without.events)
-        if landed.current:
-            self._waiting.append(_Waiting(landed, kept, without, _record(landed, kept, data, without, made_at)))
+        if landed.is_current:
+            self._pending.append(
+                _PendingReplacement(landed, kept, without, _replaced_object(landed, kept, data, without, made_at))
+            )
         else:
-            self._remove(landed)
+            self._remove_version(landed)
 
-    def _remove(self, landed: LandedObject) -> None:
+    def _remove_version(self, landed: LandedObject) -> None:
         """A version that no reader needs goes: what replaced it is on record, or its key was deleted."""
         replaced = self._replacements.successors(landed.bucket, landed.key, landed.etag)
-        if not (landed.deleted or replaced) or landed.version_id is None:
-            self._report.block(landed, "a version behind another content of its key")
+        if not (landed.is_deleted or replaced) or landed.version_id is None:
+            self._report.record_blocked(landed, "a version behind another content of its key")
         elif not self._dry_run:
             self._store.delete_version(landed.bucket, landed.key, landed.version_id)
-            self._report.removed += 1
+            self._report.removed_versions += 1
 
-    def _made_at(self, landed: LandedObject) -> datetime:
+    def _landed_at(self, landed: LandedObject) -> datetime:
         """When the object landed: a replacement counts as what it replaces."""
         original = self._replacements.original(landed.bucket, landed.key, landed.etag)
         made_at = None if original is None else parse_iso(original.made_at)
-        return made_at or landed.made_at
+        return made_at or landed.landed_at
 
     def _eraser(self, landed: LandedObject) -> ContentEraser:
         specs = [
             spec
             for place, readers in self._readers.items()
-            if place.bucket == landed.bucket and place.has(landed.key)
+            if place.bucket == landed.bucket and place.contains(landed.key)
             for spec in readers
         ]
         names = tuple(spec.pipeline for spec in specs)
@@ -203,9 +208,9 @@ class LandingSweep:
             self._erasers[names] = ContentEraser(specs, self._namespace.token_key, self._searches)
         return self._erasers[names]
 
-    def _replace(self) -> None:
+    def _replace_pending(self) -> None:
         """Put anew what waits: first on record, then in place, then what was there goes."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._pending = self._pending, []
         if not waiting or self._dry_run:
             return
         plan = self._replacements.begin(
@@ -221,23 +226,23 @@ class LandingSweep:
         self._fault("settled")
         self._delete_replaced(plan, put)
 
-    def _put(self, one: _Waiting, plan: ReplacementPlan) -> ObjectState | None:
+    def _put(self, one: _PendingReplacement, plan: ReplacementPlan) -> ObjectState | None:
         try:
-            state = self._store.put(one.landed, one.data, dict(one.kept), number=plan.number)
+            state = self._store.put(one.landed, one.data, dict(one.properties), number=plan.number)
         except ConfigError as refused:
-            self._report.block(one.landed, refused.message)
+            self._report.record_blocked(one.landed, refused.message)
             return None
         if state is None:
-            self._report.block(one.landed, "its producer wrote it again meanwhile; the next run looks at it")
+            self._report.record_blocked(one.landed, "its producer wrote it again meanwhile; the next run looks at it")
         else:
             self._report.rewritten += 1
         return state
 
-    def _settle(self, plan: ReplacementPlan) -> None:
+    def _finish_plan(self, plan: ReplacementPlan) -> None:
         """End a plan over which a run has died: what of it was put."""
         put = []
         for one in plan.objects:
-            state = self._store.state(one.bucket, one.key)
+            state = self._store.object_state(one.bucket, one.key)
             ours = state is not None and (state.replacement == plan.number or state.etag == one.new_etag)
             put.append(
                 PutObject(etag=state.etag, version_id=state.version_id) if state is not None and ours else PutObject()
@@ -249,25 +254,25 @@ class LandingSweep:
         for before, now in zip(plan.objects, put, strict=True):
             if now.etag is not None and before.version_id is not None and before.version_id != now.version_id:
                 self._store.delete_version(before.bucket, before.key, before.version_id)
-                self._report.removed += 1
+                self._report.removed_versions += 1
                 self._fault("deleted")
 
 
-def landing_detail(report: LandingReport, request_id: str) -> dict[str, int]:
+def sweep_detail(report: LandingReport, request_id: str) -> dict[str, int]:
     """What the state of a request keeps of a sweep."""
     return {
         "objects": report.objects,
         "bytes": report.bytes,
         "hits": report.hits,
         "rewritten": report.rewritten,
-        "removed": report.removed,
+        "removed": report.removed_versions,
         "events": report.events[request_id],
         "unreadable": report.unreadable,
     }
 
 
-def _record(
-    landed: LandedObject, kept: Mapping[str, Any], data: bytes, without: WithoutThem, made_at: datetime
+def _replaced_object(
+    landed: LandedObject, kept: Mapping[str, Any], data: bytes, without: ErasedContent, made_at: datetime
 ) -> ReplacedObject:
     new = without.stored or b""
     return ReplacedObject(
@@ -280,5 +285,5 @@ def _record(
         bytes_after=len(new),
         events=without.events.total(),
         made_at=made_at.astimezone(UTC).isoformat(),
-        numbers=without.numbers.encode(),
+        numbers=without.sequence_numbers.encode(),
     )

@@ -11,23 +11,23 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.errors import ConfigError
-from deltaworks.privacy.keys.opening import namespace_key
+from deltaworks.privacy.keys.stored_keys import namespace_token_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import EraseSpec, PrivacySpec
 from deltaworks.tables.lake import Lake
-from deltaworks.vault.home import VaultHome
+from deltaworks.vault.namespace_vault import NamespaceVault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ErasureDeadlines:
     """By when people are erased, over all pipelines of a namespace: the shortest of each."""
 
     purge_within: timedelta
     deadline: timedelta
 
     @classmethod
-    def of(cls, specs: Iterable[EraseSpec]) -> Terms:
+    def shortest(cls, specs: Iterable[EraseSpec]) -> ErasureDeadlines:
         """The shortest terms of these."""
         declared = list(specs)
         return cls(
@@ -44,7 +44,7 @@ class Namespace:
     catalog: Catalog
     pipelines: tuple[PipelineSpec, ...]
     objects: ObjectStore
-    vault: VaultHome
+    vault: NamespaceVault
     token_key: bytes = field(repr=False)
 
     @cached_property
@@ -63,9 +63,9 @@ class Namespace:
         return Erasures(self.objects, self.name)
 
     @property
-    def terms(self) -> Terms:
+    def deadlines(self) -> ErasureDeadlines:
         """By when people are erased."""
-        return Terms.of(privacy_of(spec).erase for spec in self.pipelines)
+        return ErasureDeadlines.shortest(require_privacy(spec).erase for spec in self.pipelines)
 
     @property
     def retention(self) -> timedelta:
@@ -77,7 +77,7 @@ class Namespace:
         return PipelineHome(self.objects, pipeline)
 
 
-def privacy_of(spec: PipelineSpec) -> PrivacySpec:
+def require_privacy(spec: PipelineSpec) -> PrivacySpec:
     """What a pipeline of a namespace declares.
 
     Raises:
@@ -92,16 +92,16 @@ def open_namespace(catalog: Catalog, name: str) -> Namespace:
     """What erasures of a namespace work with.
 
     Raises:
-        ConfigError: NAMESPACE_UNKNOWN, KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, VAULT_NOT_APART.
+        ConfigError: NAMESPACE_UNKNOWN, KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, VAULT_NOT_ISOLATED.
         ContractError, TransientError: what opening its keys raises.
     """
     pipelines = catalog.namespace(name)
-    vault = VaultHome.open(catalog.environment, name)
+    vault = NamespaceVault.open(catalog.environment, name)
     return Namespace(
         name=name,
         catalog=catalog,
         pipelines=pipelines,
         objects=vault.lake_objects,
         vault=vault,
-        token_key=namespace_key(vault.service, vault.lake_objects, name),
+        token_key=namespace_token_key(vault.service, vault.lake_objects, name),
     )

@@ -24,7 +24,7 @@ class PersonalTable:
     """
 
     name: str
-    turn: bool
+    needs_write_turn: bool
     kept_because: str = ""
 
 
@@ -42,14 +42,19 @@ def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTabl
     written = dict.fromkeys([*(table.name for table in spec.tables), *spec.engine_tables, *following], True)
     others = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
     written |= dict.fromkeys((name for name in others if name not in written), False)
-    tables = [PersonalTable(name=name, turn=turn, kept_because=kept.get(name, "")) for name, turn in written.items()]
-    return [*tables, *_copies(spec, home, kept)]
+    tables = [
+        PersonalTable(name=name, needs_write_turn=turn, kept_because=kept.get(name, ""))
+        for name, turn in written.items()
+    ]
+    return [*tables, *_shadow_tables(spec, home, kept)]
 
 
-def _copies(spec: PipelineSpec, home: PipelineHome, kept: Mapping[str, str]) -> Iterator[PersonalTable]:
+def _shadow_tables(spec: PipelineSpec, home: PipelineHome, kept: Mapping[str, str]) -> Iterator[PersonalTable]:
     """The tables that reprocesses have made beside others."""
     for name in reprocess_ids(home.objects, spec.pipeline):
         plan = home.reprocess(name).plan()
         if plan is not None and plan.mode == "shadow":
             for table in dict.fromkeys([*plan.tables, *(spec.engine_tables if plan.whole else ())]):
-                yield PersonalTable(name=f"{table}__{plan.id}", turn=False, kept_because=kept.get(table, ""))
+                yield PersonalTable(
+                    name=f"{table}__{plan.id}", needs_write_turn=False, kept_because=kept.get(table, "")
+                )

@@ -24,13 +24,13 @@ class FileCount:
 
     rows: int = 0
     hits: int = 0
-    marked: int = 0
+    deleted_hits: int = 0
     by_request: Counter[str] = field(default_factory=Counter)
-    numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
+    sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class TableSurvey:
     """Whose rows are where in one version of a table.
 
     Args:
@@ -47,8 +47,8 @@ class Survey:
     by_file: Mapping[FileId, int] = field(default_factory=dict)
     by_request: Mapping[str, int] = field(default_factory=dict)
     dates: Mapping[str, int] = field(default_factory=dict)
-    marked: int = 0
-    numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
+    deleted_hits: int = 0
+    sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 
     @property
     def hits(self) -> int:

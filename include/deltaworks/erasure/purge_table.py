@@ -17,10 +17,10 @@ import pyarrow as pa
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.control.records.erasure_window import PurgedTable
-from deltaworks.erasure.purge_counts import FileCount, Survey
-from deltaworks.erasure.random_identities import RandomIdentities
+from deltaworks.erasure.purge_counts import FileCount, TableSurvey
 from deltaworks.erasure.table_files import TableFiles
-from deltaworks.erasure.token_search import TokenSearch, all_of
+from deltaworks.erasure.token_replacement import TokenReplacer
+from deltaworks.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.tables.commit import Step, commit_attempts, contention_error
@@ -31,7 +31,7 @@ from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
 #: Adds the numbers that rows of a table have from collectors.
-NoteNumbers = Callable[[pa.RecordBatch, CollectorSequenceNumbers], None]
+SequenceNumberRecorder = Callable[[pa.RecordBatch, CollectorSequenceNumbers], None]
 
 
 class TablePurger:
@@ -53,8 +53,8 @@ class TablePurger:
         pipeline: str,
         table: str,
         requests: Mapping[str, TokenSearch],
-        everybody: TokenSearch | None = None,
-        note_numbers: NoteNumbers | None = None,
+        search: TokenSearch | None = None,
+        record_sequence_numbers: SequenceNumberRecorder | None = None,
     ) -> None:
         self._lake = lake
         self._objects = objects
@@ -62,19 +62,19 @@ class TablePurger:
         self._pipeline = pipeline
         self._table = table
         self._requests = requests
-        self._everybody = everybody or all_of(requests.values())
-        self._identities = RandomIdentities(self._everybody)
-        self._note_numbers = note_numbers
-        self._counted: dict[FileId, FileCount] = {}
+        self._search = search or combine_searches(requests.values())
+        self._replacer = TokenReplacer(self._search)
+        self._record_sequence_numbers = record_sequence_numbers
+        self._file_counts: dict[FileId, FileCount] = {}
 
-    def survey(self, state: TableState | None = None) -> Survey:
+    def survey(self, state: TableState | None = None) -> TableSurvey:
         """Whose rows are where in the newest version, or in this one. Files that were gone through are not again.
 
         Raises:
-            ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_APART, and what reading the log raises.
+            ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_SHARED, and what reading the log raises.
         """
         if state is None and self._lake.open(self._key) is None:
-            return Survey(version=-1, rows=0)
+            return TableSurvey(version=-1, rows=0)
         state = state or state_at(self._lake, self._objects, self._key)
         files = TableFiles(self._lake, state)
         partition = next(iter(state.metadata.get("partitionColumns") or ()), "")
@@ -84,24 +84,24 @@ class TablePurger:
         rows = marked = 0
         numbers = CollectorSequenceNumbers()
         for name, added in state.files.items():
-            if name not in self._counted:
-                self._counted[name] = self._count(files, added)
-            counted = self._counted[name]
-            rows, marked = rows + counted.rows, marked + counted.marked
-            if counted.hits or counted.marked:
+            if name not in self._file_counts:
+                self._file_counts[name] = self._count_file(files, added)
+            counted = self._file_counts[name]
+            rows, marked = rows + counted.rows, marked + counted.deleted_hits
+            if counted.hits or counted.deleted_hits:
                 by_file[name] = counted.hits
             if counted.hits:
                 by_request.update(counted.by_request)
-                numbers.merge(counted.numbers)
+                numbers.merge(counted.sequence_numbers)
                 dates[str((added.get("partitionValues") or {}).get(partition, ""))] += counted.hits
-        return Survey(
+        return TableSurvey(
             version=state.version,
             rows=rows,
             by_file=by_file,
             by_request=dict(by_request),
             dates=dict(dates),
-            marked=marked,
-            numbers=numbers,
+            deleted_hits=marked,
+            sequence_numbers=numbers,
         )
 
     def purge(
@@ -121,46 +121,46 @@ class TablePurger:
             ConcurrencyError: COMMIT_CONTENDED.
         """
         if self._lake.open(self._key) is None:
-            return self._nothing(Survey(version=-1, rows=0))
+            return self._untouched(TableSurvey(version=-1, rows=0))
         for _ in commit_attempts():
             state = state_at(self._lake, self._objects, self._key)
             if state.transactions.get(step.app_id, -1) >= step.version:
-                return self._landed(state, step)
+                return self._committed_purge(state, step)
             survey = self.survey(state)
             if not survey.by_file:
-                return self._nothing(survey)
-            done = self._replaced(state, survey, step, mode, before_commit)
+                return self._untouched(survey)
+            done = self._rewrite_and_commit(state, survey, step, mode, before_commit)
             if done is not None:
                 return done
         raise contention_error(self._key, "take an erased person's rows out of it")
 
-    def _count(self, files: TableFiles, added: Action) -> FileCount:
+    def _count_file(self, files: TableFiles, added: Action) -> FileCount:
         counted = FileCount()
-        for batch, alive in files.read_with_marked(added, as_codes=True):
-            mask = self._everybody.rows(batch)
+        for batch, alive in files.read_with_deleted(added, dictionary_encoded=True):
+            mask = self._search.matching_rows(batch)
             hits = mask if alive is None else mask & alive
             counted.rows += batch.num_rows if alive is None else int(alive.sum())
             counted.hits += int(hits.sum())
-            counted.marked += int(mask.sum()) - int(hits.sum())
+            counted.deleted_hits += int(mask.sum()) - int(hits.sum())
             if hits.any():
                 theirs = batch.filter(pa.array(hits))
                 for request, search in self._requests.items():
-                    counted.by_request[request] += int(search.rows(theirs).sum())
-                if self._note_numbers is not None:
-                    self._note_numbers(theirs, counted.numbers)
+                    counted.by_request[request] += int(search.matching_rows(theirs).sum())
+                if self._record_sequence_numbers is not None:
+                    self._record_sequence_numbers(theirs, counted.sequence_numbers)
         return counted
 
-    def _replaced(
-        self, state: TableState, survey: Survey, step: Step, mode: Mode, before_commit: Callable[[], None]
+    def _rewrite_and_commit(
+        self, state: TableState, survey: TableSurvey, step: Step, mode: Mode, before_commit: Callable[[], None]
     ) -> PurgedTable | None:
         """Write the files anew and commit; None where another writer has replaced one of them meanwhile."""
         files = TableFiles(self._lake, state)
         written: dict[FileId, Action] = {}
         try:
             for name in survey.by_file:
-                for added in self._rewritten(files, state.files[name], survey.by_file[name], mode):
+                for added in self._rewrite_file(files, state.files[name], survey.by_file[name], mode):
                     written[added["path"], ""] = added
-            purge = self._result(state, survey, written, mode)
+            purge = self._purge_record(state, survey, written, mode)
             outcome = commit_files(
                 self._lake,
                 self._objects,
@@ -169,30 +169,30 @@ class TablePurger:
                 commit=self._commit(step, purge),
                 before_commit=before_commit,
             )
-        except _Overtaken:
+        except _FileReplacedError:
             files.discard(written.values())
             return None
         write_due_checkpoint(self._lake, self._key, outcome.version)
-        return self._after(purge, outcome.version)
+        return self._recount(purge, outcome.version)
 
-    def _rewritten(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:
+    def _rewrite_file(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:
         before = 0
 
         def parts() -> Iterator[pa.RecordBatch]:
             nonlocal before
             for batch in files.read(added):
                 before += batch.num_rows
-                mask = self._everybody.rows(batch)
+                mask = self._search.matching_rows(batch)
                 yield batch.filter(pa.array(~mask))
                 if mode == "identity" and mask.any():
-                    yield self._identities.replaced(batch.filter(pa.array(mask)))
+                    yield self._replacer.replace(batch.filter(pa.array(mask)))
 
         written = files.write(added, parts())
         rows = theirs = 0
         for new in written:
             for batch in files.read(new):
                 rows += batch.num_rows
-                theirs += int(self._everybody.rows(batch).sum())
+                theirs += int(self._search.matching_rows(batch).sum())
         if theirs or rows != (before if mode == "identity" else before - hits):
             files.discard(written)
             raise ContractError(
@@ -203,7 +203,9 @@ class TablePurger:
             )
         return written
 
-    def _result(self, state: TableState, survey: Survey, written: Mapping[FileId, Action], mode: Mode) -> PurgedTable:
+    def _purge_record(
+        self, state: TableState, survey: TableSurvey, written: Mapping[FileId, Action], mode: Mode
+    ) -> PurgedTable:
         gone = 0 if mode == "identity" else survey.hits
         return PurgedTable(
             pipeline=self._pipeline,
@@ -220,7 +222,7 @@ class TablePurger:
             dates=dict(survey.dates),
             removed=tuple(sorted(name for name, _ in survey.by_file)),
             bytes_written=sum(int(added["size"]) for added in written.values()),
-            numbers={} if mode == "identity" else survey.numbers.encode(),
+            numbers={} if mode == "identity" else survey.sequence_numbers.encode(),
         )
 
     def _commit(self, step: Step, purge: PurgedTable) -> FilesCommit:
@@ -241,7 +243,7 @@ class TablePurger:
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
         return FilesCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
 
-    def _after(self, purge: PurgedTable, version: int) -> PurgedTable:
+    def _recount(self, purge: PurgedTable, version: int) -> PurgedTable:
         """What the table holds in the version that was made, counted again."""
         state = state_at(self._lake, self._objects, self._key, version)
         survey = self.survey(state)
@@ -249,7 +251,7 @@ class TablePurger:
             version=version,
             at_ms=self._committed_at(version),
             all_after=survey.rows,
-            erased_after=survey.hits + survey.marked,
+            erased_after=survey.hits + survey.deleted_hits,
             others_after=survey.rows - survey.hits - (purge.all_after - purge.others_before),
         )
 
@@ -257,10 +259,10 @@ class TablePurger:
         commit = next(commit_history(self._lake, self._key, newest=version, limit=1))
         return int(commit.at.timestamp() * 1000)
 
-    def _nothing(self, survey: Survey) -> PurgedTable:
+    def _untouched(self, survey: TableSurvey) -> PurgedTable:
         return PurgedTable.untouched(self._pipeline, self._table, rows=survey.rows)
 
-    def _landed(self, state: TableState, step: Step) -> PurgedTable:
+    def _committed_purge(self, state: TableState, step: Step) -> PurgedTable:
         """The purge of this step that has landed before, from its commit."""
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
@@ -282,7 +284,7 @@ class TablePurger:
                     removed=removed_paths(self._lake, self._key, commit.version),
                     numbers=dict(metadata.get("numbers") or {}),
                 )
-                return self._after(purge, commit.version)
+                return self._recount(purge, commit.version)
         raise ConcurrencyError(
             "COMMIT_CONTENDED",
             f"{self._key} has the purge {step.version}, and its log no longer has the commit.",
@@ -295,13 +297,15 @@ def erasure_step(pipeline: str, table: str, window: int) -> Step:
     return Step(f"{pipeline}/erasure/{table}", window)
 
 
-class _Overtaken(Exception):
+class _FileReplacedError(Exception):
     """Another writer has replaced a file that was read."""
 
 
-def _target(current: TableState, read: TableState, survey: Survey, written: Mapping[FileId, Action]) -> TargetState:
+def _target(
+    current: TableState, read: TableState, survey: TableSurvey, written: Mapping[FileId, Action]
+) -> TargetState:
     if any(name not in current.files for name in survey.by_file) or set(current.files) - set(read.files):
-        raise _Overtaken
+        raise _FileReplacedError
     kept = {name: added for name, added in current.files.items() if name not in survey.by_file}
     return TargetState({**kept, **written})
 

@@ -21,19 +21,19 @@ from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure.personal_tables import PersonalTable, personal_tables
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service
+from deltaworks.privacy.keys.stored_keys import namespace_token_key, open_key_service
 from deltaworks.privacy.suppression import read_suppression
 from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.vault.home import settings_of
+from deltaworks.vault.namespace_vault import privacy_settings_of
 
-ROWS_BACK = "ERASED_ROWS_BACK"
+ROWS_REAPPEARED = "ERASED_ROWS_REAPPEARED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsBack:
+class ReappearedRows:
     """Rows of erased people that are in a table, those that are marked as deleted among them."""
 
     table: str
@@ -41,7 +41,7 @@ class RowsBack:
     dates: tuple[str, ...]
 
 
-class Reapplier:
+class ErasureReapplier:
     """What one operation takes rows of erased people out of tables of a pipeline with. Used by one thread.
 
     The list of the suppressed and the key of tokens are read once, when they are needed first: a person who comes on it
@@ -70,27 +70,31 @@ class Reapplier:
             return None
         return purger.purge(step, mode=self._spec.privacy.erase.mode, before_commit=check)
 
-    def rows_back(self, tables: Sequence[str]) -> list[RowsBack]:
+    def find_reappeared_rows(self, tables: Sequence[str]) -> list[ReappearedRows]:
         """The rows of erased people in these tables, which somebody has brought back. Raises and resolves the alert.
 
         Raises:
             ContractError: as `reapply`.
         """
-        back = []
+        reappeared = []
         for table in tables:
             purger = self._purger(table)
             survey = None if purger is None else purger.survey()
             if survey is not None and survey.by_file:
-                back.append(RowsBack(table=table, rows=survey.hits + survey.marked, dates=tuple(sorted(survey.dates))))
-        if back:
-            listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in back)
+                reappeared.append(
+                    ReappearedRows(
+                        table=table, rows=survey.hits + survey.deleted_hits, dates=tuple(sorted(survey.dates))
+                    )
+                )
+        if reappeared:
+            listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in reappeared)
             summary = f"Rows of erased people are in {listed}."
-            raise_alert(self._objects, cause=ROWS_BACK, subject=self._spec.pipeline, summary=summary)
+            raise_alert(self._objects, cause=ROWS_REAPPEARED, subject=self._spec.pipeline, summary=summary)
         else:
-            resolve_alert(self._objects, cause=ROWS_BACK, subject=self._spec.pipeline)
-        return back
+            resolve_alert(self._objects, cause=ROWS_REAPPEARED, subject=self._spec.pipeline)
+        return reappeared
 
-    def reapply_now(self, tables: Sequence[str]) -> list[PurgedTable]:
+    def purge_reappeared_rows(self, tables: Sequence[str]) -> list[PurgedTable]:
         """Take rows of erased people out of these tables, whoever brought them back, each under its write turn.
 
         Idempotent.
@@ -100,7 +104,7 @@ class Reapplier:
         """
         pipeline = self._spec.pipeline
         purges = []
-        for back in self.rows_back(tables):
+        for back in self.find_reappeared_rows(tables):
             opened = self._lake.open(paths.table(pipeline, back.table))
             version = 0 if opened is None else opened.version()
             with write_turn(self._objects, pipeline, back.table, by=current_run()) as turn:
@@ -108,12 +112,12 @@ class Reapplier:
                 purge = self.reapply(back.table, step=step, check=turn.check)
             purges += [] if purge is None else [purge]
         if purges:
-            self.rows_back(tables)
+            self.find_reappeared_rows(tables)
         return purges
 
     def _purger(self, table: str) -> TablePurger | None:
         """None where nobody is erased, or the table keeps its rows."""
-        if table in self._kept or self._people is None:
+        if table in self._exempt_tables or self._erased_tokens is None:
             return None
         return TablePurger(
             self._lake,
@@ -122,36 +126,36 @@ class Reapplier:
             pipeline=self._spec.pipeline,
             table=table,
             requests={},
-            everybody=self._people,
+            search=self._erased_tokens,
         )
 
     @property
-    def tables(self) -> tuple[str, ...]:
+    def erasable_tables(self) -> tuple[str, ...]:
         """All tables of the pipeline in which nobody may come back; gold follows them."""
-        return tuple(table.name for table in self._personal if not table.kept_because)
+        return tuple(table.name for table in self._personal_tables if not table.kept_because)
 
     @cached_property
-    def _personal(self) -> list[PersonalTable]:
+    def _personal_tables(self) -> list[PersonalTable]:
         return personal_tables(self._spec, PipelineHome(self._objects, self._spec.pipeline))
 
     @cached_property
-    def _kept(self) -> frozenset[str]:
-        return frozenset(table.name for table in self._personal if table.kept_because)
+    def _exempt_tables(self) -> frozenset[str]:
+        return frozenset(table.name for table in self._personal_tables if table.kept_because)
 
     @cached_property
-    def _people(self) -> TokenSearch | None:
+    def _erased_tokens(self) -> TokenSearch | None:
         """The search for everybody whom the list of the pipeline's namespace names; None where it names nobody."""
         if self._spec.privacy is None:
             return None
         suppression = read_suppression(self._objects, self._spec.privacy.namespace)
         if not len(suppression):
             return None
-        service = open_key_service(settings_of(self._catalog.environment).keys)
-        key = namespace_key(service, self._objects, self._spec.privacy.namespace)
+        service = open_key_service(privacy_settings_of(self._catalog.environment).keys)
+        key = namespace_token_key(service, self._objects, self._spec.privacy.namespace)
         # What landed before the end of an entry has no consent that came after it.
-        return TokenSearch((), names=lambda token: suppression_digest(key, token) in suppression)
+        return TokenSearch((), predicate=lambda token: suppression_digest(key, token) in suppression)
 
 
-def reapplied_step(step: Step) -> Step:
+def reapply_step(step: Step) -> Step:
     """The application transaction by which rows go again after the work of this step."""
     return Step(f"{step.app_id}/erased", step.version)

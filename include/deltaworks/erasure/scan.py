@@ -20,12 +20,12 @@ from pyarrow import fs
 from deltaworks.control import erasure_paths, paths
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.personal_tables import personal_tables
-from deltaworks.erasure.scan_formats import Scanned, scan_path
+from deltaworks.erasure.scan_formats import ScannedObject, scan_path
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.tables.lake import Lake, arrow_path
 
-_READERS = 4
-_LOG = "/_delta_log/"
+_THREADS = 4
+_LOG_FOLDER = "/_delta_log/"
 _VAULT = "vault/"
 _REQUESTS = _VAULT + erasure_paths.REQUESTS_IN_VAULT
 _INTERVAL = re.compile(r"(\d+)\s+(hour|day|week)s?")
@@ -33,9 +33,9 @@ _HOURS = {"hour": 1, "day": 24, "week": 168}
 _LOG_DAYS = 30
 #: A log is cleaned when its next checkpoint is written behind the retention, on a day's boundary.
 _LOG_MARGIN = timedelta(days=1)
-MOST_NAMED = 20
-Place = Literal["leak", "log", "kept"]
-PLACES: tuple[Place, ...] = ("leak", "log", "kept")
+MAX_NAMED = 20
+HitCategory = Literal["leak", "log", "kept"]
+HIT_CATEGORIES: tuple[HitCategory, ...] = ("leak", "log", "kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,17 @@ class ScanReport:
     objects: int = 0
     bytes: int = 0
     damaged: tuple[str, ...] = ()
-    places: Mapping[Place, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    hits: Mapping[HitCategory, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
-    def keys(self, place: Place, tokens: Iterable[str]) -> set[str]:
+    def keys_with(self, category: HitCategory, tokens: Iterable[str]) -> set[str]:
         """The objects of a place that have any of these tokens."""
-        by_token = self.places.get(place, {})
+        by_token = self.hits.get(category, {})
         return {key for token in tokens for key in by_token.get(token, ())}
 
-    def of(self, tokens: Iterable[str]) -> int:
+    def count_objects(self, tokens: Iterable[str]) -> int:
         """How many objects have any of these tokens, wherever they lie."""
         distinct = frozenset(tokens)
-        return sum(len(self.keys(place, distinct)) for place in PLACES)
+        return sum(len(self.keys_with(place, distinct)) for place in HIT_CATEGORIES)
 
 
 def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
@@ -72,45 +72,45 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
         if table.kept_because
     ]
     lakes = [(namespace.lake, ""), (namespace.vault_lake, _VAULT)]
-    return sorted_hits(_scanned(lakes, search), kept=kept)
+    return build_report(_scan_files(lakes, search), kept=kept)
 
 
-def sorted_hits(scanned: Iterable[Scanned], *, kept: Iterable[str]) -> ScanReport:
+def build_report(scanned: Iterable[ScannedObject], *, kept: Iterable[str]) -> ScanReport:
     """A report of what was read, object by object."""
     of_kept = tuple(kept)
     objects = size = 0
     damaged: list[str] = []
-    places: dict[Place, dict[str, list[str]]] = {place: {} for place in PLACES}
+    hits: dict[HitCategory, dict[str, list[str]]] = {place: {} for place in HIT_CATEGORIES}
     for one in scanned:
         objects, size = objects + 1, size + one.bytes
         damaged += [f"{one.key}: {one.damaged}"] if one.damaged else []
         kept_here = bool(of_kept) and one.key.startswith(of_kept)
-        place: Place = "kept" if kept_here else "log" if _LOG in one.key else "leak"
+        category: HitCategory = "kept" if kept_here else "log" if _LOG_FOLDER in one.key else "leak"
         if one.key.startswith(_REQUESTS):
             continue  # whom the requests under way are about; deleted with the certificate
         for token in one.tokens:
-            places[place].setdefault(token, []).append(one.key)
+            hits[category].setdefault(token, []).append(one.key)
     return ScanReport(
         objects=objects,
         bytes=size,
-        damaged=tuple(damaged[:MOST_NAMED]),
-        places={place: {token: tuple(keys) for token, keys in by.items()} for place, by in places.items()},
+        damaged=tuple(damaged[:MAX_NAMED]),
+        hits={place: {token: tuple(keys) for token, keys in by.items()} for place, by in hits.items()},
     )
 
 
-def _scanned(lakes: Iterable[tuple[Lake, str]], search: TokenSearch) -> Iterator[Scanned]:
+def _scan_files(lakes: Iterable[tuple[Lake, str]], search: TokenSearch) -> Iterator[ScannedObject]:
     for lake, prefix in lakes:
         root = arrow_path(lake.storage, "").rstrip("/")
-        read = partial(_one, lake.filesystem, search, root, prefix)
-        with ThreadPoolExecutor(_READERS) as pool:
-            yield from pool.map(read, _files(lake, root))
+        read = partial(_scan_file, lake.filesystem, search, root, prefix)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(read, _list_files(lake, root))
 
 
-def _one(filesystem: fs.FileSystem, search: TokenSearch, root: str, prefix: str, path: str) -> Scanned:
+def _scan_file(filesystem: fs.FileSystem, search: TokenSearch, root: str, prefix: str, path: str) -> ScannedObject:
     return scan_path(filesystem, path, search, key=prefix + path.removeprefix(f"{root}/"))
 
 
-def _files(lake: Lake, root: str) -> list[str]:
+def _list_files(lake: Lake, root: str) -> list[str]:
     listed = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
     return sorted(info.path for info in listed if info.type is fs.FileType.File)
 

@@ -20,7 +20,7 @@ from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.privacy.tokens import TOKEN_LENGTH
 from deltaworks.tables.lake import Lake, arrow_path
 
-_CHUNK: Final = 4 << 20
+_CHUNK_BYTES: Final = 4 << 20
 _PARQUET: Final = b"PAR1"
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
@@ -29,7 +29,7 @@ _FOOTER_END: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
+class ScannedObject:
     """What was read of one object; `damaged` says why a part of it was read as plain bytes only."""
 
     key: str
@@ -38,12 +38,12 @@ class Scanned:
     damaged: str = ""
 
 
-def scan_object(lake: Lake, key: str, search: TokenSearch) -> Scanned:
+def scan_object(lake: Lake, key: str, search: TokenSearch) -> ScannedObject:
     """Look for tokens in the object at `key`, by its content and not by its name. One that is gone has none."""
     return scan_path(lake.filesystem, arrow_path(lake.storage, key), search, key=key)
 
 
-def scan_path(filesystem: fs.FileSystem, path: str, search: TokenSearch, *, key: str = "") -> Scanned:
+def scan_path(filesystem: fs.FileSystem, path: str, search: TokenSearch, *, key: str = "") -> ScannedObject:
     """`scan_object` of a place in terms of a filesystem."""
     tokens: set[str] = set()
     damaged, size = "", 0
@@ -51,65 +51,65 @@ def scan_path(filesystem: fs.FileSystem, path: str, search: TokenSearch, *, key:
         with filesystem.open_input_file(path) as source:
             size = source.size()
             try:
-                for part in _parts(source, size, search):
+                for part in _scan_content(source, size, search):
                     tokens |= part
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, zlib.error, EOFError) as error:
                 damaged = f"{type(error).__name__}: {error}"[:200]
                 source.seek(0)
-                for part in _texts(iter(lambda: source.read(_CHUNK), b""), search):
+                for part in _scan_chunks(iter(lambda: source.read(_CHUNK_BYTES), b""), search):
                     tokens |= part
     except FileNotFoundError:
-        return Scanned(key=key or path, bytes=0, tokens=frozenset())
-    return Scanned(key=key or path, bytes=size, tokens=frozenset(tokens), damaged=damaged)
+        return ScannedObject(key=key or path, bytes=0, tokens=frozenset())
+    return ScannedObject(key=key or path, bytes=size, tokens=frozenset(tokens), damaged=damaged)
 
 
-def _parts(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
+def _scan_content(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
     magic = source.read(_MAGIC_LENGTH)
     source.seek(0)
     if magic == _PARQUET:
-        yield from _of_parquet(source, size, search)
+        yield from _scan_parquet(source, size, search)
     elif magic[:2] == _GZIP:
-        yield from _texts(_inflated(source), search)
+        yield from _scan_chunks(_inflate(source), search)
     elif magic == _ZSTD:
         with pa.CompressedInputStream(source, "zstd") as plain:
-            yield from _texts(iter(lambda: plain.read(_CHUNK), b""), search)
+            yield from _scan_chunks(iter(lambda: plain.read(_CHUNK_BYTES), b""), search)
     else:
-        yield from _texts(iter(lambda: source.read(_CHUNK), b""), search)
+        yield from _scan_chunks(iter(lambda: source.read(_CHUNK_BYTES), b""), search)
 
 
-def _of_parquet(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
+def _scan_parquet(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
     source.seek(max(0, size - _FOOTER_END))
     length = int.from_bytes(source.read(4), "little")
     source.seek(max(0, size - _FOOTER_END - length))
-    yield search.in_bytes(source.read(length))
+    yield search.tokens_in_bytes(source.read(length))
     source.seek(0)
-    for batch in parquet_batches(source, as_codes=True):
+    for batch in parquet_batches(source, dictionary_encoded=True):
         for column in batch.columns:
-            yield search.in_values(column)
+            yield search.tokens_in_column(column)
 
 
-def _inflated(source: Any) -> Iterator[bytes]:
+def _inflate(source: Any) -> Iterator[bytes]:
     """The content of a gzip file, of several members too.
 
     Raises:
         EOFError, zlib.error: it is cut off, or something else follows.
     """
-    inflater, whole = zlib.decompressobj(wbits=31), True
-    while data := source.read(_CHUNK):
+    inflater, at_member_end = zlib.decompressobj(wbits=31), True
+    while data := source.read(_CHUNK_BYTES):
         while data:
-            whole = False
-            yield inflater.decompress(data, _CHUNK)
+            at_member_end = False
+            yield inflater.decompress(data, _CHUNK_BYTES)
             data = inflater.unconsumed_tail
             if inflater.eof:
-                data, inflater, whole = inflater.unused_data, zlib.decompressobj(wbits=31), True
-    if not whole:
+                data, inflater, at_member_end = inflater.unused_data, zlib.decompressobj(wbits=31), True
+    if not at_member_end:
         raise EOFError("its end is missing")
 
 
-def _texts(chunks: Iterator[bytes], search: TokenSearch) -> Iterator[set[str]]:
+def _scan_chunks(chunks: Iterator[bytes], search: TokenSearch) -> Iterator[set[str]]:
     """A token may lie across two chunks: the end of one is looked at again with the next."""
     rest = b""
     for chunk in chunks:
         data = rest + chunk
-        yield search.in_bytes(data)
+        yield search.tokens_in_bytes(data)
         rest = data[-(TOKEN_LENGTH - 1) :]

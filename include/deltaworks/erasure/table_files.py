@@ -20,9 +20,9 @@ from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, is_absolute_path, parse_schema_string
 from deltaworks.tables.statistics import IndexedColumns
 
-_ROWS_AT_ONCE: Final = 65_536
+_MAX_BATCH_ROWS: Final = 65_536
 #: What a written file holds in memory at most; OPTIMIZE makes larger files of several.
-_BYTES_PER_FILE: Final = 128 << 20
+_MAX_FILE_BYTES: Final = 128 << 20
 
 
 class TableFiles:
@@ -37,40 +37,40 @@ class TableFiles:
         self._columns = pa.schema([column for column in declared if column.name not in apart])
         self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
 
-    def read(self, added: Action, *, as_codes: bool = False) -> Iterator[pa.RecordBatch]:
+    def read(self, added: Action, *, dictionary_encoded: bool = False) -> Iterator[pa.RecordBatch]:
         """The rows of the file of an add action, with the columns that the file has.
 
         Args:
             as_codes: texts come as codes of a dictionary, which holds each of them once.
 
         Raises:
-            ContractError: ERASURE_FILE_APART, it belongs to another table; ERASURE_FILE_DAMAGED.
+            ContractError: ERASURE_FILE_SHARED, it belongs to another table; ERASURE_FILE_DAMAGED.
         """
-        for batch, alive in self.read_with_marked(added, as_codes=as_codes):
+        for batch, alive in self.read_with_deleted(added, dictionary_encoded=dictionary_encoded):
             yield batch if alive is None else batch.filter(pa.array(alive))
 
-    def read_with_marked(
-        self, added: Action, *, as_codes: bool = False
+    def read_with_deleted(
+        self, added: Action, *, dictionary_encoded: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
         """`read` with the rows that a deletion vector marks, and which rows it does not; None where there is none."""
         if is_absolute_path(added["path"]):
             raise ContractError(
-                "ERASURE_FILE_APART",
+                "ERASURE_FILE_SHARED",
                 f"{self._key} has a file of an absolute path, which belongs to another table too.",
                 hint="Copy the table with its rows into files of its own, then run the window again.",
             )
         marked = deleted_positions(self._lake, self._key, added)
         position = 0
-        for batch in self._batches(added, as_codes):
+        for batch in self._read_batches(added, dictionary_encoded):
             following = position + batch.num_rows
-            yield batch, _alive(marked, position, following) if len(marked) else None
+            yield batch, _alive_mask(marked, position, following) if len(marked) else None
             position = following
 
-    def _batches(self, added: Action, as_codes: bool) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self, added: Action, dictionary_encoded: bool) -> Iterator[pa.RecordBatch]:
         path = f"{self._root}/{unquote(added['path'])}"
         try:
             with self._lake.filesystem.open_input_file(path) as source:
-                yield from parquet_batches(source, as_codes=as_codes)
+                yield from parquet_batches(source, dictionary_encoded=dictionary_encoded)
         except (OSError, pa.ArrowInvalid) as error:
             raise ContractError(
                 "ERASURE_FILE_DAMAGED",
@@ -81,18 +81,18 @@ class TableFiles:
     def write(self, added: Action, parts: Iterable[pa.RecordBatch]) -> list[Action]:
         """Write rows of the file of an add action into new files of its partition; their add actions."""
         values = dict(added.get("partitionValues") or {})
-        return [self._written(values, rows) for rows in _gathered(map(self._as_declared, parts))]
+        return [self._write_file(values, rows) for rows in _group_by_size(map(self._to_table_schema, parts))]
 
     def discard(self, written: Iterable[Action]) -> None:
         """Delete files that no commit names."""
         for added in written:
             self._lake.filesystem.delete_file(f"{self._root}/{unquote(added['path'])}")
 
-    def _written(self, values: dict[str, Any], rows: pa.Table) -> Action:
+    def _write_file(self, values: dict[str, Any], rows: pa.Table) -> Action:
         file = write_file_body(self._lake.filesystem, self._root, rows, partition=values, indexed=self._indexed)
         return file.to_add_fields(at_ms=int(time.time() * 1000), data_change=True)
 
-    def _as_declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_table_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the table's columns as they are now: what an older file lacks is null, what is gone goes."""
         arrays = []
         for column in self._columns:
@@ -105,48 +105,48 @@ class TableFiles:
 
 
 def parquet_batches(
-    source: Any, *, as_codes: bool = False, columns: Sequence[str] | None = None
+    source: Any, *, dictionary_encoded: bool = False, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of an open Parquet file in parts; texts of the first level as codes where that is asked for.
 
     A dictionary comes whole, also with what no row of it has.
     """
     file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-    if as_codes:
+    if dictionary_encoded:
         texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", read_dictionary=texts)
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=None if columns is None else list(columns)):
+    for batch in file.iter_batches(batch_size=_MAX_BATCH_ROWS, columns=None if columns is None else list(columns)):
         yield _without_views(batch)
 
 
 def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows without the views of texts that delta-rs writes, which pyarrow can neither filter nor take."""
-    fields = [field.with_type(_plain(field.type)) for field in batch.schema]
+    fields = [field.with_type(_without_view_type(field.type)) for field in batch.schema]
     return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _without_view_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind.fields])
+        return pa.struct([field.with_type(_without_view_type(field.type)) for field in kind.fields])
     if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+        return pa.map_(_without_view_type(kind.key_type), _without_view_type(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_without_view_type(kind.value_type)))
     return kind
 
 
-def _alive(marked: npt.NDArray[np.int64], first: int, end: int) -> npt.NDArray[np.bool_]:
+def _alive_mask(marked: npt.NDArray[np.int64], first: int, end: int) -> npt.NDArray[np.bool_]:
     here = marked[(marked >= first) & (marked < end)] - first
     alive = np.ones(end - first, dtype=np.bool_)
     alive[here] = False
     return alive
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _group_by_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -154,7 +154,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             continue
         waiting.append(batch)
         size += batch.nbytes
-        if size >= _BYTES_PER_FILE:
+        if size >= _MAX_FILE_BYTES:
             yield pa.Table.from_batches(waiting)
             waiting, size = [], 0
     if waiting:

@@ -15,19 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.privacy.tokens import PREFIX, TOKEN_LENGTH, is_token
+from deltaworks.privacy.tokens import TOKEN_LENGTH, TOKEN_PREFIX, is_token
 
-_BEGINS: Final = PREFIX.encode()
+_PREFIX_BYTES: Final = TOKEN_PREFIX.encode()
 #: Where a token begins, with the letters behind. Only the beginning is taken, so that a token is found that stands
 #: right behind half a one. Those that stand for erased people name nobody and are not looked for.
-_TOKENS: Final = re.compile(_BEGINS + rb"(?=([a-z2-7]{%d}))" % (TOKEN_LENGTH - len(PREFIX)))
-_MOST_ANSWERS: Final = 1_000_000
-Mask = npt.NDArray[np.bool_]
+_TOKEN_PATTERN: Final = re.compile(_PREFIX_BYTES + rb"(?=([a-z2-7]{%d}))" % (TOKEN_LENGTH - len(TOKEN_PREFIX)))
+_MAX_CACHED_ANSWERS: Final = 1_000_000
+RowMask = npt.NDArray[np.bool_]
 
 
-def stands_in_bytes(token: str) -> bool:
+def has_token_form(token: str) -> bool:
     """Whether a token is told from other texts by its form, wherever it stands. Ids that mutations gave are not."""
-    return token.startswith(PREFIX) and is_token(token)
+    return token.startswith(TOKEN_PREFIX) and is_token(token)
 
 
 class TokenSearch:
@@ -38,54 +38,58 @@ class TokenSearch:
         names: of a text of the form of a token, whether it is looked for too; for whoever knows tokens by a digest.
     """
 
-    def __init__(self, tokens: Iterable[str], *, names: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, tokens: Iterable[str], *, predicate: Callable[[str], bool] | None = None) -> None:
         self.tokens = frozenset(tokens)
-        self._names = names
+        self._predicate = predicate
         self._answers: dict[bytes, bool] = {}
-        self._encoded = frozenset(token.encode() for token in self.tokens if stands_in_bytes(token))
+        self._encoded = frozenset(token.encode() for token in self.tokens if has_token_form(token))
         self._values = pa.array(sorted(self.tokens), pa.string())
 
-    def in_bytes(self, data: bytes | memoryview) -> set[str]:
+    def tokens_in_bytes(self, data: bytes | memoryview) -> set[str]:
         """The tokens that stand in these bytes."""
-        return {token.decode() for letters in set(_TOKENS.findall(data)) if self._is_meant(token := _BEGINS + letters)}
+        return {
+            token.decode()
+            for letters in set(_TOKEN_PATTERN.findall(data))
+            if self._is_searched(token := _PREFIX_BYTES + letters)
+        }
 
-    def in_values(self, values: Any) -> set[str]:
+    def tokens_in_column(self, values: Any) -> set[str]:
         """The tokens that stand in a column."""
         present: set[str] = set()
-        for leaf in _leaves(values):
-            exact = leaf.filter(self._exact(leaf))
+        for leaf in _text_leaves(values):
+            exact = leaf.filter(self._equals_token(leaf))
             present.update(exact.unique().to_pylist())
-            present |= self.in_bytes(_text_of(leaf))
+            present |= self.tokens_in_bytes(_text_bytes(leaf))
         return present
 
-    def rows(self, batch: pa.RecordBatch) -> Mask:
+    def matching_rows(self, batch: pa.RecordBatch) -> RowMask:
         """Which rows of a batch have any of the tokens, in any column."""
         mask = np.zeros(batch.num_rows, dtype=np.bool_)
         for column in batch.columns:
             mask |= self._mask(column)
         return mask
 
-    def _is_meant(self, text: bytes) -> bool:
-        return text in self._encoded or (self._names is not None and self._named(text))
+    def _is_searched(self, text: bytes) -> bool:
+        return text in self._encoded or (self._predicate is not None and self._matches_predicate(text))
 
-    def _named(self, text: bytes) -> bool:
+    def _matches_predicate(self, text: bytes) -> bool:
         # Most texts come again and again, and each answer costs an HMAC.
         answer = self._answers.get(text)
         if answer is None:
-            answer = self._names is not None and self._names(text.decode())
-            if len(self._answers) < _MOST_ANSWERS:
+            answer = self._predicate is not None and self._predicate(text.decode())
+            if len(self._answers) < _MAX_CACHED_ANSWERS:
                 self._answers[text] = answer
         return answer
 
-    def _exact(self, leaf: pa.Array) -> pa.Array:
+    def _equals_token(self, leaf: pa.Array) -> pa.Array:
         return pc.is_in(leaf, value_set=self._values.cast(leaf.type))
 
-    def _mask(self, values: pa.Array) -> Mask:
+    def _mask(self, values: pa.Array) -> RowMask:
         kind = values.type
         if pa.types.is_dictionary(kind):
-            return self._of_codes(values)
+            return self._dictionary_mask(values)
         if _is_text(kind):
-            return self._of_texts(_as_large(values))
+            return self._text_mask(_to_large_string(values))
         mask = np.zeros(len(values), dtype=np.bool_)
         if pa.types.is_struct(kind):
             for index in range(kind.num_fields):
@@ -97,7 +101,7 @@ class TokenSearch:
             mask[np.asarray(pc.list_parent_indices(values))[inner]] = True
         return mask
 
-    def _of_codes(self, values: pa.DictionaryArray) -> Mask:
+    def _dictionary_mask(self, values: pa.DictionaryArray) -> RowMask:
         entries = self._mask(values.dictionary)
         if not entries.any():
             return np.zeros(len(values), dtype=np.bool_)
@@ -106,19 +110,21 @@ class TokenSearch:
             entries[pc.fill_null(codes, 0).to_numpy()] & pc.is_valid(codes).to_numpy(zero_copy_only=False)
         )
 
-    def _of_texts(self, values: pa.Array) -> Mask:
-        mask = np.asarray(self._exact(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    def _text_mask(self, values: pa.Array) -> RowMask:
+        mask = np.asarray(self._equals_token(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
         # A text of a token's length is that token or none; only longer ones may have one inside.
         lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
-        least = TOKEN_LENGTH if self._names is not None else TOKEN_LENGTH + 1
+        least = TOKEN_LENGTH if self._predicate is not None else TOKEN_LENGTH + 1
         rows = np.flatnonzero(lengths >= least)
         if len(rows):
-            mask[rows[self._parts(values.take(pa.array(rows)))]] = True
+            mask[rows[self._rows_containing_token(values.take(pa.array(rows)))]] = True
         return mask
 
-    def _parts(self, texts: pa.Array) -> list[int]:
-        data, offsets = _text_of(texts), _offsets(texts)
-        starts = [match.start() for match in _TOKENS.finditer(data) if self._is_meant(_BEGINS + match[1])]
+    def _rows_containing_token(self, texts: pa.Array) -> list[int]:
+        data, offsets = _text_bytes(texts), _offsets(texts)
+        starts = [
+            match.start() for match in _TOKEN_PATTERN.finditer(data) if self._is_searched(_PREFIX_BYTES + match[1])
+        ]
         if not starts:
             return []
         rows = np.searchsorted(offsets, starts, side="right") - 1
@@ -126,7 +132,7 @@ class TokenSearch:
         return [int(row) for row, start in zip(rows, starts, strict=True) if start + TOKEN_LENGTH <= offsets[row + 1]]
 
 
-def all_of(searches: Iterable[TokenSearch]) -> TokenSearch:
+def combine_searches(searches: Iterable[TokenSearch]) -> TokenSearch:
     """The search for all that any of these looks for."""
     return TokenSearch({token for search in searches for token in search.tokens})
 
@@ -139,7 +145,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _as_large(values: pa.Array) -> pa.Array:
+def _to_large_string(values: pa.Array) -> pa.Array:
     """Texts and bytes as large texts of a buffer of their own; what is no UTF-8 stays as it is."""
     if pa.types.is_binary(values.type) or pa.types.is_binary_view(values.type) or pa.types.is_large_binary(values.type):
         values = values.cast(pa.large_binary())
@@ -155,7 +161,7 @@ def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
     return relative
 
 
-def _text_of(texts: pa.Array) -> memoryview:
+def _text_bytes(texts: pa.Array) -> memoryview:
     """The bytes of all texts, one behind the other."""
     offset_buffer, data = texts.buffers()[1], texts.buffers()[2]
     if data is None or not len(texts):
@@ -164,16 +170,16 @@ def _text_of(texts: pa.Array) -> memoryview:
     return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
 
 
-def _leaves(values: Any) -> list[pa.Array]:
+def _text_leaves(values: Any) -> list[pa.Array]:
     """The texts of a column, whatever its shape, in parts."""
     if isinstance(values, pa.ChunkedArray):
-        return [leaf for chunk in values.chunks for leaf in _leaves(chunk)]
+        return [leaf for chunk in values.chunks for leaf in _text_leaves(chunk)]
     kind = values.type
     if pa.types.is_dictionary(kind):
-        return _leaves(values.dictionary)
+        return _text_leaves(values.dictionary)
     if _is_text(kind):
-        return [_as_large(values)] if len(values) else []
-    return [leaf for part in _children(values) for leaf in _leaves(part)]
+        return [_to_large_string(values)] if len(values) else []
+    return [leaf for part in _children(values) for leaf in _text_leaves(part)]
 
 
 def _children(values: pa.Array) -> list[pa.Array]:

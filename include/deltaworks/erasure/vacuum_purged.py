@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure.namespace import Namespace
-from deltaworks.erasure.window import PurgedPlace, places
+from deltaworks.erasure.purge_window import PurgeTarget, purge_targets
 from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
@@ -34,15 +34,15 @@ class VacuumOutcome:
 
     due_at: datetime
     holds: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all of it is gone."""
-        return not self.holds and not self.left
+        return not self.holds and not self.remaining
 
 
-def due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> datetime:
+def vacuum_due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> datetime:
     """From when VACUUM may delete what these purges took out."""
     newest = max((record.at_ms for record in purged), default=0)
     retention = max(namespace.retention, timedelta(hours=MINIMUM_RETENTION_HOURS))
@@ -57,7 +57,7 @@ class NamespaceVacuum:
         self._now = now
         self._reasons: dict[str, str] | None = None
 
-    def delete(self, purged: Sequence[PurgedTable]) -> VacuumOutcome:
+    def delete_purged_files(self, purged: Sequence[PurgedTable]) -> VacuumOutcome:
         """Delete the files that these purges took out, by listing folders: what no commit ever named goes as well.
 
         Idempotent; safe beside writers and readers, as any VACUUM is. Before its time it does nothing.
@@ -65,30 +65,30 @@ class NamespaceVacuum:
         Raises:
             ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST.
         """
-        due = due_at(self._namespace, purged)
+        due = vacuum_due_at(self._namespace, purged)
         if self._now < due:
             return VacuumOutcome(due_at=due)
         touched = [record for record in purged if record.removed]
-        holds = tuple(holding(self._namespace, touched))
+        holds = tuple(blocking_holds(self._namespace, touched))
         if self._reasons is None:
-            self._reasons = self._vacuumed()
-        left = tuple(files_left(self._namespace, touched, self._reasons))
-        return VacuumOutcome(due_at=due, holds=holds, left=left)
+            self._reasons = self._vacuum_all()
+        left = tuple(remaining_files(self._namespace, touched, self._reasons))
+        return VacuumOutcome(due_at=due, holds=holds, remaining=left)
 
-    def _vacuumed(self) -> dict[str, str]:
+    def _vacuum_all(self) -> dict[str, str]:
         """VACUUM of every table; what it said of each that its pipeline declares."""
         reasons: dict[str, str] = {}
         for spec in self._namespace.pipelines:
             for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
                 reasons[f"{spec.pipeline}.{result.table}"] = result.reason
-        for place in places(self._namespace):
+        for place in purge_targets(self._namespace):
             # Readers, the vault, and copies that a reprocess made.
             if f"{place.pipeline}.{place.table}" not in reasons:
-                _vacuum_apart(place, self._now)
+                _vacuum_undeclared(place, self._now)
         return reasons
 
 
-def holding(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str]:
+def blocking_holds(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str]:
     """Who needs files that these purges took out: readers, restores and turns that began before, in words."""
     by_pipeline = {spec.pipeline: spec for spec in namespace.pipelines}
     for record in purged:
@@ -101,28 +101,28 @@ def holding(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str
                 yield f"{record.pipeline}.{record.table}: {hold.by}"
 
 
-def files_left(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
+def remaining_files(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
     """The tables of which files that these purges took out are still there, with what VACUUM said of each."""
-    by_name = {(place.pipeline, place.table): place for place in places(namespace)}
+    by_name = {(place.pipeline, place.table): place for place in purge_targets(namespace)}
     for record in purged:
         place = by_name.get((record.pipeline, record.table))
         if place is None:
             continue
         root = arrow_path(place.lake.storage, place.key)
-        left = sum(1 for _ in existing_files(place.lake, [f"{root}/{path}" for path in record.removed]))
-        if left:
+        remaining = sum(1 for _ in existing_files(place.lake, [f"{root}/{path}" for path in record.removed]))
+        if remaining:
             name = f"{record.pipeline}.{record.table}"
-            yield f"{name}: {left} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
+            yield f"{name}: {remaining} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
 
 
-def _vacuum_apart(place: PurgedPlace, now: datetime) -> None:
-    opened = place.lake.open(place.key)
+def _vacuum_undeclared(target: PurgeTarget, now: datetime) -> None:
+    opened = target.lake.open(target.key)
     if opened is None:
         return
     hours = MINIMUM_RETENTION_HOURS
     metadata = user_metadata(
-        pipeline=place.pipeline, batch=opened.version(), operation=OPERATION, retention_hours=hours, mode="full"
+        pipeline=target.pipeline, batch=opened.version(), operation=OPERATION, retention_hours=hours, mode="full"
     )
     vacuum_files(
-        place.lake, place.objects, place.key, hours=hours, full=True, dry_run=False, now=now, user_metadata=metadata
+        target.lake, target.objects, target.key, hours=hours, full=True, dry_run=False, now=now, user_metadata=metadata
     )

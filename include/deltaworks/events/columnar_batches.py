@@ -44,7 +44,7 @@ class DecodedEvents:
     chunk: Chunk
     arrival_ms: Callable[[int | None], int]
     fallback_rows: list[int] = field(default_factory=list)
-    refused_rows: list[int] = field(default_factory=list)
+    opted_out_rows: list[int] = field(default_factory=list)
     _events: list[Any] = field(default_factory=list)
     _rows: list[int] = field(default_factory=list)
     _blocks: list[tuple[RowIndexes, dict[Any, pa.Array]]] = field(default_factory=list)
@@ -81,10 +81,10 @@ class DecodedEvents:
             self.fallback_rows += rows.tolist()
             return
         arrays = planned.columns
-        self.refused_rows += rows[list(planned.refused_rows)].tolist() if planned.refused_rows else []
-        if planned.fallback_rows or planned.refused_rows:
+        self.opted_out_rows += rows[list(planned.opted_out_rows)].tolist() if planned.opted_out_rows else []
+        if planned.fallback_rows or planned.opted_out_rows:
             self.fallback_rows += rows[list(planned.fallback_rows)].tolist()
-            rows, arrays = _drop_indexes(rows, arrays, planned.fallback_rows | planned.refused_rows)
+            rows, arrays = _drop_indexes(rows, arrays, planned.fallback_rows | planned.opted_out_rows)
         if len(rows):
             self._blocks.append((rows, arrays))
 
@@ -138,12 +138,12 @@ def convert_by_columns(
             if REDACTION_COUNTS in arrays:
                 stripped += sum_counts(arrays[REDACTION_COUNTS])
         others += decoded.fallback_rows
-        refused += decoded.refused_rows
+        refused += decoded.opted_out_rows
     stripped += Counter(refused=len(refused))
     chunk.dropped_count = len(refused)
     if not others:
         parts, made = conversion.merge_in_order(tables.parts), len(chunk.events) - len(refused)
-        return ConvertedChunk(parts, columnar_count=made, redaction_counts=stripped, refused_rows=refused)
+        return ConvertedChunk(parts, columnar_count=made, redaction_counts=stripped, opted_out_rows=refused)
     slow, rows = by_rows(chunk, np.sort(np.array(others, np.int64)))
     for row, event in zip(rows.tolist(), slow.events, strict=True):
         chunk.events[row] = event

@@ -50,7 +50,7 @@ class EventDecoder:
         """Creates a decoder; `redaction` redacts the events of a pipeline with personal data."""
         self._spec = spec
         self._stripping = stripping
-        self._scanner = None if stripping is None else stripping.walker.scanner
+        self._scanner = None if stripping is None else stripping.redactor.scanner
         self.scan_candidates: set[int] = set()
         self._router = router
         self._by_table = by_table
@@ -83,7 +83,7 @@ class EventDecoder:
             if len(text) <= _DEEP_BYTES or not _is_deep(text):
                 decoded = self._decode(text)
                 self._decoded_count += 1
-                if self._scanner is not None and self._scanner.may_find(text):
+                if self._scanner is not None and self._scanner.may_contain(text):
                     self.scan_candidates.add(id(decoded))
                 return decoded
         except DECODE_ERRORS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
-from deltaworks.privacy.walker import Condition, Walker
+from deltaworks.privacy.redactor import EventCondition, Redactor
 
 Values = Mapping[Path, Sequence[Any]]
 #: Of what type a value is that a condition may name.
@@ -62,7 +62,7 @@ def leaf_paths(tree: FieldTree, above: Path = ()) -> list[Path]:
 class ColumnarCondition:
     """Which events have one of the values at every path, by their slots."""
 
-    def __init__(self, condition: Condition | None, tree: FieldTree, name_path: Path | None) -> None:
+    def __init__(self, condition: EventCondition | None, tree: FieldTree, name_path: Path | None) -> None:
         paths = [] if condition is None else condition.paths
         fields = [(resolve_path(tree, path, name_path), values) for path, values in paths]
         # Where slots lie below a path there is an object, which is none of the values.
@@ -92,7 +92,7 @@ class RedactedFields:
         Unslotted: columns are read of what lies within such a field.
     """
 
-    def __init__(self, walker: Walker, tree: FieldTree, name_path: Path | None) -> None:
+    def __init__(self, walker: Redactor, tree: FieldTree, name_path: Path | None) -> None:
         self.fields: dict[Path, tuple[int, bool]] = {}
         names = [_path_names(item.path) for item in walker.spec.fields]
         for index, path in enumerate(names):

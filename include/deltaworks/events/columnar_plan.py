@@ -78,7 +78,7 @@ class PlannedArrays:
 
     columns: dict[Any, pa.Array]
     fallback_rows: set[int]
-    refused_rows: set[int]
+    opted_out_rows: set[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +178,7 @@ class EventPlan:
         unsure, refused = set[int](), set[int]()
         if self.redactor is not None:
             stripped = self.redactor.redact(values, len(events), arrivals=arrivals, scan_candidates=suspects)
-            unsure, refused = stripped.fallback_rows, set(stripped.refused_rows)
+            unsure, refused = stripped.fallback_rows, set(stripped.opted_out_rows)
             arrays[REDACTION_COUNTS] = stripped.counts_array()
         unsure |= self._rows_with_undeclared_fields(values)
         for planned in self.columns:

@@ -29,7 +29,7 @@ from deltaworks.events.columnar_paths import (
 )
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.events.source_fields import RECORD_FIELD
-from deltaworks.privacy.walker import DROPPED, Change, Walker, remember
+from deltaworks.privacy.redactor import DROPPED, Redactor, Transform, cache_value
 from deltaworks.specs.privacy import TOKEN_ACTIONS
 
 #: What is counted of each event, in this order.
@@ -51,7 +51,7 @@ class RedactedBlock:
     """
 
     counts: npt.NDArray[np.int64]
-    refused_rows: list[int] = field(default_factory=list)
+    opted_out_rows: list[int] = field(default_factory=list)
     fallback_rows: set[int] = field(default_factory=set)
     #: Tokens by place, where they were met one by one; and those of children.
     found_tokens: dict[int, TokenFindings] = field(default_factory=dict)
@@ -76,9 +76,9 @@ def sum_counts(counts: pa.Array) -> Counter[str]:
 class ColumnarRedaction:
     """Strips decoded events of a pipeline. Used by one thread: tokens are remembered for events of every type."""
 
-    def __init__(self, redactor: Walker, record_identity: RecordIdentity) -> None:
-        self.walker = redactor
-        self.note = record_identity
+    def __init__(self, redactor: Redactor, record_identity: RecordIdentity) -> None:
+        self.redactor = redactor
+        self.record_identity = record_identity
         self._token_caches: dict[str, dict[str, str]] = {}
 
     def token_cache(self, kind: str) -> dict[str, str]:
@@ -90,10 +90,10 @@ class ColumnarRedaction:
 class _TokenField:
     """A slot whose value becomes a token. `sealed` where the value goes to the vault."""
 
-    slot: Path
+    field_path: Path
     kind: str
     goes_to_vault: bool
-    transform: Change
+    transform: Transform
     cache: dict[str, str]
 
     def tokenize(self, values: Sequence[Any], block: RedactedBlock) -> list[Any]:
@@ -110,7 +110,7 @@ class _TokenField:
                     continue
                 if type(value) is str and value:
                     changed = tokens[place] = self.transform(value, [])
-                    remember(memory, value, changed)
+                    cache_value(memory, value, changed)
                 elif _may_exceed_64_bits(value):
                     block.fallback_rows.add(place)
                 else:
@@ -133,16 +133,16 @@ class EventTypeRedactor:
     def __init__(self, redaction: ColumnarRedaction, tree: FieldTree, *, name: str, name_path: Path | None) -> None:
         """Give the fields that are stripped, and those that decide about it, slots in `tree`."""
         self._redaction = redaction
-        self._redactor = walker = redaction.walker
+        self._redactor = walker = redaction.redactor
         self._fields = RedactedFields(walker, tree, name_path)
-        self._refused_condition = ColumnarCondition(walker.refused, tree, name_path)
+        self._opt_out_condition = ColumnarCondition(walker.opt_out_condition, tree, name_path)
         self._child_condition = ColumnarCondition(walker.child, tree, name_path)
         subjects = [resolve_path(tree, tuple(path.split(".")), name_path) for path in walker.spec.subject]
         self._subjects = [subject for subject in subjects if subject is not None]
         self._token_fields: list[_TokenField] = []
-        self._other_transforms: list[tuple[Path, Change]] = []
+        self._other_transforms: list[tuple[Path, Transform]] = []
         for slot, (index, is_own) in self._fields.fields.items():
-            item, change = walker.spec.fields[index], walker.fields.at(slot)
+            item, change = walker.spec.fields[index], walker.fields.transform_at(slot)
             if is_own and item.action in TOKEN_ACTIONS and item.kind is not None:
                 memory = redaction.token_cache(item.kind)
                 self._token_fields.append(_TokenField(slot, item.kind, item.action == "vault", change, memory))
@@ -172,7 +172,7 @@ class EventTypeRedactor:
             suspects: by place those whose texts may have what is scanned for.
         """
         block = RedactedBlock(np.zeros((count, len(COUNT_KINDS)), np.int64))
-        refused = block.refused_rows = self._refused_condition.matching_indexes(values, count, block.fallback_rows)
+        refused = block.opted_out_rows = self._opt_out_condition.matching_indexes(values, count, block.fallback_rows)
         children = [
             place
             for place in self._child_condition.matching_indexes(values, count, block.fallback_rows)
@@ -182,9 +182,9 @@ class EventTypeRedactor:
         excluded = {*refused, *children}
         raw: FieldValues = {}
         for tokens in self._token_fields:
-            held = values[tokens.slot] = _null_out(values[tokens.slot], excluded)
+            held = values[tokens.field_path] = _null_out(values[tokens.field_path], excluded)
             if held.count(None) < count:
-                raw[tokens.slot], values[tokens.slot] = held, tokens.tokenize(held, block)
+                raw[tokens.field_path], values[tokens.field_path] = held, tokens.tokenize(held, block)
         for slot, change in self._other_transforms:
             held = values[slot] = _null_out(values[slot], excluded)
             if held.count(None) < count:
@@ -211,7 +211,7 @@ class EventTypeRedactor:
             return
         columns = {slot: list(values[slot]) for slot in original_values}
         for place in indexes:
-            fields = self._redactor.fields_of_child(arrivals[place])
+            fields = self._redactor.child_transforms(arrivals[place])
             met = block.child_tokens[place] = []
             block.counts[place, _CHILD_INDEX] = 1
             for slot, held in original_values.items():
@@ -220,7 +220,7 @@ class EventTypeRedactor:
                     continue
                 if _may_exceed_64_bits(value):
                     block.fallback_rows.add(place)
-                kept = fields.at(slot)(value, met)
+                kept = fields.transform_at(slot)(value, met)
                 columns[slot][place] = None if kept is DROPPED else kept
         values.update(columns)
 
@@ -231,7 +231,7 @@ class EventTypeRedactor:
         if self._scanned is None:  # once all fields have their slots
             self._scanned = [*leaf_paths(self._tree), *([] if self._name_path is None else [self._name_path])]
         for place, record in scan_candidates.items():
-            if place in block.refused_rows:
+            if place in block.opted_out_rows:
                 continue
             texts: dict[Any, Any] = {slot: values[slot][place] for slot in self._scanned}
             if record is not None:
@@ -247,24 +247,24 @@ class EventTypeRedactor:
 
     def _defer_suppressed(self, values: FieldValues, raw: FieldValues, block: RedactedBlock) -> None:
         """Leave events of erased subjects to the row path, which knows until when they are not taken."""
-        if not self._redactor.suppresses:
+        if not self._redactor.has_suppressions:
             return
         for slot in raw:
             made = values[slot]
-            named = self._redactor.suppressed_among({token for token in made if type(token) is str})
+            named = self._redactor.suppressed_tokens({token for token in made if type(token) is str})
             if named:
                 block.fallback_rows.update(
                     place for place, token in enumerate(made) if type(token) is str and token in named
                 )
         for place, met in chain(block.found_tokens.items(), block.child_tokens.items()):
-            if self._redactor.suppressed_among({token for _, token, _ in met}):
+            if self._redactor.suppressed_tokens({token for _, token, _ in met}):
                 block.fallback_rows.add(place)
 
     def _record_identities(
         self, values: FieldValues, raw: FieldValues, arrivals: Sequence[int], block: RedactedBlock
     ) -> None:
         """Note the identities of the events of which a token was made here, each with when it came in first."""
-        note = self._redaction.note
+        note = self._redaction.record_identity
         count = len(arrivals)
         has_made = block.counts[:, _TOKENS_INDEX] > 0
         has_made[list(block.fallback_rows)] = False
@@ -278,9 +278,9 @@ class EventTypeRedactor:
         place_subjects = [subjects[place] for place in places]
         at_ms = [arrivals[place] for place in places]
         for tokens in self._token_fields:
-            if tokens.slot not in raw:
+            if tokens.field_path not in raw:
                 continue
-            column, sent = values[tokens.slot], raw[tokens.slot]
+            column, sent = values[tokens.field_path], raw[tokens.field_path]
             made = [column[place] if type(sent[place]) is str else None for place in places]
             if not tokens.goes_to_vault and made == place_subjects:
                 continue
@@ -293,7 +293,7 @@ class EventTypeRedactor:
             for (subject, token, value), first_ms in firsts.items():
                 if token:
                     _record_one(note, subject, (tokens.kind, token, None if value == token else value), first_ms)
-        of_children = block.child_tokens if self._redactor.keeps_identities_of_children else {}
+        of_children = block.child_tokens if self._redactor.stores_child_identities else {}
         for place, met in chain(block.found_tokens.items(), of_children.items()):
             for item in met if has_made[place] else ():
                 _record_one(note, subjects[place], item, arrivals[place])
@@ -314,7 +314,7 @@ class EventTypeRedactor:
         return subjects
 
 
-def _transform_values(values: Sequence[Any], transform: Change, block: RedactedBlock) -> list[Any]:
+def _transform_values(values: Sequence[Any], transform: Transform, block: RedactedBlock) -> list[Any]:
     """The values, changed one by one."""
     changed: list[Any] = []
     for place, value in enumerate(values):

@@ -56,7 +56,7 @@ class ConvertedChunk:
     rejected: list[RejectedEvent] = field(default_factory=list)
     columnar_count: int = 0
     redaction_counts: Counter[str] = field(default_factory=Counter)
-    refused_rows: list[int] = field(default_factory=list)
+    opted_out_rows: list[int] = field(default_factory=list)
 
 
 class ChunkConverter:

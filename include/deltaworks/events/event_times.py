@@ -16,7 +16,7 @@ from deltaworks.events.chunks import Chunk
 from deltaworks.events.columns import ConversionErrors, convert_column
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import parent_objects
-from deltaworks.events.formats.values import from_text
+from deltaworks.events.formats.value_conversion import parse_text
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.table_columns import Reasons, add_errors, add_missing
 from deltaworks.events.times import EARLIEST_US, INSTANT, LATEST_US
@@ -68,7 +68,7 @@ class EventTimes:
 
     def _values(self, events: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
         values = join_time_parts([self._values_at(events, path) for path in self._paths])
-        return [from_text(value, Primitive("long")) for value in values] if self._as_text else values
+        return [parse_text(value, Primitive("long")) for value in values] if self._as_text else values
 
     @staticmethod
     def _values_at(events: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> list[Any]:

@@ -10,7 +10,7 @@ import orjson
 from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, OverBudget, over_budget_event
 from deltaworks.events.conversion_errors import ConversionError, format_value
 from deltaworks.events.erasure_tombstones import is_tombstone
-from deltaworks.events.formats.json import Malformed, dumped
+from deltaworks.events.formats.json import Malformed, dump_element
 from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
@@ -149,7 +149,7 @@ class EventReader:
                 kept = self._wrapper_fields.extract(value) if self._wrapper_fields and type(inner) is list else {}
                 if kept:
                     # Repeated with each element, so a small wrapper could expand to gigabytes.
-                    budget.check_memory(len(dumped(kept, raw)) * len(inner), len(inner))
+                    budget.check_memory(len(dump_element(kept, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
                 inner = None  # rejected when the event is read
             except BudgetExceededError as over:
@@ -160,7 +160,7 @@ class EventReader:
                 continue
             elements, kept_as_sent = self._lossless_elements(inner, kept, text, raw)
             for element, sent in zip(inner, elements, strict=True):
-                yield self._wrap_element(element, kept), dumped(self._wrap_element(sent, kept_as_sent), raw)
+                yield self._wrap_element(element, kept), dump_element(self._wrap_element(sent, kept_as_sent), raw)
 
     def _lossless_elements(
         self, elements: list[Any], kept: dict[str, Any], text: Any, raw: bytes

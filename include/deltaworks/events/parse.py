@@ -30,8 +30,8 @@ from deltaworks.events.erasure_tombstones import ERASED_BYTES
 from deltaworks.events.error_isolation import PositionedEvent, number_events, unexpected_error_reason
 from deltaworks.events.events import EventReader, Router
 from deltaworks.events.evolution import EvolvedColumns
-from deltaworks.events.formats.json_recovery import value_of
-from deltaworks.events.formats.registry import Framer, framer
+from deltaworks.events.formats.json_recovery import parse_value
+from deltaworks.events.formats.registry import Framer, create_framer
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.redaction import RedactionKeys, create_redaction
 from deltaworks.events.source_fields import PARTITION_FIELD, RECORD_FIELD, create_lookups_and_masks, partition_fields
@@ -41,7 +41,7 @@ from deltaworks.specs.sources.payload import RecordSourceSpec
 from deltaworks.specs.sources.selection import partition_columns_of
 
 if TYPE_CHECKING:
-    from deltaworks.events.enrichment.databases import Databases
+    from deltaworks.events.enrichment.databases import PinnedDatabases
 
 #: Payloads of so many bytes together cost less by rows: columns of a type of event cost as much however few they are.
 COLUMNAR_FROM_BYTES = 512 << 10
@@ -98,7 +98,7 @@ class Parser:
         spec: PipelineSpec,
         *,
         evolved: EvolvedColumns | None = None,
-        databases: Databases | None = None,
+        databases: PinnedDatabases | None = None,
         redaction_keys: RedactionKeys | None = None,
         chunk_events: int = 20_000,
         columnar_from_bytes: int | None = COLUMNAR_FROM_BYTES,
@@ -119,7 +119,7 @@ class Parser:
         self._reader = EventReader(spec, record_over_budget=self.findings.record_over_budget)
         self._router = Router(spec)
         self.redaction = create_redaction(spec, redaction_keys, self._reader, self.findings)
-        self._framer = framer(spec.source, record_over_budget=self.findings.record_over_budget)
+        self._framer = create_framer(spec.source, record_over_budget=self.findings.record_over_budget)
         self._source_is_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
         self._converter = ChunkConverter(
@@ -144,7 +144,7 @@ class Parser:
         self._row_parser_bytes = columnar_from_bytes or 0
         self._decoding_framer = self._framer
         if self._decoder is not None:
-            self._decoding_framer = framer(
+            self._decoding_framer = create_framer(
                 spec.source, record_over_budget=self.findings.record_over_budget, decoder=self._decoder
             )
         self._lookups_and_masks = create_lookups_and_masks(spec, databases)
@@ -291,8 +291,8 @@ class Parser:
         else:
             self.findings.merge(findings)
             self.findings.privacy.update(converted.redaction_counts)
-            for row in converted.refused_rows:
-                self.redaction.record_dropped(value_of(chunk.raw_values[row])[0])
+            for row in converted.opted_out_rows:
+                self.redaction.record_dropped(parse_value(chunk.raw_values[row])[0])
             self.columnar_count += converted.columnar_count
             misfits = [chunk.rejected_event(row, of_row) for row, of_row in sorted(reasons.items())]
             return parts, converted.rejected + misfits
@@ -327,7 +327,7 @@ class Parser:
                 index = alone.append(chunk.events[row], chunk.event_names[row], payload, position, raw)
                 alone.rows_by_table_set.setdefault(tables_of[row], []).append(index)
             else:
-                self._add_event(alone, payload, position, value_of(raw))
+                self._add_event(alone, payload, position, parse_value(raw))
             if len(alone.events) > len(taken):
                 taken.append(row)
         return alone, np.array(taken, np.int64)

@@ -14,7 +14,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
-    from deltaworks.events.enrichment.databases import Databases
+    from deltaworks.events.enrichment.databases import PinnedDatabases
     from deltaworks.events.redaction import RedactionKeys
 
 
@@ -26,7 +26,7 @@ class ParserInputs:
     the suppressed. Without either, events are read as they are.
     """
 
-    databases: Databases | None = None
+    databases: PinnedDatabases | None = None
     redaction_keys: RedactionKeys | None = None
 
     @classmethod

@@ -25,11 +25,11 @@ from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number
 from deltaworks.events.reasons import Reason, RejectedEvent
 from deltaworks.events.source_fields import RECORD_FIELD
 from deltaworks.events.task_findings import TaskFindings
+from deltaworks.privacy.envelope_encryption import SealedKind, Sealer
 from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.base import Context, DataKey, Destroyed
-from deltaworks.privacy.sealing import SealedKind, Sealer
-from deltaworks.privacy.suppression import NOBODY, Suppression
-from deltaworks.privacy.walker import Outcome, Stripped, Walker
+from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey
+from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
+from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: What a task seals of bodies that cannot be read; of those beyond it there is the digest.
@@ -59,7 +59,7 @@ class SealKeys:
         """Who seals does not open."""
         raise NotImplementedError("a pass only seals")
 
-    def destroy(self, key_id: str) -> Destroyed:
+    def destroy(self, key_id: str) -> DestroyedKey:
         """Who seals destroys nothing."""
         raise NotImplementedError("a pass only seals")
 
@@ -76,7 +76,7 @@ class RedactionKeys:
     """
 
     token_key: bytes = field(repr=False)
-    suppression: Suppression = NOBODY
+    suppression: Suppression = NO_SUPPRESSION
     seal: SealKeys | None = None
 
 
@@ -151,59 +151,59 @@ class EventRedaction:
     def __init__(self, spec: PipelineSpec, keys: RedactionKeys, reader: EventReader, findings: TaskFindings) -> None:
         if spec.privacy is None:
             raise TypeError(f"{spec.pipeline} has no personal data")
-        self._redactor = Walker(spec.privacy, keys.token_key, suppression=keys.suppression)
+        self._redactor = Redactor(spec.privacy, keys.token_key, suppression=keys.suppression)
         self._reader = reader
         self._findings = findings
         self._seal_keys = keys.seal
         self._sealer = None if keys.seal is None else keys.seal.sealer()
         self._is_json = spec.source.format == "json"
         self._retain_raw_bytes = spec.quarantine.retain_raw_bytes
-        self._result = Stripped(counts=findings.privacy)
+        self._result = RedactionResult(counts=findings.privacy)
         self._sealed_identities: set[Identity] = set()
         self._earliest_ms: dict[tuple[str, str, str, str | None], int] = {}
         #: What strips decoded events.
-        self.slots = ColumnarRedaction(self._redactor, self._record_identity)
+        self.columnar = ColumnarRedaction(self._redactor, self._record_identity)
         self._unreadable_bytes = 0
         self._read_at_ms = 0
 
-    def begin(self, read_at_us: int) -> None:
+    def start(self, read_at_us: int) -> None:
         """Take note of when what follows was read, where it is on no record when it came in."""
         self._read_at_ms = read_at_us // 1000
 
-    def keeps(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
+    def redact_event(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
         """Strip an event in place; False for one that is to be kept nowhere, which is counted.
 
         Args:
             raw: the bytes that it was read from.
         """
-        at_ms, scanner = self.at_ms(arrived_at_us), self._redactor.scanner
+        at_ms, scanner = self.arrival_ms(arrived_at_us), self._redactor.scanner
         # What a record says of itself stands in no bytes.
-        scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_find(raw))
-        kept = self._redactor.strip(event, at_ms=at_ms, stripped=self._result, scans=scans) is Outcome.KEPT
+        scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_contain(raw))
+        kept = self._redactor.redact(event, at_ms=at_ms, result=self._result, scan_texts=scans) is RedactionOutcome.KEPT
         if not kept:
             self._findings.dropped_sequence_numbers.add_event(event)
         return kept
 
-    def note_dropped(self, value: Any) -> None:
+    def record_dropped(self, value: Any) -> None:
         """Note the number of an event that was dropped by its columns, from the value that it was read from."""
         self._findings.dropped_sequence_numbers.add_event(self._reader.read_event(value))
 
-    def at_ms(self, arrived_at_us: int | None) -> int:
+    def arrival_ms(self, arrived_at_us: int | None) -> int:
         """When an event came in, milliseconds since 1970."""
         return self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
 
-    def may_find_in(self, record: Mapping[str, Any]) -> bool:
+    def may_contain(self, record: Mapping[str, Any]) -> bool:
         """Whether what a record says of itself has what is scanned for."""
         counts: Counter[str] = Counter()
         if self._redactor.scanner is not None:
             self._redactor.scanner.scan(copy.deepcopy(dict(record)), counts)
         return bool(counts)
 
-    def counted(self) -> Mapping[str, int]:
+    def snapshot_counts(self) -> Mapping[str, int]:
         """What was counted so far."""
         return dict(self._result.counts)
 
-    def count_again(self, before: Mapping[str, int]) -> None:
+    def restore_counts(self, before: Mapping[str, int]) -> None:
         """Forget what was counted since: these events are stripped once more."""
         self._result.counts.clear()
         self._result.counts.update(before)
@@ -215,11 +215,11 @@ class EventRedaction:
             self._earliest_ms[timeless] = at_ms
             self._result.identities.append(Identity(*timeless, at_ms))
 
-    def masked(self, event: Any) -> Any:
+    def redact_reread(self, event: Any) -> Any:
         """An event that was kept and is read again from its bytes."""
-        return self._redactor.mask(event, at_ms=self._read_at_ms)
+        return self._redactor.redact_reread(event, at_ms=self._read_at_ms)
 
-    def kept(self, rows: Sequence[RejectedEvent]) -> list[RejectedEvent]:
+    def redact_rejected(self, rows: Sequence[RejectedEvent]) -> list[RejectedEvent]:
         """Rows as quarantine may keep them. Those of events that are to be kept nowhere are left out, and counted."""
         kept = []
         for row in rows:
@@ -228,14 +228,14 @@ class EventRedaction:
                 kept.append(replace(stripped, record=_without_producer_fields(stripped.record)))
         return kept
 
-    def kept_raw(self, raw: bytes) -> tuple[bytes, int]:
+    def redact_raw(self, raw: bytes) -> tuple[bytes, int]:
         """What quarantine keeps of an event's bytes, and the length it notes."""
         if not self._is_json:
             return b"", len(raw)
         outcome, text = self._redact_bytes(raw, self._read_at_ms)
-        return (b"", len(raw)) if text is None or outcome is not Outcome.KEPT else (text, len(text))
+        return (b"", len(raw)) if text is None or outcome is not RedactionOutcome.KEPT else (text, len(text))
 
-    def seal(self) -> None:
+    def seal_identities(self) -> None:
         """Seal the identities that were met, for the driver to bring to the vault."""
         # Of those that differ in nothing else the one that came in first is told, in whatever order they were met.
         earliest = sorted(dict.fromkeys(self._result.identities), key=lambda item: item.at_ms)
@@ -246,7 +246,7 @@ class EventRedaction:
             return
         for start in range(0, len(new), _IDENTITIES_PER_FRAME):
             name = f"{self._seal_keys.batch}/{uuid.uuid4().hex}"
-            payload = self._sealer.identities(new[start : start + _IDENTITIES_PER_FRAME], name=name)
+            payload = self._sealer.seal_identities(new[start : start + _IDENTITIES_PER_FRAME], name=name)
             self._findings.sealed_frames.append((SealedKind.IDENTITIES, payload))
 
     def _is_new(self, identity: Identity) -> bool:
@@ -260,24 +260,24 @@ class EventRedaction:
     def _redact_row(self, row: RejectedEvent) -> RejectedEvent | None:
         if not self._is_json:
             return replace(row, raw=b"", sent_bytes=len(row.raw))
-        at_ms = self.at_ms(row.arrived_at_us)
+        at_ms = self.arrival_ms(row.arrived_at_us)
         outcome, text = self._redact_bytes(row.raw, at_ms)
-        if outcome is not Outcome.KEPT:
+        if outcome is not RedactionOutcome.KEPT:
             self._findings.privacy[outcome.value] += 1
             self._findings.dropped_sequence_numbers.add_raw(row.raw)
             return None
         return self._seal_unreadable(row) if text is None else replace(row, raw=text)
 
-    def _redact_bytes(self, raw: bytes, at_ms: int) -> tuple[Outcome, bytes | None]:
+    def _redact_bytes(self, raw: bytes, at_ms: int) -> tuple[RedactionOutcome, bytes | None]:
         """The stripped event in a wrapper of its own, as JSON; None where it cannot be read."""
         try:
             value = parse_lossless(raw) if has_rounded_number(raw) else orjson.loads(raw)
             exact = self._reader.lossless_event(raw) if has_rounded_number(raw) else None
             event = exact if type(exact) is dict else self._reader.read_event(value)
-            outcome = self._redactor.strip(event, at_ms=at_ms, stripped=Stripped())
+            outcome = self._redactor.redact(event, at_ms=at_ms, result=RedactionResult())
             return outcome, dump_lossless(self._reader.rewrap(event, value))
         except Exception:  # whatever it is that cannot be read, it is not kept in plain
-            return Outcome.KEPT, None
+            return RedactionOutcome.KEPT, None
 
     def _seal_unreadable(self, row: RejectedEvent) -> RejectedEvent:
         """The row without its bytes, which are sealed as far as there is room for them."""
@@ -286,7 +286,7 @@ class EventRedaction:
         self._findings.privacy["unreadable"] += 1
         self._unreadable_bytes += len(body)
         if self._sealer is not None and self._seal_keys is not None and self._unreadable_bytes <= MAX_UNREADABLE_BYTES:
-            payload = self._sealer.unreadable(body, name=digest, day=self._seal_keys.day)
+            payload = self._sealer.seal_unreadable(body, name=digest, day=self._seal_keys.day)
             self._findings.sealed_frames.append((SealedKind.UNREADABLE, payload))
         reasons = tuple(
             Reason(reason.code, reason.path, f"{reason.detail} (sha256 {digest})") for reason in row.reasons

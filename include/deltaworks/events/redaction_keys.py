@@ -17,10 +17,15 @@ from typing import Final
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.events.redaction import RedactionKeys, SealKeys, utc_day
 from deltaworks.privacy import paths
+from deltaworks.privacy.envelope_encryption import SealedFrame, Sealer, encode_sealed_file
 from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, settings_of, unreadable_key_of
-from deltaworks.privacy.sealing import SealedFrame, Sealer, write_sealed
-from deltaworks.privacy.suppression import NOBODY, Suppression, read_suppression
+from deltaworks.privacy.keys.stored_keys import (
+    namespace_token_key,
+    open_key_service,
+    privacy_settings,
+    unreadable_day_key,
+)
+from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression, read_suppression
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
@@ -34,7 +39,7 @@ class _NamespaceAccess:
     objects: ObjectStore
     vault_storage: StorageSpec
     token_key: bytes = field(repr=False)
-    suppression: Suppression = NOBODY
+    suppression: Suppression = NO_SUPPRESSION
     sealers: dict[str, Sealer] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -64,7 +69,7 @@ def load_redaction_keys(
     if spec.privacy is None:
         return None
     namespace = spec.privacy.namespace
-    opened = _open_namespace(namespace, settings_of(spec, lake), lake)
+    opened = _open_namespace(namespace, privacy_settings(spec, lake), lake)
     with opened.lock:
         opened.suppression = read_suppression(opened.objects, namespace, since=opened.suppression)
         seal = None if seal_for_batch is None else _create_seal_keys(opened, spec.pipeline, namespace, seal_for_batch)
@@ -80,7 +85,7 @@ def _open_namespace(namespace: str, settings: PrivacySettings, lake: StorageSpec
         if at not in _OPEN_NAMESPACES:
             service, objects = open_key_service(settings.keys), open_objects(lake)
             _OPEN_NAMESPACES[at] = _NamespaceAccess(
-                service, objects, settings.vault, namespace_key(service, objects, namespace)
+                service, objects, settings.vault, namespace_token_key(service, objects, namespace)
             )
         return _OPEN_NAMESPACES[at]
 
@@ -102,8 +107,8 @@ def export_to_vault(
     if spec.privacy is None:
         raise ValueError(f"{spec.pipeline} declares nothing personal, and its tasks have sealed identities")
     key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
-    data = write_sealed(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
-    _open_namespace(spec.privacy.namespace, settings_of(spec, lake), lake).vault.put(key, data)
+    data = encode_sealed_file(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
+    _open_namespace(spec.privacy.namespace, privacy_settings(spec, lake), lake).vault.put(key, data)
     return key
 
 
@@ -114,7 +119,7 @@ def _create_seal_keys(opened: _NamespaceAccess, pipeline: str, namespace: str, b
             opened.service,
             namespace=namespace,
             writer=pipeline,
-            day_key=lambda day: unreadable_key_of(opened.service, vault, namespace, day),
+            day_key=lambda day: unreadable_day_key(opened.service, vault, namespace, day),
         )
     day = utc_day(time.time())
-    return SealKeys(namespace, pipeline, batch, sealer.data_key(), day, sealer.key_of_day(day))
+    return SealKeys(namespace, pipeline, batch, sealer.data_key(), day, sealer.key_for_day(day))

@@ -18,8 +18,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
-    from deltaworks.events.enrichment.databases import Databases
-    from deltaworks.events.enrichment.protection import Protection
+    from deltaworks.events.enrichment.databases import PinnedDatabases
+    from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
 
 PARTITION_FIELD, RECORD_FIELD = "_partition", "_record"
 #: Hive's partition value for null.
@@ -49,7 +49,7 @@ def lookup_fields(spec: PipelineSpec) -> frozenset[str]:
     return frozenset(look_up.output_field for look_up in spec.enrich)
 
 
-def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
+def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
     """Pins the current versions of the databases that a parse uses; None if it uses none.
 
     Raises:
@@ -60,11 +60,11 @@ def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
     if not names:
         return None
     # Imported by name, here and below: database and user-agent libraries load only for pipelines that need them.
-    databases: Databases = import_module("deltaworks.events.enrichment.databases").Databases.fix(names, storage)
+    databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").Databases.fix(names, storage)
     return databases
 
 
-def create_lookups_and_masks(spec: PipelineSpec, databases: Databases | None) -> Protection | None:
+def create_lookups_and_masks(spec: PipelineSpec, databases: PinnedDatabases | None) -> LookupsAndMasks | None:
     """Creates the look-ups and masks that a pipeline declares; None if it declares neither.
 
     Raises:
@@ -73,7 +73,9 @@ def create_lookups_and_masks(spec: PipelineSpec, databases: Databases | None) ->
     """
     if not (spec.enrich or spec.private):
         return None
-    protection: Protection = import_module("deltaworks.events.enrichment.protection").Protection(spec, databases)
+    protection: LookupsAndMasks = import_module("deltaworks.events.enrichment.lookups_and_masks").Protection(
+        spec, databases
+    )
     return protection
 
 

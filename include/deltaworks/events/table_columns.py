@@ -14,7 +14,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.columns import ConversionErrors, convert_column
 from deltaworks.events.events import parent_objects
 from deltaworks.events.evolution import EvolvedColumn, value_kind
-from deltaworks.events.formats.values import from_text
+from deltaworks.events.formats.value_conversion import parse_text
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.source_fields import PARTITION_FIELD
 from deltaworks.events.task_findings import TaskFindings
@@ -72,7 +72,7 @@ class EventColumn:
     def values(self, parents: Sequence[Mapping[str, Any]]) -> list[Any]:
         """The values in the objects that hold the last name of the path, as far as they can be read as its type."""
         values = [parent.get(self.path[-1]) for parent in parents]
-        return [from_text(value, self.kind) for value in values] if self.values_are_text else values
+        return [parse_text(value, self.kind) for value in values] if self.values_are_text else values
 
     def add_reasons(self, reasons: Reasons, array: pa.Array, misfits: ConversionErrors) -> None:
         """Add what does not fit of this column, and what is missing, to the reasons."""

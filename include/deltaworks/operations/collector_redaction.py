@@ -10,10 +10,15 @@ from typing import Final
 from collector.stripping import SourceStrip
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, settings_of, unreadable_key_of
-from deltaworks.privacy.sealing import Sealer
+from deltaworks.privacy.envelope_encryption import Sealer
+from deltaworks.privacy.keys.stored_keys import (
+    namespace_token_key,
+    open_key_service,
+    privacy_settings,
+    unreadable_day_key,
+)
+from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.suppression import Suppression, read_suppression
-from deltaworks.privacy.walker import Walker
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
 
@@ -43,18 +48,18 @@ def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> 
         pipeline = catalog.pipeline(source.pipeline)
         if pipeline.privacy is None:
             continue
-        settings = settings_of(pipeline, catalog.environment.lake)
+        settings = privacy_settings(pipeline, catalog.environment.lake)
         service, namespace = open_key_service(settings.keys), pipeline.privacy.namespace
         vault = redaction.vault = open_objects(settings.vault)
         sealer = Sealer(
             service,
             namespace=namespace,
             writer=spec.collector,
-            day_key=partial(unreadable_key_of, service, vault, namespace),
+            day_key=partial(unreadable_day_key, service, vault, namespace),
         )
         sealer.data_key()
-        key, suppression = namespace_key(service, lake, namespace), read_suppression(lake, namespace)
-        redaction.by_source[name] = SourceStrip(Walker(pipeline.privacy, key, suppression=suppression), sealer)
+        key, suppression = namespace_token_key(service, lake, namespace), read_suppression(lake, namespace)
+        redaction.by_source[name] = SourceStrip(Redactor(pipeline.privacy, key, suppression=suppression), sealer)
         redaction.namespaces[name] = namespace
     return redaction
 

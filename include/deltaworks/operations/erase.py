@@ -30,11 +30,11 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
     """Bring every open request as far as it can come. Idempotent; a run that died is continued.
 
     Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART.
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED.
         ConcurrencyError: ERASURE_RUNNING, TURN_NOT_GRANTED, COMMIT_CONTENDED.
     """
     from deltaworks.control.clock import utc_now
-    from deltaworks.erasure.advance import Advance
+    from deltaworks.erasure.erasure_run import ErasureRun
     from deltaworks.erasure.namespace import open_namespace
 
     namespace = open_namespace(context.catalog, context.subject)
@@ -42,26 +42,26 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
         return _count_report(namespace)
     now = utc_now()
     windows = options.window == "now" or (options.window == "night" and now.hour in NIGHT_HOURS)
-    results = Advance(namespace, now=now, windows=windows).run()
+    results = ErasureRun(namespace, now=now, may_purge=windows).run()
     listing = Listing(("request", "state", "deadline", "waits for"), title="erasures")
     for result in results:
-        listing.add(result.request, result.state, result.deadline[:10], result.waits_for)
+        listing.add(result.request, result.state, result.deadline[:10], result.waiting_for)
     return Report(parts=[listing] if results else ["No request is open."], results=results)
 
 
 def _count_report(namespace: Namespace) -> Report:
-    from deltaworks.erasure.counting import CountedRows, count_rows, person_now
     from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
+    from deltaworks.erasure.row_counts import PersonRowCount, count_rows, current_person
     from deltaworks.erasure.token_search import TokenSearch
 
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="what would go")
-    results: list[CountedRows | LandingReport] = []
+    results: list[PersonRowCount | LandingReport] = []
     searches = {}
     for request in namespace.erasures.open():
         if request.has_reached("purged"):
             listing.add(request.request_id, request.state, "", "", "", "", "rows are out; see --no-dry-run")
             continue
-        person = person_now(namespace, request)
+        person = current_person(namespace, request)
         searches[request.request_id] = TokenSearch(person.tokens)
         for counted in count_rows(namespace, person):
             results.append(counted)
@@ -71,5 +71,5 @@ def _count_report(namespace: Namespace) -> Report:
         results.append(landing)
         for request_id, events in sorted(landing.events.items()):
             listing.add(request_id, "", "landed objects", f"{events:,}", "", "", "events become marks")
-    parts = [] if landing is None else landing.lines()
+    parts = [] if landing is None else landing.describe()
     return Report(parts=[listing, *parts, "Nothing was changed: --no-dry-run does it."], results=results)

@@ -13,10 +13,10 @@ from deltaworks.errors import ContractError
 from deltaworks.events.budget import OverBudget
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.formats.registry import framer
-from deltaworks.events.inference.envelope_inference import time_choice
-from deltaworks.events.inference.field_profiles import Profile
-from deltaworks.events.inference.format_detection import UnknownForm, form_of
+from deltaworks.events.formats.registry import create_framer
+from deltaworks.events.inference.envelope_inference import choose_time_field
+from deltaworks.events.inference.field_profiles import FieldProfile
+from deltaworks.events.inference.format_detection import UnknownFormat, detect_format
 from deltaworks.sources.objects.landing.inputs import Input
 from deltaworks.sources.objects.landing.land import pieces_of
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -48,7 +48,7 @@ class EventSample:
 
     def values(self) -> Iterator[Any]:
         """Every value of the payloads that can be read, as they come."""
-        events_of = framer(self.source)
+        events_of = create_framer(self.source)
         for payload in self.payloads:
             try:
                 for value, _ in events_of(payload):
@@ -100,8 +100,8 @@ def _detect_format(inputs: Sequence[Input]) -> Mapping[str, Any]:
         with file.open() as content:
             head = content.head()
         try:
-            form = form_of(head)
-        except UnknownForm as unknown:
+            form = detect_format(head)
+        except UnknownFormat as unknown:
             raise ContractError(
                 "FORMAT_UNKNOWN",
                 f"{file}: {unknown}.",
@@ -143,15 +143,19 @@ def _find_wrapper(sample: EventSample) -> str:
         inner = [event for value in first for event in _unwrap(value, name)]
         # What has a time of its own is an event, whatever it holds; but for requests, as gateways hand them on.
         is_request = name == "body" and all(isinstance(value.get(name), str) for value in first)
-        if inner and time_choice(_profile(inner)) is not None and (is_request or time_choice(outer) is None):
+        if (
+            inner
+            and choose_time_field(_profile(inner)) is not None
+            and (is_request or choose_time_field(outer) is None)
+        ):
             return str(name)
     return ""
 
 
-def _profile(events: Sequence[dict[str, Any]]) -> Profile:
-    profile = Profile()
+def _profile(events: Sequence[dict[str, Any]]) -> FieldProfile:
+    profile = FieldProfile()
     for event in events:
-        profile.note(event)
+        profile.add_value(event)
     return profile
 
 

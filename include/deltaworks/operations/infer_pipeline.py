@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.events.inference.pipeline_proposal import CHOSEN, Overrides, PipelineProposal, propose_pipeline
+from deltaworks.events.inference.pipeline_proposal import NO_OVERRIDES, Overrides, PipelineProposal, propose_pipeline
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.operations.event_sample import EventSample, sample_files
 from deltaworks.operations.pipeline_yaml import pipeline_yaml
@@ -42,7 +42,7 @@ def infer_pipeline(
     *,
     name: str,
     relay: str = "",
-    overrides: Overrides = CHOSEN,
+    overrides: Overrides = NO_OVERRIDES,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> InferredPipeline:
     """Infer a pipeline that reads such files from the landing bucket. Nothing is written.
@@ -61,14 +61,14 @@ def infer_pipeline(
     return infer_from_sample(sample, name=name, overrides=overrides)
 
 
-def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = CHOSEN) -> InferredPipeline:
+def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = NO_OVERRIDES) -> InferredPipeline:
     """The pipeline for the events of a sample.
 
     Raises:
         ContractError: EVENTS_WITHOUT_TIME.
     """
     of_text = sample.source.format in TEXT_FORMATS
-    proposal = propose_pipeline(sample.events, name=name, of_text=of_text, overrides=overrides)
+    proposal = propose_pipeline(sample.events, name=name, values_are_text=of_text, overrides=overrides)
     text = pipeline_yaml(proposal, sample, name=name, owner=_user_name())
     spec = PipelineSpec.model_validate(load_yaml(text.encode()))
     quarantined = _count_quarantined(spec, sample)

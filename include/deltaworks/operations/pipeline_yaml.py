@@ -9,7 +9,7 @@ from typing import Any
 from deltaworks.control.listing import escape_invisible
 from deltaworks.events.inference.inferred_columns import ProposedColumn
 from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedTable
-from deltaworks.events.inference.time_formats import is_of_date_alone, names_offset
+from deltaworks.events.inference.time_formats import has_utc_offset, is_date_only
 from deltaworks.operations.event_sample import EventSample
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
@@ -109,19 +109,19 @@ def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
         yield from _comment("No text in every event looks like a type: all events are called the same.", indent=2)
         yield f"  name: {{constant: {yaml_scalar(proposal.tables[0].name)}}}"
     else:
-        yield from _comment(f"The type: {proposal.type.why}.", indent=2)
-        yield f"  name: {{path: {yaml_scalar(proposal.type.text)}}}"
-    yield from _comment(f"The time: {proposal.time.why}.", indent=2)
+        yield from _comment(f"The type: {proposal.type.reason}.", indent=2)
+        yield f"  name: {{path: {yaml_scalar(proposal.type.path_text)}}}"
+    yield from _comment(f"The time: {proposal.time.reason}.", indent=2)
     form = proposal.time.form
     if form.format is not None:
         yield from _comment(_format_note(form.format), indent=2)
-    yield f"  time: {{path: {yaml_scalar(proposal.time.text)}, {_time_format(form)}}}"
+    yield f"  time: {{path: {yaml_scalar(proposal.time.path_text)}, {_time_format(form)}}}"
     if proposal.id is None:
         reason = "The id: no field is in every event and different in each. Without one copies are not recognised."
         yield from _comment(reason, indent=2)
     else:
-        yield from _comment(f"The id: {proposal.id.why}.", indent=2)
-        yield f"  id: {yaml_scalar(proposal.id.text)}"
+        yield from _comment(f"The id: {proposal.id.reason}.", indent=2)
+        yield f"  id: {yaml_scalar(proposal.id.path_text)}"
 
 
 def _table(table: ProposedTable, proposal: PipelineProposal) -> Iterator[str]:
@@ -133,15 +133,15 @@ def _table(table: ProposedTable, proposal: PipelineProposal) -> Iterator[str]:
         yield f"    catch_all: {'rest' if table.catch_all == 'rest' else 'true'}"
     else:
         assert proposal.type is not None
-        yield f"    when: {{{yaml_scalar(proposal.type.text)}: {yaml_scalar(table.event_type)}}}"
+        yield f"    when: {{{yaml_scalar(proposal.type.path_text)}: {yaml_scalar(table.event_type)}}}"
     yield "    columns:" if table.columns.columns else "    columns: []"
     for column in table.columns.columns:
         yield from _format_comment(column)
         yield f"      - {_column(column, table)}"
-    if table.keeps_other_fields:
+    if table.keeps_undeclared_fields:
         yield from _omitted_fields(table)
         yield "    evolve: rescue"
-    if not proposal.by_date:
+    if not proposal.partition_by_date:
         yield from _comment("Not by date: the events are of so many days that each would have a few rows.", indent=4)
         yield "    partition_by: []"
 
@@ -166,10 +166,10 @@ def _other_types_comment(proposal: PipelineProposal) -> Iterator[str]:
 
 
 def _column(column: ProposedColumn, table: ProposedTable) -> str:
-    kind = str(column.leaf.kind)
+    kind = str(column.inferred.kind)
     parts = [f"name: {column.name}", f"path: {yaml_scalar('.'.join(column.path))}", f"type: {yaml_scalar(kind)}"]
-    if column.leaf.form != ISO_8601:
-        parts.append(_time_format(column.leaf.form))
+    if column.inferred.form != ISO_8601:
+        parts.append(_time_format(column.inferred.form))
     share = 100 * column.events / max(1, table.events)
     return f"{{{', '.join(parts)}}}" + (f" # in {share:.2g} % of events" if share < 100 else "")
 
@@ -180,12 +180,12 @@ def _time_format(form: TimeFormat) -> str:
 
 def _format_comment(column: ProposedColumn) -> Iterator[str]:
     """Why a column of times that are not ISO 8601 is one, or is none."""
-    form, several = column.leaf.form, column.leaf.formats
+    form, several = column.inferred.form, column.inferred.formats
     if form.format is not None:
         yield from _comment(_format_note(form.format), indent=6)
     elif several:
         listed = " and ".join(map(yaml_scalar, several))
-        kind = "date" if is_of_date_alone(several[0]) else "timestamp"
+        kind = "date" if is_date_only(several[0]) else "timestamp"
         text = (
             f"A text: all values fit {listed}, and do not tell which is meant. Declare type: {kind} with that format."
         )
@@ -195,7 +195,7 @@ def _format_comment(column: ProposedColumn) -> Iterator[str]:
 def _format_note(pattern: str) -> str:
     """What is said of a format that was chosen."""
     text = f"All values fit the format {yaml_scalar(pattern)}, and no other that was tried."
-    if names_offset(pattern) or is_of_date_alone(pattern):
+    if has_utc_offset(pattern) or is_date_only(pattern):
         return text
     return f"{text} They name no offset and are read as UTC: declare `zone` where they are by other clocks."
 

@@ -15,7 +15,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, split_names
 
 if TYPE_CHECKING:
-    from deltaworks.vault.reveal import Revealed
+    from deltaworks.vault.reveal import RevealedValue
 
 
 class IngestVaultOptions(Options):
@@ -33,14 +33,14 @@ def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     result = take_in(
         context.catalog.environment,
         context.subject,
-        elsewhere=context.catalog.pipelines.keys() - namespace_pipelines,
+        other_pipelines=context.catalog.pipelines.keys() - namespace_pipelines,
         minutes=options.minutes,
         dry_run=options.dry_run,
     )
     parts = [
         f"{result.files:,} sealed files: {result.identities:,} values of {result.subjects:,} subjects, "
         f"{result.links:,} links, {result.unreadable:,} bodies that could not be read; {result.suppressed:,} dropped "
-        f"as suppressed; {result.left:,} files left."
+        f"as suppressed; {result.remaining:,} files left."
     ]
     parts += [f"  cannot be opened: {name}" for name in result.damaged[:20]]
     if options.dry_run:
@@ -60,11 +60,11 @@ def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report
     from deltaworks.vault import job
 
     privacies = [spec.privacy for spec in context.catalog.namespace(context.subject) if spec.privacy is not None]
-    rotation, days, upkeep = job.keep(
+    rotation, days, upkeep = job.maintain(
         context.catalog.environment,
         context.subject,
         # The shortest that any of its pipelines declares holds for all: a day has one key.
-        unreadable_days=min(privacy.erase.unreadable_days for privacy in privacies),
+        unreadable_retention_days=min(privacy.erase.unreadable_days for privacy in privacies),
         rotate_now=options.rotate,
         dry_run=options.dry_run,
     )
@@ -113,7 +113,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     """
     from deltaworks.operations.approval_checks import find_approval, open_approvals
     from deltaworks.vault import reveal as revealing
-    from deltaworks.vault.home import VaultHome
+    from deltaworks.vault.namespace_vault import NamespaceVault
 
     subjects = sorted(set(split_names(options.subjects)))
     _check_reveal(context, subjects, options)
@@ -121,12 +121,12 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
         # Its tasks have no rights on the vault: what people approve is who is opened, for what and why.
         kinds = ", ".join(options.kind) or "all"
         return Report(results=[RevealRequest(subjects=len(subjects), kinds=kinds, reason=options.reason)])
-    home = VaultHome.open(context.catalog.environment, context.subject)
+    home = NamespaceVault.open(context.catalog.environment, context.subject)
     if options.dry_run:
-        counted = revealing.count(home, subjects, options.kind)
+        counted = revealing.count_values(home, subjects, options.kind)
         return Report(results=counted)
     approval = None
-    if len(subjects) > revealing.MOST_WITHOUT_APPROVAL or options.approval:
+    if len(subjects) > revealing.MAX_WITHOUT_APPROVAL or options.approval:
         without_approval = options.model_copy(update={"approval": None})
         run = options.approval or "(none is named)"
         approval = find_approval(context.operation, context.catalog, context.subject, without_approval, run=run)
@@ -158,7 +158,7 @@ def _check_reveal(context: OperationContext, subjects: Sequence[str], options: R
         )
 
 
-def _reveal_report(values: list[Revealed], subjects: int) -> Report:
+def _reveal_report(values: list[RevealedValue], subjects: int) -> Report:
     listing = Listing(("subject", "kind", "value", "first seen", "last seen", ""))
     for value in values:
         listing.add(value.subject, value.kind, value.value, value.first_seen, value.last_seen, value.problem)

@@ -12,25 +12,25 @@ from deltaworks.specs.privacy import PrivacySpec
 _EMAIL: Final = re.compile(r"[A-Za-z0-9_.+%-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.[A-Za-z]{2,24}")
 _PHONE: Final = re.compile(r"(?<![0-9A-Za-z+])(?:\+|00)[1-9][0-9 ()./-]{6,18}[0-9](?![0-9A-Za-z])")
 _DIGITS: Final = re.compile(r"[0-9]")
-_FEWEST_DIGITS, _MOST_DIGITS = 8, 15
+_MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 8, 15
 
 
-class _Marks:
+class _Patterns:
     """What JSON has wherever one of its texts has an email or a phone number; found soon where there is none.
 
     A character of theirs may be written as an escape, and the first slash in a number behind backslashes.
     """
 
-    def __init__(self, of: Callable[[str], Any]) -> None:
-        self.at, self.plus, self.backslash = of("@"), of("+"), of("\\")
-        self.zeros = re.compile(of("00[1-9][0-9 ()./-]{6,18}[0-9]"))
-        self.number = re.compile(of(r"\+[1-9][0-9 ()./-]{6,18}[0-9]"))
-        self.slash = re.compile(of(r"[0-9 ().-]\\+/"))
-        self.escape = re.compile(of(r"\\u00[2-7]"))
+    def __init__(self, convert: Callable[[str], Any]) -> None:
+        self.at, self.plus, self.backslash = convert("@"), convert("+"), convert("\\")
+        self.zeros = re.compile(convert("00[1-9][0-9 ()./-]{6,18}[0-9]"))
+        self.number = re.compile(convert(r"\+[1-9][0-9 ()./-]{6,18}[0-9]"))
+        self.slash = re.compile(convert(r"[0-9 ().-]\\+/"))
+        self.escape = re.compile(convert(r"\\u00[2-7]"))
 
 
-_IN_TEXT: Final = _Marks(str)
-_IN_BYTES: Final = _Marks(str.encode)
+_TEXT_PATTERNS: Final = _Patterns(str)
+_BYTES_PATTERNS: Final = _Patterns(str.encode)
 
 
 class Scanner:
@@ -52,12 +52,12 @@ class Scanner:
                 kind = type(value)
                 if kind is dict or kind is list:
                     pending.append(value)
-                elif kind is str and len(value) > 5 and self._drops(value, counts):
+                elif kind is str and len(value) > 5 and self._should_drop(value, counts):
                     holder[place] = None
 
-    def may_find(self, json: str | bytes) -> bool:
+    def may_contain(self, json: str | bytes) -> bool:
         """Whether a text in JSON, in JSON within its texts too, may have what is looked for; False where none has."""
-        marks = _IN_TEXT if isinstance(json, str) else _IN_BYTES
+        marks = _TEXT_PATTERNS if isinstance(json, str) else _BYTES_PATTERNS
         if self._email != "off" and marks.at in json:
             return True
         phones = self._phone != "off"
@@ -69,19 +69,21 @@ class Scanner:
             marks.zeros.search(json) is not None or (marks.plus in json and marks.number.search(json) is not None)
         )
 
-    def _drops(self, text: str, counts: Counter[str]) -> bool:
+    def _should_drop(self, text: str, counts: Counter[str]) -> bool:
         drops = False
         if self._email != "off" and "@" in text and _EMAIL.search(text) is not None:
-            drops |= self._noted("email", self._email, counts)
+            drops |= self._count_match("email", self._email, counts)
         if self._phone != "off" and ("+" in text or "00" in text) and _has_phone(text):
-            drops |= self._noted("phone", self._phone, counts)
+            drops |= self._count_match("phone", self._phone, counts)
         return drops
 
     @staticmethod
-    def _noted(kind: str, action: str, counts: Counter[str]) -> bool:
+    def _count_match(kind: str, action: str, counts: Counter[str]) -> bool:
         counts[f"scan_{kind}" if action == "count" else f"scan_{kind}_dropped"] += 1
         return action == "drop"
 
 
 def _has_phone(text: str) -> bool:
-    return any(_FEWEST_DIGITS <= len(_DIGITS.findall(match.group())) <= _MOST_DIGITS for match in _PHONE.finditer(text))
+    return any(
+        _MIN_PHONE_DIGITS <= len(_DIGITS.findall(match.group())) <= _MAX_PHONE_DIGITS for match in _PHONE.finditer(text)
+    )

@@ -20,17 +20,17 @@ from deltaworks.privacy.tokens import suppression_digest
 FORMAT: Final = 1
 
 
-class Stored(Protocol):
+class StoredObject(Protocol):
     """An object's bytes."""
 
     @property
     def data(self) -> bytes: ...
 
 
-class SuppressionObjects(Protocol):
+class SuppressionStore(Protocol):
     """What of an object store the list needs; `control.objects.ObjectStore` has it."""
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> StoredObject | None:
         """The object, or None where there is none."""
 
     def list(self, prefix: str) -> list[str]:
@@ -75,7 +75,7 @@ class SuppressionRecord:
             if record.until is not None:
                 datetime.fromisoformat(record.until)
         except (ValueError, KeyError, TypeError) as error:
-            raise _unreadable(key, f"{type(error).__name__}: {error}") from error
+            raise _unreadable_error(key, f"{type(error).__name__}: {error}") from error
         return record
 
 
@@ -95,7 +95,7 @@ class Suppression:
     def __contains__(self, digest: str) -> bool:
         return digest in self.until_us
 
-    def names(self, key: bytes, tokens: Iterable[str], *, at_us: int) -> bool:
+    def matches(self, key: bytes, tokens: Iterable[str], *, at_us: int) -> bool:
         """Whether one of the tokens is suppressed for an event that came in at that time.
 
         Args:
@@ -103,9 +103,9 @@ class Suppression:
         """
         if not self.until_us:
             return False
-        return any(self.names_digest(suppression_digest(key, token), at_us=at_us) for token in tokens)
+        return any(self.matches_digest(suppression_digest(key, token), at_us=at_us) for token in tokens)
 
-    def names_digest(self, digest: str, *, at_us: int) -> bool:
+    def matches_digest(self, digest: str, *, at_us: int) -> bool:
         """Whether a digest is suppressed for an event that came in at that time, microseconds since 1970."""
         if digest not in self.until_us:
             return False
@@ -113,22 +113,22 @@ class Suppression:
         return until is None or at_us <= until
 
 
-NOBODY: Final = Suppression()
+NO_SUPPRESSION: Final = Suppression()
 
 
-def suppression_of(records: Iterable[SuppressionRecord]) -> Suppression:
+def merge_records(records: Iterable[SuppressionRecord]) -> Suppression:
     """The list that records make together. An entry lasts as long as the longest of those that name it."""
     number, until_us = 0, dict[str, int | None]()
     for record in records:
         number = max(number, record.number)
         end = _end_us(record)
         for digest in record.digests:
-            standing = until_us.get(digest, end)
-            until_us[digest] = None if standing is None or end is None else max(standing, end)
+            current = until_us.get(digest, end)
+            until_us[digest] = None if current is None or end is None else max(current, end)
     return Suppression(number, until_us)
 
 
-def read_suppression(objects: SuppressionObjects, namespace: str, *, since: Suppression = NOBODY) -> Suppression:
+def read_suppression(objects: SuppressionStore, namespace: str, *, since: Suppression = NO_SUPPRESSION) -> Suppression:
     """The list of a namespace now. One listing; records that `since` has are not read again where none is new.
 
     Raises:
@@ -136,7 +136,7 @@ def read_suppression(objects: SuppressionObjects, namespace: str, *, since: Supp
         TransientError: the storage does not answer.
     """
     keys = objects.list(paths.suppressions(namespace))
-    numbers = [_number(key) for key in keys]
+    numbers = [_record_number(key) for key in keys]
     if max(numbers, default=0) == since.number:
         return since
     records = []
@@ -146,9 +146,9 @@ def read_suppression(objects: SuppressionObjects, namespace: str, *, since: Supp
             continue  # expired between the listing and now: its entries have no effect any more
         record = SuppressionRecord.decode(stored.data, key=key)
         if record.number != number or record.namespace != namespace:
-            raise _unreadable(key, f"it says {record.namespace}, number {record.number}")
+            raise _unreadable_error(key, f"it says {record.namespace}, number {record.number}")
         records.append(record)
-    return suppression_of(records)
+    return merge_records(records)
 
 
 def _end_us(record: SuppressionRecord) -> int | None:
@@ -158,14 +158,14 @@ def _end_us(record: SuppressionRecord) -> int | None:
     return int((end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
-def _number(key: str) -> int:
+def _record_number(key: str) -> int:
     name = key.rpartition("/")[2].removesuffix(".json")
     if not name.isdigit():
-        raise _unreadable(key, "its name is no number")
+        raise _unreadable_error(key, "its name is no number")
     return int(name)
 
 
-def _unreadable(key: str, reason: str) -> ContractError:
+def _unreadable_error(key: str, reason: str) -> ContractError:
     return ContractError(
         "SUPPRESSION_UNREADABLE",
         f"{key} is no suppression record this release can read: {reason}.",

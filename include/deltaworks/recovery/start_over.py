@@ -22,7 +22,7 @@ from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.recovery import open_batch_processor, stream_lease
-from deltaworks.erasure.reapply import Reapplier, reapplied_step
+from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
@@ -128,7 +128,7 @@ class _Operation:
         self._specs = self._home.specs
         self._spark = spark
         self._fault = fault
-        self._reapplier = Reapplier(catalog, pipeline)
+        self._reapplier = ErasureReapplier(catalog, pipeline)
         self._lease = stream_lease(self._lake, self._home, self._spec)
 
     @contextmanager
@@ -296,7 +296,7 @@ class _Operation:
         restored = commit_files(self._lake, self._objects, key, lambda now: with_columns_of(then, now), commit=commit)
         # Every table is another application of the step, and its key ends with the table's name.
         name = key.rpartition("/")[2]
-        self._reapplier.reapply(name, step=reapplied_step(step), check=lambda: None)
+        self._reapplier.reapply(name, step=reapply_step(step), check=lambda: None)
         return restored.newly_committed
 
 

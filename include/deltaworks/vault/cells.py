@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from deltaworks.errors import ContractError
-from deltaworks.vault.pages import SubjectKey
+from deltaworks.vault.key_pages import SubjectKey
 
 _HEAD = struct.Struct(">BH")
 _FORMAT = 1
@@ -22,7 +22,7 @@ _NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CellAddress:
     """The row a cell belongs to."""
 
     namespace: str
@@ -31,48 +31,48 @@ class Place:
     token: str
 
     @property
-    def associated(self) -> bytes:
+    def associated_data(self) -> bytes:
         """What the cell is bound to: each part with its length, so that no two places have the same bytes."""
         parts = [part.encode() for part in (self.namespace, self.subject, self.kind, self.token)]
         return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
-def seal_cell(value: str, key: SubjectKey, place: Place) -> bytes:
+def seal_cell(value: str, key: SubjectKey, address: CellAddress) -> bytes:
     """Seal a value for its place. Two seals of one value differ."""
     nonce = os.urandom(_NONCE_BYTES)
-    sealed = AESGCM(key.key).encrypt(nonce, value.encode("utf-8", "surrogatepass"), place.associated)
+    sealed = AESGCM(key.key).encrypt(nonce, value.encode("utf-8", "surrogatepass"), address.associated_data)
     return _HEAD.pack(_FORMAT, key.version) + nonce + sealed
 
 
-def open_cell(cell: bytes, key: SubjectKey, place: Place) -> str:
+def open_cell(cell: bytes, key: SubjectKey, address: CellAddress) -> str:
     """The value.
 
     Raises:
         ContractError: VAULT_CELL_UNREADABLE, it was changed, is of another row or key, or of another release.
     """
     if len(cell) < _HEAD.size + _NONCE_BYTES or cell[0] != _FORMAT:
-        raise _unreadable(place, "it has no form that this release knows")
-    if (version := version_of(cell)) != key.version:
-        raise _unreadable(place, f"it is of key {version}, and the subject has key {key.version}")
+        raise _unreadable_error(address, "it has no form that this release knows")
+    if (version := key_version_of(cell)) != key.version:
+        raise _unreadable_error(address, f"it is of key {version}, and the subject has key {key.version}")
     body = cell[_HEAD.size :]
     try:
         return (
             AESGCM(key.key)
-            .decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], place.associated)
+            .decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], address.associated_data)
             .decode("utf-8", "surrogatepass")
         )
     except InvalidTag as error:
-        raise _unreadable(place, "it was changed, or belongs to another row") from error
+        raise _unreadable_error(address, "it was changed, or belongs to another row") from error
 
 
-def version_of(cell: bytes) -> int:
+def key_version_of(cell: bytes) -> int:
     """The version of the key that sealed a cell."""
     return int(_HEAD.unpack_from(cell)[1])
 
 
-def _unreadable(place: Place, why: str) -> ContractError:
+def _unreadable_error(address: CellAddress, why: str) -> ContractError:
     return ContractError(
         "VAULT_CELL_UNREADABLE",
-        f"The {place.kind} of {place.subject} in {place.namespace!r} does not open: {why}.",
+        f"The {address.kind} of {address.subject} in {address.namespace!r} does not open: {why}.",
         hint="Nothing of it was shown. See who writes to the vault's tables besides its job.",
     )

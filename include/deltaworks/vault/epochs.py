@@ -14,8 +14,8 @@ from deltaworks.control import vault_paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
-from deltaworks.privacy.keys.base import EPOCH, KeyService, context_of
-from deltaworks.privacy.keys.opening import stored_key, wrapped_in
+from deltaworks.privacy.keys.base import EPOCH_PURPOSE, KeyService, key_context
+from deltaworks.privacy.keys.stored_keys import decode_wrapped_key, get_or_create_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Epoch:
     """An epoch with its key in plain: 32 bytes, which never leave the process."""
 
     number: int
-    made_at: datetime
+    created_at: datetime
     key: bytes = field(repr=False)
 
 
@@ -50,13 +50,13 @@ class EpochKeys:
             ContractError: KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
         """
         numbers = self.numbers()
-        return self.open(numbers[-1]) if numbers else self.begin(1)
+        return self.open(numbers[-1]) if numbers else self.get_or_create(1)
 
     def open(self, number: int) -> Epoch:
         """One epoch with its key.
 
         Raises:
-            ContractError: VAULT_EPOCH_GONE; KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
+            ContractError: VAULT_EPOCH_DESTROYED; KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
             TransientError: KEY_SERVICE_UNREACHABLE.
         """
         if number not in self._opened:
@@ -64,15 +64,15 @@ class EpochKeys:
             stored = self._objects.get(key)
             if stored is None:
                 raise ContractError(
-                    "VAULT_EPOCH_GONE",
+                    "VAULT_EPOCH_DESTROYED",
                     f"Epoch {number} of {self._namespace!r} is destroyed: {key} is not there.",
                     hint="What it wrapped stays closed. Where no rotation ended, put the key store back.",
                 )
-            plain = self._service.unwrap(wrapped_in(key, stored.data), self._context(number))
-            self._opened[number] = Epoch(number, _made_at(stored.data), plain)
+            plain = self._service.unwrap(decode_wrapped_key(key, stored.data), self._context(number))
+            self._opened[number] = Epoch(number, _created_at(stored.data), plain)
         return self._opened[number]
 
-    def begin(self, number: int) -> Epoch:
+    def get_or_create(self, number: int) -> Epoch:
         """Create an epoch, and return the one that stands: somebody else's where that one was first.
 
         Raises:
@@ -80,7 +80,7 @@ class EpochKeys:
             ContractError: KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
         """
         key = vault_paths.key_epoch(self._namespace, number)
-        stored_key(self._service, self._objects, key=key, context=self._context(number))
+        get_or_create_key(self._service, self._objects, key=key, context=self._context(number))
         return self.open(number)
 
     def destroy(self, number: int) -> None:
@@ -90,13 +90,13 @@ class EpochKeys:
             ContractError: VAULT_KEY_REMAINS, the storage still has it.
         """
         self._opened.pop(number, None)
-        remove_key(self._objects, vault_paths.key_epoch(self._namespace, number))
+        delete_key(self._objects, vault_paths.key_epoch(self._namespace, number))
 
     def _context(self, number: int) -> dict[str, str]:
-        return context_of(self._namespace, EPOCH, epoch=str(number))
+        return key_context(self._namespace, EPOCH_PURPOSE, epoch=str(number))
 
 
-def remove_key(objects: ObjectStore, key: str) -> None:
+def delete_key(objects: ObjectStore, key: str) -> None:
     """Delete an object that holds a key, and read back that it is gone. Idempotent.
 
     Raises:
@@ -104,10 +104,10 @@ def remove_key(objects: ObjectStore, key: str) -> None:
     """
     objects.delete(key)
     if objects.get(key) is not None:
-        raise remains(key)
+        raise key_remains_error(key)
 
 
-def remains(key: str) -> ContractError:
+def key_remains_error(key: str) -> ContractError:
     """What is raised where a key that was removed is still there."""
     return ContractError(
         "VAULT_KEY_REMAINS",
@@ -116,5 +116,5 @@ def remains(key: str) -> ContractError:
     )
 
 
-def _made_at(data: bytes) -> datetime:
+def _created_at(data: bytes) -> datetime:
     return parse_iso(str(json.loads(data).get("created_at") or "")) or utc_now()

@@ -11,27 +11,27 @@ from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.vault import VaultBeat, read_vault_beat, vault_beat_key
 from deltaworks.errors import ConcurrencyError, DeltaworksError
-from deltaworks.privacy.sealing import Unsealer
+from deltaworks.privacy.envelope_encryption import Unsealer
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.vault.home import VaultHome
-from deltaworks.vault.rotation import EVERY_DAYS, Rotation, rotate
+from deltaworks.vault.ingest import IngestResult, VaultIngest
+from deltaworks.vault.namespace_vault import NamespaceVault
+from deltaworks.vault.rotation import ROTATION_DAYS, RotationResult, rotate
 from deltaworks.vault.sealed_files import SealedFiles
-from deltaworks.vault.suppressed import Suppressed
-from deltaworks.vault.tables import Upkeep
-from deltaworks.vault.take_in import TakeIn, TakenIn
-from deltaworks.vault.unreadable import DaysDestroyed, destroy_days
+from deltaworks.vault.suppression_list import SuppressionList
+from deltaworks.vault.tables import MaintenanceResult
+from deltaworks.vault.unreadable_bodies import DestroyedDays, destroy_day_keys
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def take_in(
     environment: EnvironmentSpec,
     namespace: str,
     *,
-    elsewhere: Collection[str] = (),
+    other_pipelines: Collection[str] = (),
     minutes: float = 30.0,
     dry_run: bool = True,
-) -> TakenIn:
+) -> IngestResult:
     """Take in what waits for a namespace. Idempotent under kill -9; safe beside writers and other namespaces' jobs.
 
     Args:
@@ -39,82 +39,84 @@ def take_in(
         minutes: no portion is begun after them; the next run continues.
 
     Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART, VAULT_KEEPS_VERSIONS, KEYRING_UNUSABLE.
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED, VAULT_KEEPS_VERSIONS, KEYRING_UNUSABLE.
         ConcurrencyError: VAULT_BUSY, COMMIT_CONTENDED, VAULT_KEYS_CONTENDED.
         TransientError: KEY_SERVICE_UNREACHABLE, or a storage does not answer.
     """
     started_at = iso_now()
-    with _on_record(environment, namespace, dry_run=dry_run):
-        home = VaultHome.open(environment, namespace)
-        unsealer = Unsealer(home.service, day_key=_no_day_key)
-        files = SealedFiles(home.objects, namespace, unsealer, elsewhere=elsewhere)
+    with _recorded_failures(environment, namespace, dry_run=dry_run):
+        vault = NamespaceVault.open(environment, namespace)
+        unsealer = Unsealer(vault.service, day_key=_no_day_key)
+        files = SealedFiles(vault.objects, namespace, unsealer, other_pipelines=other_pipelines)
         deadline = time.monotonic() + 60 * minutes
         if dry_run:
-            return TakeIn(home, files, Suppressed.read(home.lake_objects, namespace, home.service), dry_run=True).run()
-        with home.lock():
+            return VaultIngest(
+                vault, files, SuppressionList.read(vault.lake_objects, namespace, vault.service), dry_run=True
+            ).run()
+        with vault.lock():
             # Behind the lock: an erasure that shreds under it has put its tokens on the list before.
-            suppressed = Suppressed.read(home.lake_objects, namespace, home.service)
-            result = TakeIn(home, files, suppressed, deadline=deadline).run()
-        _write_beat(home, result, started_at)
+            suppressed = SuppressionList.read(vault.lake_objects, namespace, vault.service)
+            result = VaultIngest(vault, files, suppressed, deadline=deadline).run()
+        _write_beat(vault, result, started_at)
         return result
 
 
-def keep(
+def maintain(
     environment: EnvironmentSpec,
     namespace: str,
     *,
-    unreadable_days: int,
-    rotate_days: float = EVERY_DAYS,
+    unreadable_retention_days: int,
+    rotate_days: float = ROTATION_DAYS,
     rotate_now: bool = False,
     today: date | None = None,
     dry_run: bool = True,
-) -> tuple[Rotation, DaysDestroyed, list[Upkeep]]:
+) -> tuple[RotationResult, DestroyedDays, list[MaintenanceResult]]:
     """Rotate the epoch where it is due, destroy the keys of days that are over, and compact the tables. Idempotent.
 
     Raises:
         as `take_in`; ContractError: VAULT_KEY_REMAINS, VAULT_KEYS_UNREADABLE.
     """
-    with _on_record(environment, namespace, dry_run=dry_run):
-        home = VaultHome.open(environment, namespace)
-        with contextlib.nullcontext() if dry_run else home.lock():
-            turned = rotate(
-                namespace, home.epochs, home.keys, dry_run=dry_run, every_days=rotate_days, at_once=rotate_now
+    with _recorded_failures(environment, namespace, dry_run=dry_run):
+        vault = NamespaceVault.open(environment, namespace)
+        with contextlib.nullcontext() if dry_run else vault.lock():
+            rotation = rotate(
+                namespace, vault.epochs, vault.keys, dry_run=dry_run, every_days=rotate_days, force=rotate_now
             )
-            days = destroy_days(
-                home.objects,
+            days = destroy_day_keys(
+                vault.objects,
                 namespace,
-                keep_days=unreadable_days,
+                retention_days=unreadable_retention_days,
                 today=today or utc_now().date(),
                 dry_run=dry_run,
             )
-            upkeep = [] if dry_run else home.tables.keep()
-        return turned, days, upkeep
+            upkeep = [] if dry_run else vault.tables.maintain()
+        return rotation, days, upkeep
 
 
 def _no_day_key(namespace: str, day: str) -> bytes:
     raise AssertionError(f"the vault's job opens nothing that could not be read ({namespace}, {day})")
 
 
-def _write_beat(home: VaultHome, result: TakenIn, started_at: str) -> None:
-    before = read_vault_beat(home.lake_objects, home.namespace)
-    clean = result.left == len(result.damaged)
-    numbers = home.epochs.numbers()
-    epoch = home.epochs.open(numbers[-1]) if numbers else None
+def _write_beat(vault: NamespaceVault, result: IngestResult, started_at: str) -> None:
+    before = read_vault_beat(vault.lake_objects, vault.namespace)
+    clean = result.remaining == len(result.damaged)
+    numbers = vault.epochs.numbers()
+    epoch = vault.epochs.open(numbers[-1]) if numbers else None
     beat = VaultBeat(
-        namespace=home.namespace,
+        namespace=vault.namespace,
         written_at=iso_now(),
         clean_at=started_at if clean else before.clean_at if before else "",
         suppression=result.suppression if clean or before is None else before.suppression,
-        waiting=result.left,
-        unreadable=tuple(result.damaged[:_MOST_NAMED]),
+        waiting=result.remaining,
+        unreadable=tuple(result.damaged[:_MAX_NAMED]),
         epoch=epoch.number if epoch else 0,
-        epoch_at=epoch.made_at.isoformat() if epoch else "",
+        epoch_at=epoch.created_at.isoformat() if epoch else "",
     )
-    home.lake_objects.put(vault_beat_key(home.namespace), beat.encode())
+    vault.lake_objects.put(vault_beat_key(vault.namespace), beat.encode())
 
 
 @contextlib.contextmanager
-def _on_record(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
+def _recorded_failures(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
     """Note the condition on which a run fails; one that met another run has nothing to say."""
     try:
         yield

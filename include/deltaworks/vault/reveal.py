@@ -20,9 +20,9 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.vault.cells import Place, open_cell
-from deltaworks.vault.home import VaultHome
-from deltaworks.vault.pages import SubjectKey
+from deltaworks.vault.cells import CellAddress, open_cell
+from deltaworks.vault.key_pages import SubjectKey
+from deltaworks.vault.namespace_vault import NamespaceVault
 from deltaworks.vault.tables import INSTANT
 
 REVEALS: Final = pa.schema(
@@ -38,11 +38,11 @@ REVEALS: Final = pa.schema(
     ]
 )
 #: Above so many subjects at once an approval is needed.
-MOST_WITHOUT_APPROVAL: Final = 10
+MAX_WITHOUT_APPROVAL: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revealed:
+class RevealedValue:
     """One value of a subject; without one, `problem` says why: the condition under which its cell did not open."""
 
     subject: str
@@ -55,7 +55,7 @@ class Revealed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Countable:
+class RevealCount:
     """What a reveal would open of a subject: how many values, and of which kinds."""
 
     subject: str
@@ -63,20 +63,21 @@ class Countable:
     kinds: str
 
 
-def count(home: VaultHome, subjects: Sequence[str], kinds: Sequence[str]) -> list[Countable]:
+def count_values(vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str]) -> list[RevealCount]:
     """What a reveal would open. Opens nothing, and needs no key."""
-    rows = _rows(home, subjects, kinds, columns=("subject", "kind"))
+    rows = _select_rows(vault, subjects, kinds, columns=("subject", "kind"))
     kinds_of: dict[str, list[str]] = {subject: [] for subject in subjects}
     for row in rows:
         kinds_of[row["subject"]].append(row["kind"])
     return [
-        Countable(subject=subject, values=len(of), kinds=", ".join(sorted(set(of)))) for subject, of in kinds_of.items()
+        RevealCount(subject=subject, values=len(of), kinds=", ".join(sorted(set(of))))
+        for subject, of in kinds_of.items()
     ]
 
 
 def reveal(
-    home: VaultHome, subjects: Sequence[str], kinds: Sequence[str], *, reason: str, by: str, approval: str = ""
-) -> list[Revealed]:
+    vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str], *, reason: str, by: str, approval: str = ""
+) -> list[RevealedValue]:
     """Put on record who opens what and why, then open it. A cell that does not open stops no other.
 
     Args:
@@ -88,9 +89,9 @@ def reveal(
         TransientError: KEY_SERVICE_UNREACHABLE.
     """
     names = sorted(set(subjects))
-    _put_on_record(home, names, kinds, reason=reason, by=by, approval=approval)
-    keys = home.keys.of(names)
-    return [_opened(home, row, keys.get(row["subject"])) for row in _rows(home, names, kinds)]
+    _record_reveal(vault, names, kinds, reason=reason, by=by, approval=approval)
+    keys = vault.keys.get(names)
+    return [_open_row(vault, row, keys.get(row["subject"])) for row in _select_rows(vault, names, kinds)]
 
 
 def reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:
@@ -100,52 +101,52 @@ def reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:
     return sorted(records, key=lambda row: (row["at"], row["subject"]), reverse=True)
 
 
-def _put_on_record(
-    home: VaultHome, subjects: Sequence[str], kinds: Sequence[str], *, reason: str, by: str, approval: str
+def _record_reveal(
+    vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str], *, reason: str, by: str, approval: str
 ) -> None:
     reveal_id, at = uuid.uuid4().hex, utc_now()
     records = [
         {
-            **{"reveal_id": reveal_id, "at": at, "by": by, "namespace": home.namespace, "subject": subject},
+            **{"reveal_id": reveal_id, "at": at, "by": by, "namespace": vault.namespace, "subject": subject},
             **{"kinds": list(kinds), "reason": reason, "approval": approval or None},
         }
         for subject in subjects
     ]
-    lake, key = Lake(home.storage), vault_paths.reveals()
-    metadata = user_metadata(pipeline=home.namespace, batch=0, operation="reveal")
+    lake, key = Lake(vault.storage), vault_paths.reveals()
+    metadata = user_metadata(pipeline=vault.namespace, batch=0, operation="reveal")
     table = lake.ensure(key, REVEALS, user_metadata=metadata)
     rows = pa.Table.from_pylist(records, schema=REVEALS)
     lake.append(table, key, rows, step=Step(f"reveal/{reveal_id}", 1), user_metadata=metadata)
 
 
-def _opened(home: VaultHome, row: dict[str, Any], key: SubjectKey | None) -> Revealed:
-    place = Place(home.namespace, row["subject"], row["kind"], row["token"])
+def _open_row(vault: NamespaceVault, row: dict[str, Any], key: SubjectKey | None) -> RevealedValue:
+    address = CellAddress(vault.namespace, row["subject"], row["kind"], row["token"])
     value = problem = ""
     if key is None:
         problem = "VAULT_SHREDDED"
     else:
         try:
-            value = open_cell(row["value"], key, place)
+            value = open_cell(row["value"], key, address)
         except ContractError as error:
             problem = error.condition
-    return Revealed(
-        subject=place.subject,
-        kind=place.kind,
-        token=place.token,
+    return RevealedValue(
+        subject=address.subject,
+        kind=address.kind,
+        token=address.token,
         value=value,
-        first_seen=_second(row["first_seen"]),
-        last_seen=_second(row["last_seen"]),
+        first_seen=_format_seconds(row["first_seen"]),
+        last_seen=_format_seconds(row["last_seen"]),
         problem=problem,
     )
 
 
-def _rows(
-    home: VaultHome, subjects: Sequence[str], kinds: Sequence[str], columns: Sequence[str] | None = None
+def _select_rows(
+    vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str], columns: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    rows = home.tables.identities(subjects=subjects, columns=columns).to_pylist()
-    chosen = [row for row in rows if not kinds or row["kind"] in kinds]
-    return sorted(chosen, key=lambda row: (row["subject"], row["kind"], row.get("token", "")))
+    rows = vault.tables.identities(subjects=subjects, columns=columns).to_pylist()
+    selected = [row for row in rows if not kinds or row["kind"] in kinds]
+    return sorted(selected, key=lambda row: (row["subject"], row["kind"], row.get("token", "")))
 
 
-def _second(at: datetime) -> str:
+def _format_seconds(at: datetime) -> str:
     return at.isoformat(timespec="seconds")

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ContractError
 from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault.key_pages import SubjectKeys
 
-EVERY_DAYS = 30
+ROTATION_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
+class RotationResult:
     """What a rotation did, or would do: keys that moved to `epoch`, and the epochs that were destroyed."""
 
     namespace: str
@@ -38,10 +38,10 @@ def rotate(
     keys: SubjectKeys,
     *,
     dry_run: bool = True,
-    every_days: float = EVERY_DAYS,
-    at_once: bool = False,
+    every_days: float = ROTATION_DAYS,
+    force: bool = False,
     now: datetime | None = None,
-) -> Rotation:
+) -> RotationResult:
     """Bring every key under a new epoch and destroy the older ones, where the newest is old enough.
 
     Idempotent under kill -9: several epochs at once are a rotation that died, which is continued and not begun anew.
@@ -58,16 +58,16 @@ def rotate(
     numbers = epochs.numbers()
     if not numbers:
         # Nothing was ever sealed: the first key makes the first epoch.
-        return Rotation(namespace=namespace, dry_run=dry_run, due=False, epoch=0, age_days=0.0)
+        return RotationResult(namespace=namespace, dry_run=dry_run, due=False, epoch=0, age_days=0.0)
     newest = epochs.newest()
-    age = (now or utc_now()) - newest.made_at
+    age = (now or utc_now()) - newest.created_at
     unfinished = len(numbers) > 1
-    due = unfinished or at_once or age >= timedelta(days=every_days)
+    due = unfinished or force or age >= timedelta(days=every_days)
     if due and not dry_run:
-        current = newest if unfinished else epochs.begin(newest.number + 1)
-        return _moved_to(current.number, namespace, epochs, keys)
+        current = newest if unfinished else epochs.get_or_create(newest.number + 1)
+        return _complete_rotation(current.number, namespace, epochs, keys)
     # Keys are not counted here: that reads all pages.
-    return Rotation(
+    return RotationResult(
         namespace=namespace,
         dry_run=dry_run,
         due=due,
@@ -77,25 +77,25 @@ def rotate(
     )
 
 
-def _moved_to(epoch: int, namespace: str, epochs: EpochKeys, keys: SubjectKeys) -> Rotation:
+def _complete_rotation(epoch: int, namespace: str, epochs: EpochKeys, keys: SubjectKeys) -> RotationResult:
     """Every key is of this epoch, and the older ones are destroyed: only once nothing needs them."""
-    moved = keys.rewrap()
-    if left := keys.older_than(epoch):
+    rewrapped = keys.rewrap()
+    if outdated := keys.pages_older_than(epoch):
         raise ContractError(
             "VAULT_KEY_REMAINS",
-            f"{len(left)} pages of {namespace!r} still have keys of an older epoch, such as {left[0]}.",
+            f"{len(outdated)} pages of {namespace!r} still have keys of an older epoch, such as {outdated[0]}.",
             hint="Nothing was destroyed. See who else writes keys with an old epoch, then run it again.",
         )
     older = [number for number in epochs.numbers() if number < epoch]
     for number in older:
         epochs.destroy(number)
-    return Rotation(
+    return RotationResult(
         namespace=namespace,
         dry_run=False,
         due=True,
         epoch=epoch,
         age_days=0.0,
-        pages=moved.pages,
-        keys=moved.keys,
+        pages=rewrapped.pages,
+        keys=rewrapped.keys,
         destroyed=", ".join(map(str, older)),
     )

@@ -13,11 +13,18 @@ from dataclasses import dataclass, field
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
+from deltaworks.privacy.envelope_encryption import (
+    SealedFrame,
+    SealedKind,
+    SealedPayload,
+    Unsealer,
+    decode_sealed_file,
+    encode_sealed_file,
+)
 from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.sealing import SealedFrame, SealedKind, SealedPayload, Unsealer, read_sealed, write_sealed
 
 #: What stands between the name of a file that was split and the namespace of a part.
-_PART_MARK = "~"
+_PART_SEPARATOR = "~"
 _SUFFIX = ".dws"
 
 
@@ -39,17 +46,17 @@ class SealedFiles:
     """
 
     def __init__(
-        self, objects: ObjectStore, namespace: str, unsealer: Unsealer, *, elsewhere: Collection[str] = ()
+        self, objects: ObjectStore, namespace: str, unsealer: Unsealer, *, other_pipelines: Collection[str] = ()
     ) -> None:
         self._objects = objects
         self._namespace = namespace
         self._unsealer = unsealer
-        self._elsewhere = frozenset(elsewhere)
+        self._other_pipelines = frozenset(other_pipelines)
 
     def keys(self) -> list[str]:
         """What waits and may be the namespace's, the first of each writer first. One listing."""
         listed = self._objects.list(paths.sealed())
-        return [key for key in listed if key.endswith(_SUFFIX) and self._may_be_ours(key)]
+        return [key for key in listed if key.endswith(_SUFFIX) and self._may_belong_to_namespace(key)]
 
     def open(self, key: str, *, split: bool = True) -> SealedFile | None:
         """The file with its identities; None where it is gone or another namespace's.
@@ -64,11 +71,11 @@ class SealedFiles:
         stored = self._objects.get(key)
         if stored is None:
             return None
-        frames = [(frame, SealedPayload.decode(frame.payload)) for frame in read_sealed(stored.data)]
+        frames = [(frame, SealedPayload.decode(frame.payload)) for frame in decode_sealed_file(stored.data)]
         namespaces = {payload.namespace for _, payload in frames}
         if len(namespaces) > 1 and split:
-            self._split(key, frames)
-            return self.open(_part_of(key, self._namespace)) if self._namespace in namespaces else None
+            self._split_by_namespace(key, frames)
+            return self.open(_part_key(key, self._namespace)) if self._namespace in namespaces else None
         frames = [(frame, payload) for frame, payload in frames if payload.namespace == self._namespace]
         if namespaces and not frames:
             return None
@@ -76,7 +83,7 @@ class SealedFiles:
         unreadable: dict[str, tuple[SealedFrame, ...]] = {}
         for frame, payload in frames:
             if frame.kind == SealedKind.IDENTITIES:
-                identities += self._unsealer.identities(frame.payload)
+                identities += self._unsealer.open_identities(frame.payload)
             elif frame.kind == SealedKind.UNREADABLE:
                 unreadable[payload.day] = (*unreadable.get(payload.day, ()), frame)
             else:
@@ -91,21 +98,21 @@ class SealedFiles:
         """Delete a file that was taken in. Idempotent."""
         self._objects.delete(key)
 
-    def _may_be_ours(self, key: str) -> bool:
+    def _may_belong_to_namespace(self, key: str) -> bool:
         writer, _, name = key.removeprefix(paths.sealed()).partition("/")
-        part = name.removesuffix(_SUFFIX).rpartition(_PART_MARK)
-        return writer not in self._elsewhere and (not part[1] or part[2] == self._namespace)
+        part = name.removesuffix(_SUFFIX).rpartition(_PART_SEPARATOR)
+        return writer not in self._other_pipelines and (not part[1] or part[2] == self._namespace)
 
-    def _split(self, key: str, frames: list[tuple[SealedFrame, SealedPayload]]) -> None:
-        for namespace, part in _parts(frames):
-            self._objects.put_if_absent(_part_of(key, namespace), part)
+    def _split_by_namespace(self, key: str, frames: list[tuple[SealedFrame, SealedPayload]]) -> None:
+        for namespace, part in _encode_parts(frames):
+            self._objects.put_if_absent(_part_key(key, namespace), part)
         self._objects.delete(key)
 
 
-def _part_of(key: str, namespace: str) -> str:
-    return f"{key.removesuffix(_SUFFIX)}{_PART_MARK}{namespace}{_SUFFIX}"
+def _part_key(key: str, namespace: str) -> str:
+    return f"{key.removesuffix(_SUFFIX)}{_PART_SEPARATOR}{namespace}{_SUFFIX}"
 
 
-def _parts(frames: list[tuple[SealedFrame, SealedPayload]]) -> Iterator[tuple[str, bytes]]:
+def _encode_parts(frames: list[tuple[SealedFrame, SealedPayload]]) -> Iterator[tuple[str, bytes]]:
     for namespace in sorted({payload.namespace for _, payload in frames}):
-        yield namespace, write_sealed(frame for frame, payload in frames if payload.namespace == namespace)
+        yield namespace, encode_sealed_file(frame for frame, payload in frames if payload.namespace == namespace)

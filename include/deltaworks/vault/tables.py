@@ -46,20 +46,20 @@ LINKS: Final = pa.schema(
     ]
 )
 #: Files that no version in use needs go after so many hours, the least that Delta takes without being forced.
-KEPT_HOURS: Final = 168
-_SAME_ROW = "t.subject = s.subject AND t.kind = s.kind AND t.token = s.token"
+RETENTION_HOURS: Final = 168
+_SAME_ROW_PREDICATE = "t.subject = s.subject AND t.kind = s.kind AND t.token = s.token"
 #: By the day: an update for every event of a subject would rewrite the table every five minutes. Sums with intervals
 #: are no part of what delta-rs writes into a log, so the rows bring the instant that is compared.
 _SEEN_LATER, _SEEN_BEFORE = "s.renewed > t.last_seen", "s.first_seen < t.first_seen"
-_RENEWED = "renewed"
-_RENEWED_AFTER = dt.timedelta(days=1)
+_REFRESHED_COLUMN = "renewed"
+_REFRESH_INTERVAL = dt.timedelta(days=1)
 _LAST_SEEN, _FIRST_SEEN = {"last_seen": "s.last_seen"}, {"first_seen": "s.first_seen"}
 #: A subject that was shredded and came back has another key, and its old cells are dead.
 _NEW_CELL = {"value": "s.value", "key_version": "s.key_version", "last_seen": "s.last_seen"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class MaintenanceResult:
     """What the upkeep of one table did: files merged into fewer, and files deleted."""
 
     table: str
@@ -74,7 +74,7 @@ class VaultTables:
     def __init__(self, storage: StorageSpec, namespace: str) -> None:
         self._lake = Lake(storage)
         self._namespace = namespace
-        self._opened: dict[str, DeltaTable] = {}
+        self._open_tables: dict[str, DeltaTable] = {}
 
     def merge_identities(self, rows: pa.Table) -> None:
         """Merge rows of `IDENTITIES`, one for each subject, kind and token. Idempotent.
@@ -82,10 +82,10 @@ class VaultTables:
         Raises:
             ConcurrencyError: COMMIT_CONTENDED.
         """
-        renewed = pc.subtract(rows.column("last_seen"), pa.scalar(_RENEWED_AFTER))
+        renewed = pc.subtract(rows.column("last_seen"), pa.scalar(_REFRESH_INTERVAL))
         self._merge(
             vault_paths.identities(),
-            rows.append_column(_RENEWED, renewed),
+            rows.append_column(_REFRESHED_COLUMN, renewed),
             lambda merger: (
                 merger.when_matched_update(_NEW_CELL, predicate="t.key_version <> s.key_version")
                 .when_matched_update(_LAST_SEEN | _FIRST_SEEN, predicate=f"{_SEEN_LATER} AND {_SEEN_BEFORE}")
@@ -113,20 +113,20 @@ class VaultTables:
         self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of `identities` with one of these tokens, or of one of these subjects."""
-        return self._rows(vault_paths.identities(), IDENTITIES, tokens, subjects, columns)
+        return self._select_rows(vault_paths.identities(), IDENTITIES, tokens, subjects, columns)
 
     def links(
         self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of `links` with one of these tokens, or of one of these subjects."""
-        return self._rows(vault_paths.links(), LINKS, tokens, subjects, columns)
+        return self._select_rows(vault_paths.links(), LINKS, tokens, subjects, columns)
 
-    def keep(self) -> list[Upkeep]:
+    def maintain(self) -> list[MaintenanceResult]:
         """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
         keys = (vault_paths.identities(), vault_paths.links())
-        return [self._kept(key, table) for key in keys if (table := self._lake.open(key)) is not None]
+        return [self._maintain_table(key, table) for key in keys if (table := self._lake.open(key)) is not None]
 
-    def _kept(self, key: str, table: DeltaTable) -> Upkeep:
+    def _maintain_table(self, key: str, table: DeltaTable) -> MaintenanceResult:
         properties = self._properties("keep")
         try:
             merged = table.optimize.compact(
@@ -136,21 +136,23 @@ class VaultTables:
             # A merge was first; small files of a day are merged the next.
             merged = {"numFilesRemoved": 0, "numFilesAdded": 0}
         refresh(table)
-        deleted = table.vacuum(KEPT_HOURS, dry_run=False, commit_properties=properties)
+        deleted = table.vacuum(RETENTION_HOURS, dry_run=False, commit_properties=properties)
         table.cleanup_metadata()
-        return Upkeep(table=key, merged=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted))
+        return MaintenanceResult(
+            table=key, merged=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted)
+        )
 
     def _merge(self, key: str, rows: pa.Table, clauses: Callable[[Any], Any]) -> None:
         if not rows.num_rows:
             return
-        table = self._opened.get(key)
+        table = self._open_tables.get(key)
         if table is None:
             metadata = self._metadata("create")
             schema = IDENTITIES if key == vault_paths.identities() else LINKS
             table = self._lake.ensure(key, schema, user_metadata=metadata, partition_by=["namespace"])
-            self._opened[key] = table
+            self._open_tables[key] = table
         # The name is one of a declaration, which has letters, digits and _ alone.
-        predicate = f"t.namespace = '{self._namespace}' AND s.namespace = t.namespace AND {_SAME_ROW}"
+        predicate = f"t.namespace = '{self._namespace}' AND s.namespace = t.namespace AND {_SAME_ROW_PREDICATE}"
         for _ in commit_attempts():
             refresh(table)
             merger = table.merge(
@@ -168,7 +170,7 @@ class VaultTables:
             return
         raise contention_error(key, "merge into it")
 
-    def _rows(
+    def _select_rows(
         self,
         key: str,
         schema: pa.Schema,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, settings_of
+from deltaworks.privacy.keys.stored_keys import namespace_token_key, open_key_service, privacy_settings
 from deltaworks.privacy.tokens import token
 from deltaworks.specs.catalog import Catalog
 
@@ -21,6 +21,6 @@ def tokens_of(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
     if spec.privacy is None:
         raise ConfigError("NAMESPACE_UNKNOWN", f"{pipeline!r} declares no `privacy`.", hint="Add it to its file.")
     lake = catalog.environment.lake
-    service = open_key_service(settings_of(spec, lake).keys)
-    key = namespace_key(service, open_objects(lake), spec.privacy.namespace)
+    service = open_key_service(privacy_settings(spec, lake).keys)
+    key = namespace_token_key(service, open_objects(lake), spec.privacy.namespace)
     return lambda kind, value: token(key, kind=kind, value=value)

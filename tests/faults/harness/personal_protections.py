@@ -15,14 +15,14 @@ from collector import stamps
 from collector.stripping import RequestStrip
 from deltaworks.events import redaction, redaction_keys
 from deltaworks.operations import collector_redaction
-from deltaworks.privacy.walker import Outcome, Walker
+from deltaworks.privacy.redactor import RedactionOutcome, Redactor
 
 Put = Callable[[Any, str, Any], None]
 
 
 def _strip(put: Put) -> None:
     """Events are kept as they were sent."""
-    put(Walker, "strip", lambda *_, **__: Outcome.KEPT)
+    put(Redactor, "strip", lambda *_, **__: RedactionOutcome.KEPT)
     put(redaction.EventRedaction, "kept_raw", lambda _, raw: (raw, len(raw)))
 
 
@@ -35,13 +35,13 @@ def _seal_unreadable(put: Put) -> None:
 
 def _regulation(put: Put) -> None:
     """Nobody is a child, and nobody refuses."""
-    made = Walker.__init__
+    made = Redactor.__init__
 
     def of_everybody(self: Any, *arguments: Any, **more: Any) -> None:
         made(self, *arguments, **more)
         self.refused = self.child = None
 
-    put(Walker, "__init__", of_everybody)
+    put(Redactor, "__init__", of_everybody)
 
 
 def _namespace_key(put: Put) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.enrichment.databases import AddressReader, Databases
+from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 from deltaworks.specs.storage import StorageSpec
 
 OFF = "DELTAWORKS_TEST_OFF"
@@ -275,11 +275,13 @@ def _gold_number() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class NewestDatabases(Databases):
+class NewestDatabases(PinnedDatabases):
     """Databases of which every task opens what lies in the lake when it comes to it."""
 
-    def reader(self, name: str) -> AddressReader:
-        return Databases.reader(Databases.fix([name], StorageSpec.model_validate_json(self.storage)), name)
+    def reader(self, name: str) -> AddressLookup:
+        return PinnedDatabases.open_lookup(
+            PinnedDatabases.pin([name], StorageSpec.model_validate_json(self.storage)), name
+        )
 
 
 def _fixed_databases() -> None:
@@ -290,7 +292,7 @@ def _fixed_databases() -> None:
 
     def unfixed(*positional: Any) -> NewestDatabases | None:
         fixed = original(*positional)
-        return None if fixed is None else NewestDatabases(fixed.storage, fixed.variables, fixed.fixed)
+        return None if fixed is None else NewestDatabases(fixed.storage, fixed.variables, fixed.by_name)
 
     _replace(parser_inputs, "fixed_databases", unfixed)
 

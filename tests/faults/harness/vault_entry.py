@@ -14,9 +14,9 @@ from typing import Any
 
 from deltaworks.control.locks import exclusive
 from deltaworks.control.objects import LocalObjects
-from deltaworks.vault import home, take_in
-from deltaworks.vault.job import take_in as run_job
-from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault import ingest, namespace_vault
+from deltaworks.vault.job import ingest as run_job
+from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.tables import VaultTables
 from tests.unit.vault.vault_stage import NAMESPACE, environment_of
 
@@ -53,14 +53,14 @@ def _kill_at(step: str) -> None:
 
 def _state_after_deed() -> None:
     """Files are deleted before what is in them has landed."""
-    landed = take_in.TakeIn._land
+    landed = ingest.VaultIngest._write_rows
 
     def deleted_first(self: Any, kept: Any, portion: Any) -> None:
         for file in portion:
             self._files.delete(file.key)
         landed(self, kept, portion)
 
-    take_in.TakeIn._land = deleted_first  # type: ignore[method-assign]
+    ingest.VaultIngest._write_rows = deleted_first  # type: ignore[method-assign]
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {"state_after_deed": _state_after_deed}
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--off", choices=PROTECTIONS)
     options = parser.parse_args(arguments)
     # Who was killed holds the lock for its time: here that is short.
-    home.TTL_SECONDS = exclusive.TTL_SECONDS = 1.0
-    home.VaultHome.lock.__wrapped__.__kwdefaults__["ttl_seconds"] = 1.0  # type: ignore[attr-defined]
+    namespace_vault.TTL_SECONDS = exclusive.TTL_SECONDS = 1.0
+    namespace_vault.NamespaceVault.lock.__wrapped__.__kwdefaults__["ttl_seconds"] = 1.0  # type: ignore[attr-defined]
     if options.off:
         PROTECTIONS[options.off]()
     if options.kill:

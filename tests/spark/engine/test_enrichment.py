@@ -20,7 +20,7 @@ from deltaworks.control import paths
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events import parser_inputs
 from deltaworks.events.enrichment import databases as module
-from deltaworks.events.enrichment.databases import AddressReader, Databases
+from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
@@ -168,7 +168,7 @@ def test_no_address_of_real_lines_is_in_any_table_object_or_log(
         assert {row["network"] for row in rows} == {"3.120.138.0", "52.209.5.0", "13.233.35.0", "81.2.69.0"}
 
 
-class Replaced(Databases):
+class Replaced(PinnedDatabases):
     """Databases, of which the second task of a pass finds another version in the lake once the first has its own.
 
     `gone`: the second task runs on a worker that has no copy yet.
@@ -176,7 +176,7 @@ class Replaced(Databases):
 
     gone = False
 
-    def reader(self, name: str) -> AddressReader:
+    def reader(self, name: str) -> AddressLookup:
         """See Databases."""
         context = TaskContext.get()
         opened = Path(StorageSpec.model_validate_json(self.storage).prefix) / "opened"
@@ -196,9 +196,9 @@ class Replaced(Databases):
         finally:
             tempfile.tempdir = before
 
-    def apply_to_task(self, name: str) -> AddressReader:
+    def apply_to_task(self, name: str) -> AddressLookup:
         """The version that was fixed."""
-        return super().reader(name)
+        return super().open_lookup(name)
 
 
 class ReplacedAndGone(Replaced):
@@ -208,9 +208,9 @@ class ReplacedAndGone(Replaced):
 class NotFixed(Replaced):
     """With the protection off: a task opens what is in the lake when it starts."""
 
-    def apply_to_task(self, name: str) -> AddressReader:
+    def apply_to_task(self, name: str) -> AddressLookup:
         """The version of now."""
-        return Databases.fix([name], StorageSpec.model_validate_json(self.storage)).reader(name)
+        return PinnedDatabases.pin([name], StorageSpec.model_validate_json(self.storage)).open_lookup(name)
 
 
 def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
@@ -218,10 +218,10 @@ def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
     fixed_databases = parser_inputs.pin_databases
 
-    def fixed(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
+    def fixed(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
         databases = fixed_databases(spec, storage)
         assert databases is not None
-        return kind(**{one.name: getattr(databases, one.name) for one in fields(Databases)})
+        return kind(**{one.name: getattr(databases, one.name) for one in fields(PinnedDatabases)})
 
     monkeypatch.setattr(parser_inputs, "fixed_databases", fixed)
 

@@ -13,7 +13,7 @@ from deltaworks.erasure.scan import scan_namespace
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.tables.log import state_at
 from tests.unit.erasure.lakes import PeopleLake
-from tests.unit.erasure.test_advance import ask
+from tests.unit.erasure.test_erasure_run import ask
 
 pytestmark = pytest.mark.spark
 KEY = paths.table("shop", "orders")
@@ -67,9 +67,9 @@ def test_rows_that_vectors_delete_stay_deleted_and_leave_the_files(
     for noted in (lake.root / "lake" / KEY).rglob(".*.crc"):
         noted.unlink()
     (certified,) = lake.advance()
-    assert (certified.state, certified.waits_for) == ("certified", "")
+    assert (certified.state, certified.waiting_for) == ("certified", "")
     search = TokenSearch([lake.token("player", "ann")])
-    assert scan_namespace(lake.namespace, search).keys("leak", search.tokens) == set()
+    assert scan_namespace(lake.namespace, search).keys_with("leak", search.tokens) == set()
     certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
     assert certificate is not None
     (orders,) = [table for table in certificate.tables if table.table == "orders"]

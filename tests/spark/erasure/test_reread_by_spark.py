@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.erasure.advance import Advance
+from deltaworks.erasure.erasure_run import ErasureRun
 from deltaworks.erasure.namespace import open_namespace
-from deltaworks.erasure.reapply import Reapplier
-from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.erasure.reapply import ErasureReapplier
+from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import redaction_keys
-from deltaworks.privacy.suppression import NOBODY
+from deltaworks.privacy.suppression import NO_SUPPRESSION
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.privacy_settings import PrivacySettings
@@ -44,14 +44,14 @@ class People:
         assert self.rows() == 2
         self.others = self.all_rows() - 2
         now = dt.datetime.now(dt.UTC)
-        receive(space, self._token, received_at=now, by="tests")
-        (result,) = Advance(space, now=now).run()
+        receive_request(space, self._token, received_at=now, by="tests")
+        (result,) = ErasureRun(space, now=now).run()
         assert (result.state, self.rows(), self.all_rows()) == ("purged", 0, self.others)
 
     def rows(self) -> int:
         search = TokenSearch([self._token])
         tables = [self.stage.shop.table(name) for name in TABLES]
-        return sum(int(search.rows(batch).sum()) for table in tables for batch in table.to_batches())
+        return sum(int(search.matching_rows(batch).sum()) for table in tables for batch in table.to_batches())
 
     def all_rows(self) -> int:
         return sum(self.stage.shop.table(name).num_rows for name in TABLES)
@@ -67,7 +67,7 @@ def test_a_reprocess_of_everything_lands_her_nowhere(
     people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
-        monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NOBODY)
+        monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NO_SUPPRESSION)
 
     people.stage.reprocess()
 
@@ -80,7 +80,7 @@ def test_a_pipeline_that_goes_back_to_a_batch_has_her_nowhere(
     spark: SparkSession, people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
-        monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
+        monkeypatch.setattr(ErasureReapplier, "reapply", lambda *_, **__: None)
 
     done = start_over(
         people.stage.catalog(),
@@ -93,5 +93,5 @@ def test_a_pipeline_that_goes_back_to_a_batch_has_her_nowhere(
 
     assert done.recreated == len(TABLES)
     assert people.rows() == (0 if protected else 2)
-    back = Reapplier(people.stage.catalog(), "shop").rows_back(TABLES)
+    back = ErasureReapplier(people.stage.catalog(), "shop").find_reappeared_rows(TABLES)
     assert sum(one.rows for one in back) == people.rows()

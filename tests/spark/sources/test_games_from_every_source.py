@@ -27,7 +27,7 @@ from collector.sinks.kinesis import KinesisSink
 from collector.stream_writer import Refusal, StreamWriter
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
-from deltaworks.events.formats.json import Malformed, values
+from deltaworks.events.formats.json import Malformed, read_events
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
@@ -103,7 +103,7 @@ def sent(aws: str) -> list[bytes]:
     client.create_stream(StreamName="games", ShardCount=2)
     writer = NotingWriter(client)
     objects = [gzip.decompress(each.body) for each in deliveries(GamesSettings(seed=5, target_events=1_500))]
-    pieces = [piece for each in objects for piece in values(each)]
+    pieces = [piece for each in objects for piece in read_events(each)]
     posted = [value["body"] for value, _ in pieces if isinstance(value, dict) and value.get("body")]
     # Records of one event each, as other producers put them.
     sink = KinesisSink(writer, aggregate_bytes=0, keys=random.Random(1))
@@ -118,7 +118,7 @@ def sent(aws: str) -> list[bytes]:
 
 def apart(records: list[bytes]) -> list[bytes]:
     """The records with those that are no JSON between others: side by side in an object they would be one piece."""
-    broken = [record for record in records if any(isinstance(value, Malformed) for value, _ in values(record))]
+    broken = [record for record in records if any(isinstance(value, Malformed) for value, _ in read_events(record))]
     whole = [record for record in records if record not in broken]
     step = len(whole) // (len(broken) + 1)
     for number, record in enumerate(broken, 1):

@@ -86,5 +86,5 @@ def test_a_refused_request_is_over(erasures: Erasures, request_: ErasureRequest)
 
 def test_of_two_who_note_a_state_one_is_told(erasures: Erasures, request_: ErasureRequest) -> None:
     erasures.append(request_, "resolved", by="one")
-    with pytest.raises(ConcurrencyError, match="ERASURE_OVERTAKEN"):
+    with pytest.raises(ConcurrencyError, match="ERASURE_CONTENDED"):
         erasures.append(request_, "suppressed", by="two")

@@ -11,7 +11,7 @@ from typing import Any
 from collector.door import Door, Head, Taken
 from collector.stamps import Strip
 from collector.verdicts import Answer
-from deltaworks.events.formats.json import Malformed, values
+from deltaworks.events.formats.json import Malformed, read_events
 from deltaworks.specs.collector import CollectorSpec
 
 KEY = "key of games"
@@ -76,7 +76,7 @@ class Stage:
 
     def landed(self) -> list[Any]:
         """What the lake's parser makes of an object of all payloads: events, or `Malformed`."""
-        return [value for value, _ in values(b"\n".join(self.payloads))]
+        return [value for value, _ in read_events(b"\n".join(self.payloads))]
 
     def events(self) -> list[dict[str, Any]]:
         """The events that can be read."""

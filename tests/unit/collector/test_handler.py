@@ -20,14 +20,14 @@ from collector.packing import PackedObject, SpooledEvent
 from collector.sinks import SetAside, SinkBusyError
 from collector.stripping import SourceStrip
 from deltaworks.control.objects import LocalObjects
-from deltaworks.erasure.receiving import receive
+from deltaworks.erasure.requests import receive_request
 from deltaworks.errors import TransientError
 from deltaworks.operations.collector_lambda import redacting_gateway
 from deltaworks.operations.collector_redaction import RELOAD_SECONDS
+from deltaworks.privacy.envelope_encryption import Sealer, Unsealer, decode_sealed_file
 from deltaworks.privacy.keys.keyring import LocalKeyring
-from deltaworks.privacy.sealing import Sealer, Unsealer, read_sealed
+from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.tokens import token
-from deltaworks.privacy.walker import Walker
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.privacy import PrivacySpec
 from tests.unit.erasure.lakes import PeopleLake
@@ -223,7 +223,7 @@ class Away:
 
 def private_gateway(sink: Sink, vault: Any, keyring: LocalKeyring, **more: Any) -> Gateway:
     sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
-    strips = {"games": SourceStrip(Walker(PRIVACY, bytes(32)), sealer)}
+    strips = {"games": SourceStrip(Redactor(PRIVACY, bytes(32)), sealer)}
     ways = {"games": RecordWay(open_sink=lambda: sink)}
     return Gateway(SPEC, ways, strips=strips, vault=vault, sleep=lambda _seconds: None, **more)
 
@@ -241,9 +241,9 @@ def test_a_lambda_strips_events_and_brings_what_is_sealed_to_the_vault_first(for
     (key,) = vault.list("sealed/")
     stored = vault.get(key)
     assert stored is not None
-    (frame,) = read_sealed(stored.data)
+    (frame,) = decode_sealed_file(stored.data)
     unsealer = Unsealer(keyring, day_key=lambda _namespace, _day: bytes(32))
-    (identity,) = unsealer.identities(frame.payload)
+    (identity,) = unsealer.open_identities(frame.payload)
     assert (identity.subject, identity.value) == (json.loads(raw)["id"], "canary@example.org")
 
 
@@ -270,7 +270,7 @@ def test_a_lambda_opens_its_keys_from_the_environment_and_hears_of_the_erased(tm
         return int(json.loads(made.handle(rest('{"name": "order", "player": "ann"}'))["body"])["accepted"])
 
     assert (sent(), json.loads(sink.raw[0])["player"]) == (1, lake.token("player", "ann"))
-    request = receive(lake.namespace, lake.token("player", "ann"), received_at=datetime.now(UTC), by="tests")
+    request = receive_request(lake.namespace, lake.token("player", "ann"), received_at=datetime.now(UTC), by="tests")
     lake.advance(windows=False)
     assert (sent(), len(sink.raw)) == (1, 2)  # the list is read once a minute
     now[0] += RELOAD_SECONDS

@@ -15,13 +15,13 @@ from collector.sinks.vault import VaultSink
 from collector.stripping import SourceStrip
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
+from deltaworks.privacy.envelope_encryption import SealedKind, Sealer, Unsealer, decode_sealed_file
 from deltaworks.privacy.identities import Identity
 from deltaworks.privacy.keys.base import Context, DataKey
 from deltaworks.privacy.keys.keyring import LocalKeyring
-from deltaworks.privacy.sealing import SealedKind, Sealer, Unsealer, read_sealed
+from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.suppression import Suppression
 from deltaworks.privacy.tokens import suppression_digest, token
-from deltaworks.privacy.walker import Walker
 from deltaworks.specs.privacy import PrivacySpec
 from tests.unit.collector.door_stage import NOW, Stage, code, content
 from tests.unit.collector.spool_stage import WrittenSpool
@@ -51,7 +51,7 @@ class AwayKeys(LocalKeyring):
 
 def source_strip(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceStrip:
     sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
-    return SourceStrip(Walker(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
+    return SourceStrip(Redactor(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
 
 
 def batch(*events: Any) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def batch(*events: Any) -> dict[str, Any]:
 
 def identities(keyring: LocalKeyring, data: bytes) -> list[Identity]:
     unsealer = Unsealer(keyring, day_key=lambda _namespace, _day: bytes(32))
-    frames = [frame for frame in read_sealed(data) if frame.kind == SealedKind.IDENTITIES]
-    return [identity for frame in frames for identity in unsealer.identities(frame.payload)]
+    frames = [frame for frame in decode_sealed_file(data) if frame.kind == SealedKind.IDENTITIES]
+    return [identity for frame in frames for identity in unsealer.open_identities(frame.payload)]
 
 
 def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> None:

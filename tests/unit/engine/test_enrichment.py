@@ -17,7 +17,7 @@ from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.enrichment import databases as module
-from deltaworks.events.enrichment.databases import Databases
+from deltaworks.events.enrichment.databases import PinnedDatabases
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.source_fields import pin_databases
@@ -72,7 +72,7 @@ def spec_of(*, private: bool = True) -> PipelineSpec:
     )
 
 
-def task(spec: PipelineSpec, storage: StorageSpec, databases: Databases | None, number: int) -> TaskOutput:
+def task(spec: PipelineSpec, storage: StorageSpec, databases: PinnedDatabases | None, number: int) -> TaskOutput:
     """What one task of the batch does."""
     folders = {name: paths.table("web", name) for name in partition_columns(spec)}
     target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
@@ -136,7 +136,7 @@ def test_a_task_that_cannot_have_the_fixed_database_fails_the_batch(storage: Sto
     spec = spec_of()
     fixed = pin_databases(spec, storage)
     put(storage, ASN)
-    for copy in module._folder().iterdir():
+    for copy in module._cache_folder().iterdir():
         copy.unlink()
 
     output = task(spec, storage, fixed, 1)

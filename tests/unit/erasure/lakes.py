@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.erasure.advance import Advance, ErasureResult
+from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
 from deltaworks.erasure.namespace import Namespace, open_namespace
 from deltaworks.privacy.tokens import token
 from deltaworks.specs.catalog import Catalog
@@ -127,7 +127,7 @@ class PeopleLake:
 
     def advance(self, **options: Any) -> list[ErasureResult]:
         """One run, now."""
-        return Advance(self.namespace, now=dt.datetime.now(dt.UTC), **options).run()
+        return ErasureRun(self.namespace, now=dt.datetime.now(dt.UTC), **options).run()
 
     def pass_time(self, days: float) -> None:
         """Let all that lies in the lake and the vault have been written so many days earlier."""

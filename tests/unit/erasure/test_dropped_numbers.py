@@ -13,7 +13,7 @@ from deltaworks.control import paths
 from deltaworks.control.records.collector import HourCounts, MissingRange, counts_key
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import Ledger, owner_step
-from deltaworks.erasure import window
+from deltaworks.erasure import purge_window
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
@@ -24,7 +24,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.erasure.lakes import add_rows
 from tests.unit.erasure.landed_people import LandedPeople
-from tests.unit.erasure.test_advance import ask
+from tests.unit.erasure.test_erasure_run import ask
 from tests.unit.kubernetes.conftest import write_collector
 
 PROCESS = "0123456789abcdef" * 2
@@ -188,7 +188,7 @@ def test_what_was_there_at_a_look_is_not_looked_for_behind_a_loss(
     people.stream("one")
     assert missing(people) == ranges((1, 1))
     # Even a window that notes no numbers hides nothing and invents nothing then.
-    monkeypatch.setattr(window, "noting_numbers", lambda *_: None)
+    monkeypatch.setattr(purge_window, "noting_numbers", lambda *_: None)
     ask(people, "player", "ann")
     people.advance()
 

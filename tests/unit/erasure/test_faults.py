@@ -16,16 +16,16 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import WAY, Erasures
 from deltaworks.control.records.erasure_window import PurgedTable
-from deltaworks.erasure import advance, purge_table, resolve, vacuum_purged
-from deltaworks.erasure import suppress as suppressing
+from deltaworks.erasure import erasure_run, person_resolution, purge_table, vacuum_purged
+from deltaworks.erasure import suppression as suppressing
 from deltaworks.erasure.purge_table import TablePurger
-from deltaworks.erasure.reapply import Reapplier
+from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.recovery.restore.one_table import TableRestore
 from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.points import RestorePoint
 from tests.unit.erasure.lakes import DAY, QUARANTINE, PeopleLake
-from tests.unit.erasure.test_advance import ask, request_of
+from tests.unit.erasure.test_erasure_run import ask, request_of
 
 
 class Killed(BaseException):
@@ -85,7 +85,7 @@ def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
     lake: PeopleLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(lake, "player", "ann")
-    window = advance.Window.run
+    window = erasure_run.PurgeWindow.run
 
     def state_first(self: Any) -> Any:
         space = self._namespace
@@ -95,7 +95,7 @@ def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
             )
         return window(self)
 
-    monkeypatch.setattr(advance.Window, "run", state_first)
+    monkeypatch.setattr(erasure_run.PurgeWindow, "run", state_first)
     assert killed_at(lake, "purged shop.orders")
     monkeypatch.setattr(TablePurger, "purge", lambda *_, **__: (_ for _ in ()).throw(Killed()))
     with suppress(Killed):
@@ -118,12 +118,12 @@ def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkey
     )
 
     (waiting,) = lake.advance()
-    assert (waiting.state, "shop.orders is held" in waiting.waits_for) == ("resolved", True)
+    assert (waiting.state, "shop.orders is held" in waiting.waiting_for) == ("resolved", True)
     assert len(open_subjects(lake.namespace.objects, "ERASURE_BLOCKED")) == 1
     with pytest.raises(ConfigError, match="ERASURE_BEGUN"):  # her events are dropped already
         lake.namespace.erasures.refuse(request_of(lake, request), reason="a lawsuit", by="tests")
 
-    monkeypatch.setattr(advance, "streams_behind", lambda *_, **__: [])  # wait_for_batch off
+    monkeypatch.setattr(erasure_run, "streams_behind", lambda *_, **__: [])  # wait_for_batch off
     lake.advance()
     assert request_of(lake, request).state == "purged", "a held table would have brought her back behind this"
     monkeypatch.undo()
@@ -132,19 +132,19 @@ def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkey
 def test_a_stream_is_behind_until_it_has_completed_a_batch_that_knew(lake: PeopleLake) -> None:
     space = lake.namespace
     request = ask(lake, "player", "ann")
-    record = suppressing.suppress(space, request, resolve.Person(subjects=("p",), tokens=("p",)))
+    record = suppressing.suppress_person(space, request, person_resolution.Person(subjects=("p",), tokens=("p",)))
     now = dt.datetime.now(dt.UTC)
-    assert suppressing.streams_behind(space, record, now=now) == []
+    assert suppressing.blocking_streams(space, record, now=now) == []
     beat = lake.root / "lake" / paths.heartbeat(paths.pipeline_control("shop"))
     beat.parent.mkdir(parents=True, exist_ok=True)
     at = now.isoformat()
     fields = {"pipeline": "shop", "owner": "o", "epoch": 1, "run": "r", "written_at": at, "started_at": at}
     beat.write_text(json.dumps({**fields, "state": "running", "trigger_seconds": 60.0}))
-    (behind,) = suppressing.streams_behind(space, record, now=now)
+    (behind,) = suppressing.blocking_streams(space, record, now=now)
     assert "has completed no batch since" in behind
     later = (now + dt.timedelta(seconds=60)).isoformat()
     beat.write_text(json.dumps({**fields, "written_at": later, "state": "idle", "trigger_seconds": 60.0}))
-    assert suppressing.streams_behind(space, record, now=now) == []
+    assert suppressing.blocking_streams(space, record, now=now) == []
 
 
 def restored(lake: PeopleLake, version: int) -> None:
@@ -157,7 +157,7 @@ def test_a_restore_brings_nobody_back(lake: PeopleLake) -> None:
     lake.advance()
     restored(lake, 1)
     assert lake.amounts() == [2, 3]
-    assert Reapplier(lake.catalog, "shop").rows_back(["orders"]) == []
+    assert ErasureReapplier(lake.catalog, "shop").find_reappeared_rows(["orders"]) == []
     record = PipelineHome(lake.namespace.objects, "shop").rollbacks.read(1)
     assert record is not None
     assert record.reapply
@@ -168,12 +168,12 @@ def test_without_reapply_a_restore_brings_her_back_and_the_check_says_so(
 ) -> None:
     ask(lake, "player", "ann")
     lake.advance()
-    monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
+    monkeypatch.setattr(ErasureReapplier, "reapply", lambda *_, **__: None)
     restored(lake, 1)
     assert lake.amounts() == [1, 2, 3]
-    (back,) = Reapplier(lake.catalog, "shop").rows_back(["orders"])
+    (back,) = ErasureReapplier(lake.catalog, "shop").find_reappeared_rows(["orders"])
     assert (back.table, back.rows) == ("orders", 1)
-    assert open_subjects(lake.namespace.objects, "ERASED_ROWS_BACK") == {"shop"}
+    assert open_subjects(lake.namespace.objects, "ERASED_ROWS_REAPPEARED") == {"shop"}
 
 
 def test_a_restore_that_dies_before_rows_are_out_again_is_unfinished(lake: PeopleLake) -> None:
@@ -208,7 +208,7 @@ def test_a_readers_hold_is_named_and_nothing_is_certified(lake: PeopleLake, monk
 
     (waiting,) = lake.advance()
     assert waiting.state == "purged"
-    assert "shop.orders: the reader analyst" in waiting.waits_for
+    assert "shop.orders: the reader analyst" in waiting.waiting_for
     assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
 
     monkeypatch.setattr(vacuum_purged, "holding", lambda *_: iter(()))  # hold_check off
@@ -227,13 +227,13 @@ def test_a_vacuum_that_only_counts_certifies_nothing(lake: PeopleLake, monkeypat
     )
 
     (waiting,) = lake.advance()
-    assert (waiting.state, "files" in waiting.waits_for) == ("purged", True)
+    assert (waiting.state, "files" in waiting.waiting_for) == ("purged", True)
     assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
 
     monkeypatch.setattr(vacuum_purged, "files_left", lambda *_: iter(()))  # vacuum_check off
     (passed,) = lake.advance()
     assert passed.state == "vacuumed", "without the check the request goes on over files that are there"
-    assert "tokens are still in" in passed.waits_for, "and the scan is what is left to stop it"
+    assert "tokens are still in" in passed.waiting_for, "and the scan is what is left to stop it"
 
 
 def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
@@ -243,7 +243,7 @@ def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
     left.parent.mkdir(parents=True)
     left.write_bytes(b"rows of hers")
     purge = PurgedTable.untouched("shop", "orders", rows=1).replace(removed=(name,))
-    assert "1 of 1 files" in next(vacuum_purged.files_left(lake.namespace, [purge], {}))
+    assert "1 of 1 files" in next(vacuum_purged.remaining_files(lake.namespace, [purge], {}))
 
 
 def test_a_shared_device_erases_nobody_else(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_shared_device_erases_nobody_else(lake: PeopleLake, monkeypatch: pytes
 
 
 def test_without_one_hop_a_family_goes(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "shared_tokens", lambda *_: set())
+    monkeypatch.setattr(person_resolution, "shared_tokens", lambda *_: set())
     ask(lake, "player", "ann")
     lake.advance()
     assert lake.amounts() == [], "the tablet alone would have named them all"

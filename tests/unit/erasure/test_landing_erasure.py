@@ -9,14 +9,14 @@ import pytest
 
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control.records.certificate import Certificate, Certificates
-from deltaworks.erasure import advance
+from deltaworks.erasure import erasure_run
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.erase import EraseOptions, erase
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from tests.unit.erasure.landed_people import LandedPeople, order
-from tests.unit.erasure.test_advance import ask
+from tests.unit.erasure.test_erasure_run import ask
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_certificate_says_what_was_gone_through_and_put_anew(people: LandedP
     people.put("late.json", order("bob", 5) + order("ann", 4))
     people.pass_time(days=8)
     (certified,) = people.advance()
-    assert (certified.state, certified.waits_for) == ("certified", "")
+    assert (certified.state, certified.waiting_for) == ("certified", "")
     assert b'"ann"' not in people.content("late.json")
     landing = certificate_of(people, request.request_id).landing
     assert landing is not None
@@ -58,9 +58,9 @@ def test_an_object_that_cannot_be_read_blocks_and_is_named_by_hash(people: Lande
     people.pass_time(days=8)
     (blocked,) = people.advance()
     assert blocked.state == "vacuumed"
-    assert "landed objects that cannot be rewritten: landing sha256:" in blocked.waits_for
-    assert "of-ann" not in blocked.waits_for
-    assert open_subjects(people.namespace.objects, advance.BLOCKED)
+    assert "landed objects that cannot be rewritten: landing sha256:" in blocked.waiting_for
+    assert "of-ann" not in blocked.waiting_for
+    assert open_subjects(people.namespace.objects, erasure_run.BLOCKED)
     (people.root / "landing" / "of-ann.json.gz").unlink()
     (certified,) = people.advance()
     assert certified.state == "certified"

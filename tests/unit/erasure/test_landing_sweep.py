@@ -178,7 +178,7 @@ def test_what_cannot_be_read_is_named_by_hash(people: LandedPeople) -> None:
 def test_an_announcement_waits_for_its_record(landing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     people = LandedPeople(tmp_path, landing)
     fill(people)
-    record = landing_sweep._record
+    record = landing_sweep._replaced_object
     monkeypatch.setattr(landing_sweep, "_record", lambda *a: record(*a).replace(new_etag="0" * 32))
     landing.returns_after(1)
 
@@ -205,7 +205,7 @@ def test_versions_behind_a_deletion_go_and_others_block(landing: Any, tmp_path: 
     people.put("b.json", order("ann", 2))
     people.put("b.json", order("bob", 3))
     report = people.sweep()
-    assert (report.hits, report.removed, report.rewritten) == (2, 1, 0)
+    assert (report.hits, report.removed_versions, report.rewritten) == (2, 1, 0)
     assert "a version behind another content" in report.blocked[0]
     assert versions(people) == 1
 

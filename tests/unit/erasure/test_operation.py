@@ -12,7 +12,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.erase import EraseOptions, erase
 from deltaworks.operations.registry import get_operation
 from tests.unit.erasure.lakes import PeopleLake
-from tests.unit.erasure.test_advance import ask, request_of
+from tests.unit.erasure.test_erasure_run import ask, request_of
 
 
 @pytest.fixture

@@ -192,14 +192,14 @@ def test_what_is_written_wrongly_is_not_committed(table: Table, monkeypatch: pyt
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
     purger = table.purger(r1=["ann"])
     version = state_at(table.lake, table.objects, KEY).version
-    everybody = purger._everybody.rows
+    everybody = purger._search.matching_rows
     calls = []
 
     def blind_once(batch: pa.RecordBatch) -> Any:
         calls.append(batch.num_rows)
         return everybody(batch) if len(calls) != 2 else np.zeros(batch.num_rows, dtype=np.bool_)
 
-    monkeypatch.setattr(purger._everybody, "rows", blind_once)
+    monkeypatch.setattr(purger._search, "rows", blind_once)
     with pytest.raises(ContractError, match="ERASURE_MISCOUNTED"):
         purger.purge(STEP)
     assert state_at(table.lake, table.objects, KEY).version == version

@@ -11,15 +11,15 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.locks.rereading import rereading_lease
-from deltaworks.erasure import reapply, window
-from deltaworks.erasure.advance import Advance, ErasureResult
+from deltaworks.erasure import purge_window, reapply
+from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
 from deltaworks.erasure.namespace import Namespace, open_namespace
-from deltaworks.erasure.reapply import Reapplier
-from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.erasure.reapply import ErasureReapplier
+from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import redaction_keys
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.privacy.suppression import NOBODY
+from deltaworks.privacy.suppression import NO_SUPPRESSION
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine
 from deltaworks.recovery.reprocess.reread import Rereader, RereadScope, landing_opener
@@ -68,10 +68,10 @@ class PeopleStage(Stage):
         return token_of(self.namespace, kind="player", value=who)
 
     def ask(self, who: str = ANN) -> None:
-        receive(self.namespace, self.token(who), received_at=dt.datetime.now(dt.UTC), by="tests")
+        receive_request(self.namespace, self.token(who), received_at=dt.datetime.now(dt.UTC), by="tests")
 
     def advance(self, **options: Any) -> list[ErasureResult]:
-        return Advance(self.namespace, now=dt.datetime.now(dt.UTC), **options).run()
+        return ErasureRun(self.namespace, now=dt.datetime.now(dt.UTC), **options).run()
 
     def erase(self) -> None:
         self.ask()
@@ -82,7 +82,9 @@ class PeopleStage(Stage):
         """Rows that name somebody, in orders and quarantine."""
         search = TokenSearch([self.token(who)])
         found = [self.lake.rows(paths.table("shop", name)) for name in tables or ("orders", "quarantine")]
-        return sum(int(search.rows(batch).sum()) for rows in found if rows is not None for batch in rows.to_batches())
+        return sum(
+            int(search.matching_rows(batch).sum()) for rows in found if rows is not None for batch in rows.to_batches()
+        )
 
     def replay(self, **options: Any) -> ReplayResult:
         return replay_quarantine(self.catalog(spec("string")), "shop", QuarantineFilter(), dry_run=False, **options)
@@ -99,7 +101,7 @@ def protected(request: pytest.FixtureRequest) -> bool:
 
 
 def without_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NOBODY)
+    monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NO_SUPPRESSION)
 
 
 def test_a_replay_lands_nobody_who_was_suppressed_since(
@@ -166,8 +168,8 @@ def test_one_operation_reads_the_list_once_for_all_its_tables(
         return real(*args, **options)
 
     monkeypatch.setattr(reapply, "read_suppression", counted)
-    reapplier = Reapplier(stage.catalog(spec()), "shop")
-    assert reapplier.reapply_now(["orders", "quarantine"]) == []
+    reapplier = ErasureReapplier(stage.catalog(spec()), "shop")
+    assert reapplier.purge_reappeared_rows(["orders", "quarantine"]) == []
     assert reads == ["players"]
 
 
@@ -186,12 +188,12 @@ def test_a_replay_that_died_over_her_rows_is_completed_before_the_window(
         stage.replay(fault=die)
     stage.ask()
     if not protected:
-        monkeypatch.setattr(window, "_replays", lambda *_: iter(()))
+        monkeypatch.setattr(purge_window, "_replays", lambda *_: iter(()))
 
     (waiting,) = stage.advance()
 
     assert waiting.state == ("shredded" if protected else "purged")
-    assert ("the replay 1 of shop" in waiting.waits_for) is protected
+    assert ("the replay 1 of shop" in waiting.waiting_for) is protected
     stage.replay()
     stage.advance()
     assert stage.of(ANN) == (0 if protected else 1), "without the check her row comes back behind the window"
@@ -199,11 +201,11 @@ def test_a_replay_that_died_over_her_rows_is_completed_before_the_window(
 
 
 def test_a_window_is_not_begun_beside_a_replay(stage: PeopleStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(purge_window, "WAIT_SECONDS", 0.2)
     stage.ask()
     home = stage.namespace.home("shop")
     with rereading_lease(home).held(wait_seconds=1):
         (waiting,) = stage.advance()
-    assert (waiting.state, "reads landed rows" in waiting.waits_for) == ("shredded", True)
+    assert (waiting.state, "reads landed rows" in waiting.waiting_for) == ("shredded", True)
     (purged,) = stage.advance()
     assert purged.state == "purged"

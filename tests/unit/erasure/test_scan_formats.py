@@ -75,7 +75,7 @@ def test_a_token_right_behind_half_a_one(tmp_path: Path, half: str) -> None:
     assert found(tmp_path, f"{half}{ANN}".encode()) == {ANN}
     search = TokenSearch([ANN])
     texts = pa.record_batch({"raw": [BOB[:14], f"{'a' * 14}{ANN}", f"{half}{ANN}", BOB]})
-    assert search.rows(texts).tolist() == [False, True, True, False]
+    assert search.matching_rows(texts).tolist() == [False, True, True, False]
 
 
 def test_zstd_and_what_is_torn(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.reprocess import ReprocessPlan
-from deltaworks.erasure import personal_tables, remnants
+from deltaworks.erasure import personal_tables, remaining_references
 from deltaworks.erasure.purge_table import TablePurger
-from deltaworks.erasure.reapply import Reapplier
+from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.refresh import was_erased_since
@@ -23,7 +23,7 @@ from deltaworks.gold.shadow import find_shadows, shadow_state
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.unit.erasure.lakes import DAY, ORDERS, SHOP, PeopleLake, add_rows
-from tests.unit.erasure.test_advance import ask
+from tests.unit.erasure.test_erasure_run import ask
 
 GOLD = """\
 gold:
@@ -73,10 +73,10 @@ def test_what_of_a_shadow_is_hers_alone_may_not_go_by_itself(lake: PeopleLake, m
 
     def piece_by_piece(namespace: Any, pipeline: str, search: TokenSearch) -> None:
         for key in namespace.objects.list(f"{paths.pipeline_control(pipeline, 'gold_shadows')}/"):
-            if remnants.scan_object(namespace.lake, key, search).tokens:
+            if remaining_references.scan_object(namespace.lake, key, search).tokens:
                 namespace.objects.delete(key)
 
-    monkeypatch.setattr(remnants, "remove_gold_shadows", piece_by_piece)
+    monkeypatch.setattr(remaining_references, "remove_gold_shadows", piece_by_piece)
     lake.advance()
     assert objects_of(lake, SHADOW), "Bob's file is left, in a table that a refresh would continue with"
     assert find_shadows(lake.namespace.lake, "shop", "daily").is_in_progress
@@ -171,7 +171,7 @@ def test_a_copy_that_came_back_is_seen_and_purged_again(lake: PeopleLake) -> Non
     ask(lake, "player", "ann")
     lake.advance()
     add_rows(lake.namespace.lake, paths.table("shop", "orders__r1"), rows_of_both(lake), ORDERS)
-    reapplier = Reapplier(lake.catalog, "shop")
-    assert [back.table for back in reapplier.rows_back(reapplier.tables)] == ["orders__r1"]
-    reapplier.reapply_now(reapplier.tables)
+    reapplier = ErasureReapplier(lake.catalog, "shop")
+    assert [back.table for back in reapplier.find_reappeared_rows(reapplier.erasable_tables)] == ["orders__r1"]
+    reapplier.purge_reappeared_rows(reapplier.erasable_tables)
     assert lake.amounts("orders__r1") == [2, 2]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from deltaworks.erasure import window
-from deltaworks.erasure.reapply import Reapplier
+from deltaworks.erasure import purge_window
+from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.events import redaction_keys
-from deltaworks.privacy.suppression import NOBODY
+from deltaworks.privacy.suppression import NO_SUPPRESSION
 from deltaworks.recovery.recover.check import check_pipeline
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
@@ -56,8 +56,8 @@ def test_no_way_brings_her_back(stage: WaysStage, monkeypatch: pytest.MonkeyPatc
     stage.erase()
     assert set(of(stage, ANN).values()) == {0}
     if not protected:
-        monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
-        monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NOBODY)
+        monkeypatch.setattr(ErasureReapplier, "reapply", lambda *_, **__: None)
+        monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NO_SUPPRESSION)
 
     go(stage)
     stage.follow()
@@ -79,8 +79,8 @@ def test_a_folder_that_came_back_from_outside_is_seen_and_mended_in_tables_of_an
 
     (damage,) = check_pipeline(stage.catalog(), "shop")
     assert (damage.what, damage.kind) == (KINDS[kind], "erased_rows_back")
-    reapplier = Reapplier(stage.catalog(), "shop")
-    reapplier.reapply_now(reapplier.tables)
+    reapplier = ErasureReapplier(stage.catalog(), "shop")
+    reapplier.purge_reappeared_rows(reapplier.erasable_tables)
     stage.follow()
 
     assert set(of(stage, ANN).values()) == {0}
@@ -101,7 +101,7 @@ def test_a_reprocess_that_died_over_her_rows_is_ended_before_the_window(
         again("staged")
     stage.ask()
     if not protected:
-        monkeypatch.setattr(window, "reprocess_ids", lambda *_: [])
+        monkeypatch.setattr(purge_window, "reprocess_ids", lambda *_: [])
     state, waits_for = stage.advance()
     assert state == ("shredded" if protected else "purged")
     assert ("the reprocess r1 of shop" in waits_for) is protected

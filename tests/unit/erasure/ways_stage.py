@@ -18,9 +18,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import owner_step
-from deltaworks.erasure.advance import Advance
+from deltaworks.erasure.erasure_run import ErasureRun
 from deltaworks.erasure.namespace import Namespace, open_namespace
-from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import ParserInputs
@@ -172,11 +172,11 @@ class WaysStage(SourceStage):
         """Ann asks to be erased."""
         space = self.namespace
         token = token_of(space, kind="player", value=ANN)
-        receive(space, token, received_at=dt.datetime.now(dt.UTC), by="tests")
+        receive_request(space, token, received_at=dt.datetime.now(dt.UTC), by="tests")
 
     def advance(self) -> tuple[str, str]:
-        (result,) = Advance(self.namespace, now=dt.datetime.now(dt.UTC)).run()
-        return result.state, result.waits_for
+        (result,) = ErasureRun(self.namespace, now=dt.datetime.now(dt.UTC)).run()
+        return result.state, result.waiting_for
 
     def erase(self) -> None:
         self.ask()
@@ -186,7 +186,7 @@ class WaysStage(SourceStage):
         """How many rows name somebody."""
         search = TokenSearch([token_of(self.namespace, kind="player", value=who)])
         rows = self.lake.rows(paths.table("shop", table))
-        return 0 if rows is None else sum(int(search.rows(batch).sum()) for batch in rows.to_batches())
+        return 0 if rows is None else sum(int(search.matching_rows(batch).sum()) for batch in rows.to_batches())
 
     def folder(self, table: str) -> Path:
         return self.root / "lake" / paths.table("shop", table)

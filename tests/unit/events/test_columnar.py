@@ -216,7 +216,7 @@ def spoilt_games(objects: Sequence[bytes], share: float, rng: Random, suite: Seq
     spoilt_objects = []
     for data in objects:
         pieces = []
-        for value, raw in framing.values(data):
+        for value, raw in framing.read_events(data):
             if isinstance(value, dict) and rng.random() < share:
                 event = orjson.loads(value["body"])
                 paths = [("eventParams", name) for name in event["eventParams"]] + [("eventTime",), ("eventName",)]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.events.events import EventReader
-from deltaworks.events.formats.json import values
+from deltaworks.events.formats.json import read_events
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
@@ -61,7 +61,7 @@ def test_lines_objects_end_to_end_and_arrays_are_read_alike(
     else:
         payload = between.join(map(text, events))
 
-    assert [value for value, _ in values(payload.encode())] == events
+    assert [value for value, _ in read_events(payload.encode())] == events
 
 
 @settings(deadline=None)
@@ -74,11 +74,11 @@ def test_arrays_inside_the_wrapper_are_read_event_by_event(
     wrappers = [{"path": "/", "request": {"body": b if inside == "list" else text(b)}} for b in bodies]
     payload = text(wrappers) if outer_array else "".join(map(text, wrappers))
 
-    found = list(reader.unwrap_arrays(values(payload.encode())))
+    found = list(reader.unwrap_arrays(read_events(payload.encode())))
 
     assert [reader.read_event(value) for value, _ in found] == events
     # What quarantine keeps of an event is that event alone, and reads as it again.
-    again = [list(reader.unwrap_arrays(values(raw))) for _, raw in found]
+    again = [list(reader.unwrap_arrays(read_events(raw))) for _, raw in found]
     assert [[reader.read_event(value) for value, _ in each] for each in again] == [[event] for event in events]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from deltaworks.events.budget import Budget, BudgetExceededError
 from deltaworks.events.formats import json as framing
 from deltaworks.events.formats import json_recovery
-from deltaworks.events.formats.json import Malformed, values
+from deltaworks.events.formats.json import Malformed, read_events
 from tests.examples import examples
 
 #: Vectors no JSON parser may accept as one document, and which are nevertheless whole values in a payload, since a
@@ -41,7 +41,7 @@ SEPARATORS = st.sampled_from(["", "\n", "\r\n", " ", "  \t\n\n "])
 
 
 def found(payload: bytes) -> list[Any]:
-    return [value for value, _ in values(payload)]
+    return [value for value, _ in read_events(payload)]
 
 
 def good(payload: bytes) -> list[Any]:
@@ -143,7 +143,7 @@ def test_broken_log_lines_cost_none_of_their_neighbours(malformed_json: Path) ->
 def test_objects_one_behind_the_other_come_back_equal(objects: list[Any], separator: str, ascii_only: bool) -> None:
     payload = separator.join(dumped(each, ascii_only) for each in objects).encode()
 
-    read = list(values(payload))
+    read = list(read_events(payload))
 
     assert [value for value, _ in read] == objects
     assert [orjson.loads(raw) for _, raw in read] == objects
@@ -155,7 +155,7 @@ def test_objects_one_behind_the_other_come_back_equal(objects: list[Any], separa
 def test_objects_of_an_array_come_back_equal(objects: list[Any], indent: int | None) -> None:
     payload = json.dumps(objects, indent=indent, ensure_ascii=False).encode()
 
-    read = list(values(payload))
+    read = list(read_events(payload))
 
     assert [value for value, _ in read] == objects
     assert [orjson.loads(raw) for _, raw in read] == objects
@@ -226,7 +226,7 @@ def test_a_truncated_object_costs_none_of_its_neighbours_without_anything_betwee
 def test_garbage_between_objects_costs_none_of_them(before: list[Any], garbage: str, after: list[Any]) -> None:
     payload = "".join([*map(dumped, before), garbage, *map(dumped, after)]).encode()
 
-    recovered = list(values(payload))
+    recovered = list(read_events(payload))
 
     assert [value for value, _ in recovered if isinstance(value, dict)] == [*before, *after]
     (broken,) = [value for value, _ in recovered if isinstance(value, Malformed)]
@@ -239,7 +239,7 @@ def test_garbage_between_objects_costs_none_of_them(before: list[Any], garbage: 
 @example(b"}{" * 50)
 @example(b'{"a":{"b":1}{"c":2}')
 def test_any_bytes_are_read_without_raising_and_nothing_is_invented(payload: bytes) -> None:
-    read = list(values(payload))
+    read = list(read_events(payload))
 
     for value, raw in read:
         if isinstance(value, Malformed):
@@ -256,7 +256,7 @@ def test_any_bytes_are_read_without_raising_and_nothing_is_invented(payload: byt
     )
 )
 def test_no_byte_but_white_space_goes_missing_where_no_array_is_written_anew(payload: bytes) -> None:
-    kept = b"".join(raw for _, raw in values(payload))
+    kept = b"".join(raw for _, raw in read_events(payload))
 
     assert squeezed(kept) == squeezed(payload.removeprefix(b"\xef\xbb\xbf"))
 
@@ -306,7 +306,7 @@ def test_hostile_payloads_are_read_few_times_over(payload: bytes, monkeypatch: p
     budget = Budget(size=len(payload))
     left = b""
     try:
-        assert list(values(payload, budget))
+        assert list(read_events(payload, budget))
     except BudgetExceededError as over:
         left = over.unread
 
@@ -332,4 +332,4 @@ def test_objects_are_told_apart_however_much_white_space_lies_between_them(space
 
     assert len(payload) > 30_000
     assert found(payload) == objects
-    assert b"".join(raw for _, raw in values(payload)) == b"".join(map(orjson.dumps, objects))
+    assert b"".join(raw for _, raw in read_events(payload)) == b"".join(map(orjson.dumps, objects))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaworks.events.budget import Budget, BudgetExceededError
-from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
@@ -73,7 +73,7 @@ class Landed:
 
 def peak_bytes(declared: PipelineSpec, payload: bytes, count: int) -> int:
     """What the framer of a pipeline holds at most while it gives the events of a payload, which are this many."""
-    frame = framer(declared.source)
+    frame = create_framer(declared.source)
     tracemalloc.start()
     try:
         assert sum(1 for _ in frame(payload)) == count

@@ -16,7 +16,7 @@ import pytest
 
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.registry import FORMATS, framer
+from deltaworks.events.formats.registry import FORMATS, create_framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
@@ -33,7 +33,7 @@ def source(**options: Any) -> FileSourceSpec:
 
 def read(payload: bytes, **options: Any) -> list[Any]:
     """The events; `None` for one that is malformed."""
-    return [None if isinstance(value, Malformed) else value for value, _ in framer(source(**options))(payload)]
+    return [None if isinstance(value, Malformed) else value for value, _ in create_framer(source(**options))(payload)]
 
 
 def parsed(payloads: list[Payload], **declared: Any) -> dict[str, list[dict[str, Any]]]:

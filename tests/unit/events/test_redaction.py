@@ -19,12 +19,12 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.redaction_keys import export_to_vault, load_redaction_keys
 from deltaworks.privacy import paths
+from deltaworks.privacy.envelope_encryption import SealedKind, Sealer, Unsealer, decode_sealed_file
 from deltaworks.privacy.keys.keyring import LocalKeyring
-from deltaworks.privacy.keys.opening import unreadable_key_of
-from deltaworks.privacy.sealing import SealedKind, Sealer, Unsealer, read_sealed
+from deltaworks.privacy.keys.stored_keys import unreadable_day_key
+from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.suppression import Suppression, SuppressionRecord
 from deltaworks.privacy.tokens import suppression_digest, token
-from deltaworks.privacy.walker import Walker
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.collector.door_stage import Stage, declared
@@ -177,10 +177,12 @@ def test_of_what_cannot_be_read_length_digest_and_reason_are_kept_and_the_body_i
     stored = vault.get(key)
     assert stored is not None
     assert b"canary" not in stored.data
-    unsealer = Unsealer(service, day_key=lambda space, day: unreadable_key_of(service, vault, space, day, make=False))
-    frames = {frame.kind: frame.payload for frame in read_sealed(stored.data)}
-    assert unsealer.unreadable(frames[SealedKind.UNREADABLE]) == BROKEN[0]
-    (identity,) = unsealer.identities(frames[SealedKind.IDENTITIES])
+    unsealer = Unsealer(
+        service, day_key=lambda space, day: unreadable_day_key(service, vault, space, day, create=False)
+    )
+    frames = {frame.kind: frame.payload for frame in decode_sealed_file(stored.data)}
+    assert unsealer.open_unreadable(frames[SealedKind.UNREADABLE]) == BROKEN[0]
+    (identity,) = unsealer.open_identities(frames[SealedKind.IDENTITIES])
     assert (identity.kind, identity.value, identity.token) == ("email", CANARY, rows["plays"][0]["email"])
     assert identity.subject == rows["plays"][0]["player_id"]
 
@@ -247,7 +249,7 @@ def test_one_event_has_one_token_through_collector_kafka_file_and_a_second_readi
     sealer = Sealer(LocalKeyring(tmp_path), namespace="players", writer="edge", day_key=lambda day: bytes(32))
     privacy = spec_of().privacy
     assert privacy is not None
-    stage = Stage(declared(), strip=SourceStrip(Walker(privacy, KEY), sealer))
+    stage = Stage(declared(), strip=SourceStrip(Redactor(privacy, KEY), sealer))
     stage.send({"batch": [event()]}, "/v1/batch")
     (landed,) = [payload for payload in stage.payloads if payload.startswith(b'{"_collector"')]
 

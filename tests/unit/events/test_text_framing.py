@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.formats.csv import MOST_LINES
+from deltaworks.events.formats.csv import MAX_RECORD_LINES
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
@@ -35,7 +35,7 @@ def source(**options: Any) -> FileSourceSpec:
 def read(payload: bytes | str, **csv_options: Any) -> list[Any]:
     """The records; `None` for one that is malformed."""
     data = payload.encode() if isinstance(payload, str) else payload
-    found = framer(source(format="csv", csv=csv_options))(data)
+    found = create_framer(source(format="csv", csv=csv_options))(data)
     return [None if isinstance(value, Malformed) else value for value, _ in found]
 
 
@@ -67,7 +67,7 @@ def test_a_broken_record_is_told_and_its_neighbours_are_read(broken: str) -> Non
 
 
 def test_a_quote_that_is_never_closed_costs_its_line_only_however_long_the_object_is() -> None:
-    lines = ["1,2"] * (3 * MOST_LINES)
+    lines = ["1,2"] * (3 * MAX_RECORD_LINES)
     lines[5] = '1,"2'
 
     found = read("a,b\n" + "\n".join(lines))
@@ -111,7 +111,7 @@ def test_what_is_written_is_read(records: list[tuple[str, str, str]], delimiter:
 def test_the_bytes_of_records_and_broken_pieces_are_those_of_their_lines(lines: list[str]) -> None:
     payload = "a,b\n" + "\n".join(lines)
 
-    found = [raw for _, raw in framer(source(format="csv"))(payload.encode())]
+    found = [raw for _, raw in create_framer(source(format="csv"))(payload.encode())]
 
     assert "\n".join(raw.decode() for raw in found).split("\n") == [line for line in lines if line] or not found
     assert all(raw in payload.encode() for raw in found)

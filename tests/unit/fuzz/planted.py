@@ -71,8 +71,8 @@ def _losing(real: Any, name: str) -> Any:
 
     # Importing it may take longer than a planted fault needs.
     resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    values = framing.values
-    framing.values = lambda *payload, **options: list(values(*payload, **options))[:-1]
+    values = framing.read_events
+    framing.read_events = lambda *payload, **options: list(values(*payload, **options))[:-1]
     return real(name)
 
 

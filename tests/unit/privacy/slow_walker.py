@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from deltaworks.privacy.addresses import network_of
+from deltaworks.privacy.ip_truncation import truncate_ip
 from deltaworks.privacy.tokens import is_token, token
 
 GONE = object()
@@ -47,7 +47,7 @@ def _changed(value: Any, action: str, kind: str | None, key: bytes) -> Any:
     if isinstance(value, list):
         return [None if item is None or isinstance(item, list) else _changed(item, action, kind, key) for item in value]
     if action == "truncate_ip":
-        return network_of(value) if isinstance(value, str) else None
+        return truncate_ip(value) if isinstance(value, str) else None
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
     text = str(value)

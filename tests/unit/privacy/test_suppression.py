@@ -9,7 +9,7 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
-from deltaworks.privacy.suppression import NOBODY, SuppressionRecord, read_suppression, suppression_of
+from deltaworks.privacy.suppression import NO_SUPPRESSION, SuppressionRecord, merge_records, read_suppression
 from deltaworks.privacy.tokens import suppression_digest, token
 
 KEY = bytes(32)
@@ -42,8 +42,8 @@ def put(lake: LocalObjects, *records: SuppressionRecord) -> None:
 
 
 def test_a_namespace_without_records_suppresses_nobody(lake: LocalObjects) -> None:
-    assert read_suppression(lake, "players") == NOBODY
-    assert not NOBODY.names(KEY, [ADA], at_us=0)
+    assert read_suppression(lake, "players") == NO_SUPPRESSION
+    assert not NO_SUPPRESSION.matches(KEY, [ADA], at_us=0)
 
 
 def test_the_list_has_every_record_and_the_highest_number(lake: LocalObjects) -> None:
@@ -52,10 +52,10 @@ def test_the_list_has_every_record_and_the_highest_number(lake: LocalObjects) ->
     suppression = read_suppression(lake, "players")
 
     assert suppression.number == 2
-    assert suppression.names(KEY, [ADA], at_us=MAY_US)
-    assert suppression.names(KEY, ["p1_none", BOB], at_us=MAY_US)
-    assert not suppression.names(KEY, [token(KEY, kind="player", value="eve")], at_us=MAY_US)
-    assert not suppression.names(bytes(31) + b"1", [ADA], at_us=MAY_US)
+    assert suppression.matches(KEY, [ADA], at_us=MAY_US)
+    assert suppression.matches(KEY, ["p1_none", BOB], at_us=MAY_US)
+    assert not suppression.matches(KEY, [token(KEY, kind="player", value="eve")], at_us=MAY_US)
+    assert not suppression.matches(bytes(31) + b"1", [ADA], at_us=MAY_US)
 
 
 def test_a_list_without_news_is_the_one_that_was_read(lake: LocalObjects) -> None:
@@ -69,18 +69,18 @@ def test_a_list_without_news_is_the_one_that_was_read(lake: LocalObjects) -> Non
 
 @pytest.mark.parametrize(("after", "suppressed"), [("drop", True), ("accept", False)])
 def test_later_events_count_again_with_a_new_consent_alone(after: str, suppressed: bool) -> None:
-    suppression = suppression_of([record(1, ADA, until="2026-04-30T12:00:00+00:00", after=after)])
+    suppression = merge_records([record(1, ADA, until="2026-04-30T12:00:00+00:00", after=after)])
 
-    assert suppression.names(KEY, [ADA], at_us=MAY_US - 86_400_000_000)
-    assert suppression.names(KEY, [ADA], at_us=MAY_US) is suppressed
+    assert suppression.matches(KEY, [ADA], at_us=MAY_US - 86_400_000_000)
+    assert suppression.matches(KEY, [ADA], at_us=MAY_US) is suppressed
 
 
 def test_the_longest_of_two_entries_holds() -> None:
     short = record(1, ADA, until="2026-04-01T00:00:00+00:00", after="accept")
 
-    assert suppression_of([short, record(2, ADA)]).names(KEY, [ADA], at_us=MAY_US)
-    assert suppression_of([record(1, ADA), short]).names(KEY, [ADA], at_us=MAY_US)
-    assert not suppression_of([short]).names(KEY, [ADA], at_us=MAY_US)
+    assert merge_records([short, record(2, ADA)]).matches(KEY, [ADA], at_us=MAY_US)
+    assert merge_records([record(1, ADA), short]).matches(KEY, [ADA], at_us=MAY_US)
+    assert not merge_records([short]).matches(KEY, [ADA], at_us=MAY_US)
 
 
 def test_a_record_comes_back_as_it_was_written() -> None:

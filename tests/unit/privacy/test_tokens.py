@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deltaworks.privacy.tokens import (
-    ERASED_PREFIX,
+    RANDOM_TOKEN_PREFIX,
     TOKEN_LENGTH,
-    day_key,
+    derive_day_key,
     is_token,
-    normalised,
+    normalize,
     suppression_digest,
     token,
 )
@@ -46,8 +46,8 @@ def test_other_keys_kinds_and_days_have_other_tokens() -> None:
         token(KEY, kind="player", value="p-7"),
         token(KEY, kind="device", value="p-7"),
         token(bytes(32), kind="player", value="p-7"),
-        token(day_key(KEY, "2026-11-23"), kind="player", value="p-7"),
-        token(day_key(KEY, "2026-11-24"), kind="player", value="p-7"),
+        token(derive_day_key(KEY, "2026-11-23"), kind="player", value="p-7"),
+        token(derive_day_key(KEY, "2026-11-24"), kind="player", value="p-7"),
         token(KEY, kind="playe", value="rp-7"),
     }
 
@@ -57,20 +57,20 @@ def test_other_keys_kinds_and_days_have_other_tokens() -> None:
 def test_an_email_is_one_however_it_is_written() -> None:
     written = {"Ada@Example.org", " ada@example.org ", "ada@example.org", "\uff21da@example.org"}
 
-    assert {normalised("email", text) for text in written} == {"ada@example.org"}
+    assert {normalize("email", text) for text in written} == {"ada@example.org"}
     assert len({token(KEY, kind="player", value=text) for text in written}) == 4
 
 
 def test_a_phone_is_one_however_it_is_written() -> None:
     written = {"+49 (30) 901820", "0049-30-901820", "+4930901820"}
 
-    assert {normalised("phone", text) for text in written} == {"+4930901820"}
+    assert {normalize("phone", text) for text in written} == {"+4930901820"}
 
 
 def test_only_what_has_the_form_of_a_token_is_one() -> None:
     made = token(KEY, kind="player", value="p-7")
 
-    assert is_token(ERASED_PREFIX + made[3:])
+    assert is_token(RANDOM_TOKEN_PREFIX + made[3:])
     assert not is_token(made.upper())
     assert not is_token(made + "a")
     assert not is_token(made[:-1] + "1")

@@ -12,8 +12,8 @@ from deltaworks.privacy.identities import Identity
 from deltaworks.privacy.keys.keyring import LocalKeyring
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.home import VaultHome
-from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault.key_pages import SubjectKeys
+from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_stage import NAMESPACE, environment_of, seal_file
 
 
@@ -43,8 +43,8 @@ def keys(objects: LocalObjects, epochs: EpochKeys) -> SubjectKeys:
 
 
 @pytest.fixture
-def home(environment: EnvironmentSpec) -> VaultHome:
-    return VaultHome.open(environment, NAMESPACE)
+def home(environment: EnvironmentSpec) -> NamespaceVault:
+    return NamespaceVault.open(environment, NAMESPACE)
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.privacy.keys.base import EPOCH, SEAL, context_of
-from deltaworks.privacy.keys.kms import KmsKeys
+from deltaworks.privacy.keys.base import EPOCH_PURPOSE, SEAL_PURPOSE, key_context
+from deltaworks.privacy.keys.kms import KmsKeyService
 from deltaworks.specs.privacy_settings import KmsSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.vault.apart import check_vault
 from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault.isolation import check_isolation
+from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.rotation import rotate
 from tests.moto_server import running_moto
 
@@ -45,14 +45,14 @@ def vault(aws: dict[str, str]) -> StorageSpec:
 
 
 @pytest.fixture
-def kms(aws: dict[str, str]) -> KmsKeys:
+def kms(aws: dict[str, str]) -> KmsKeyService:
     spec = KmsSpec(kind="kms", key_id="none", **aws)  # type: ignore[arg-type]
     key = boto3.client("kms", **spec.boto3_options()).create_key(Description="personal data")
-    return KmsKeys(spec.model_copy(update={"key_id": key["KeyMetadata"]["KeyId"]}))
+    return KmsKeyService(spec.model_copy(update={"key_id": key["KeyMetadata"]["KeyId"]}))
 
 
 def test_a_bucket_of_its_own_without_versions_is_a_vault(vault: StorageSpec) -> None:
-    check_vault(vault, vault.with_bucket("lake"), vault.with_bucket("landing"))
+    check_isolation(vault, vault.with_bucket("lake"), vault.with_bucket("landing"))
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
@@ -61,7 +61,7 @@ def test_a_bucket_that_keeps_versions_is_refused(status: str, vault: StorageSpec
     client.put_bucket_versioning(Bucket=vault.bucket, VersioningConfiguration={"Status": status})
 
     with pytest.raises(ConfigError, match="VAULT_KEEPS_VERSIONS"):
-        check_vault(vault)
+        check_isolation(vault)
 
 
 def test_a_bucket_that_is_replicated_is_refused(vault: StorageSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,48 +76,50 @@ def test_a_bucket_that_is_replicated_is_refused(vault: StorageSpec, monkeypatch:
         ReplicationConfiguration={"Role": "arn:aws:iam::123456789012:role/copies", "Rules": [rule]},
     )
     # S3 replicates versioned buckets alone: that one answer is left out, so that the other is what refuses.
-    monkeypatch.setattr("deltaworks.vault.apart._KEEPING", ())
+    monkeypatch.setattr("deltaworks.vault.isolation._KEEPING", ())
 
     with pytest.raises(ConfigError, match="replicated"):
-        check_vault(vault)
+        check_isolation(vault)
 
 
 @pytest.mark.parametrize("root", ["s3://{bucket}", "s3://{bucket}/vault"])
 def test_a_vault_in_the_bucket_of_the_lake_is_refused(root: str, vault: StorageSpec) -> None:
     lake = vault.model_copy(update={"root": root.format(bucket=vault.bucket)})
 
-    with pytest.raises(ConfigError, match="VAULT_NOT_APART"):
-        check_vault(vault, lake)
+    with pytest.raises(ConfigError, match="VAULT_NOT_ISOLATED"):
+        check_isolation(vault, lake)
 
 
-def test_keys_of_subjects_rest_on_kms_and_survive_a_rotation_of_their_epoch(vault: StorageSpec, kms: KmsKeys) -> None:
+def test_keys_of_subjects_rest_on_kms_and_survive_a_rotation_of_their_epoch(
+    vault: StorageSpec, kms: KmsKeyService
+) -> None:
     objects = open_objects(vault)
     epochs = EpochKeys(objects, NAMESPACE, kms)
     keys = SubjectKeys(objects, NAMESPACE, epochs)
-    made = keys.get_or_make(["p1_a", "p1_b"])
+    made = keys.get_or_create(["p1_a", "p1_b"])
 
-    assert rotate(NAMESPACE, epochs, keys, dry_run=False, at_once=True).epoch == 2
+    assert rotate(NAMESPACE, epochs, keys, dry_run=False, force=True).epoch == 2
     keys.shred(["p1_b"])
 
-    again = SubjectKeys(objects, NAMESPACE, EpochKeys(objects, NAMESPACE, kms)).of(["p1_a", "p1_b"])
+    again = SubjectKeys(objects, NAMESPACE, EpochKeys(objects, NAMESPACE, kms)).get(["p1_a", "p1_b"])
     assert again == {"p1_a": made["p1_a"]}
 
 
-@pytest.mark.parametrize("context", [context_of("readers", EPOCH), context_of(NAMESPACE, SEAL), {}])
-def test_kms_opens_a_key_for_no_other_namespace_or_purpose(context: dict[str, str], kms: KmsKeys) -> None:
-    key = kms.new_key(context_of(NAMESPACE, EPOCH))
+@pytest.mark.parametrize("context", [key_context("readers", EPOCH_PURPOSE), key_context(NAMESPACE, SEAL_PURPOSE), {}])
+def test_kms_opens_a_key_for_no_other_namespace_or_purpose(context: dict[str, str], kms: KmsKeyService) -> None:
+    key = kms.new_key(key_context(NAMESPACE, EPOCH_PURPOSE))
 
-    assert kms.unwrap(key.wrapped, context_of(NAMESPACE, EPOCH)) == key.plain
+    assert kms.unwrap(key.wrapped, key_context(NAMESPACE, EPOCH_PURPOSE)) == key.plain
     with pytest.raises(ContractError, match="KEY_CONTEXT_DIFFERS"):
         kms.unwrap(key.wrapped, context)
 
 
-def test_kms_destroys_a_key_after_its_days_and_once(kms: KmsKeys) -> None:
-    key = kms.new_key(context_of(NAMESPACE, EPOCH))
+def test_kms_destroys_a_key_after_its_days_and_once(kms: KmsKeyService) -> None:
+    key = kms.new_key(key_context(NAMESPACE, EPOCH_PURPOSE))
 
     gone = kms.destroy(key.key_id)
 
     # moto goes on decrypting by a key that is to be deleted, which KMS refuses; the date is what it tells.
-    days = (gone.gone_at - datetime.now(UTC)) / timedelta(days=1)
+    days = (gone.destroyed_at - datetime.now(UTC)) / timedelta(days=1)
     assert 6 < days <= 7
     assert gone == kms.destroy(key.key_id)

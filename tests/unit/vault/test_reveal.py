@@ -20,9 +20,9 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.vault import cells
 from deltaworks.vault import reveal as revealing
-from deltaworks.vault.cells import Place
-from deltaworks.vault.home import VaultHome
+from deltaworks.vault.cells import CellAddress
 from deltaworks.vault.job import take_in
+from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_stage import NAMESPACE, email_of, subject_of
 
 Seal = Callable[[str, Sequence[Identity]], str]
@@ -40,7 +40,7 @@ def context_of(environment: EnvironmentSpec, **more: Any) -> OperationContext:
     return OperationContext(operation=get_operation("reveal"), catalog=catalog, subject=NAMESPACE, **more)
 
 
-def recorded(home: VaultHome) -> list[dict[str, Any]]:
+def recorded(home: NamespaceVault) -> list[dict[str, Any]]:
     return revealing.reveals(Lake(home.storage), NAMESPACE)
 
 
@@ -50,16 +50,16 @@ def test_a_reveal_is_on_record_and_gives_the_values_of_its_subject_alone(
     report = reveal(context_of(environment), RevealOptions(subjects=ada, kind=("email",), reason="ticket 4711"))
 
     (value,) = report.results
-    assert isinstance(value, revealing.Revealed)
+    assert isinstance(value, revealing.RevealedValue)
     assert (value.subject, value.value, value.problem) == (ada, "ada@example.org", "")
-    (row,) = recorded(VaultHome.open(environment, NAMESPACE))
+    (row,) = recorded(NamespaceVault.open(environment, NAMESPACE))
     assert (row["subject"], row["kinds"], row["reason"]) == (ada, ["email"], "ticket 4711")
 
 
 def test_a_reveal_that_cannot_be_put_on_record_opens_nothing(
-    home: VaultHome, ada: str, monkeypatch: pytest.MonkeyPatch
+    home: NamespaceVault, ada: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[Place] = []
+    opened: list[CellAddress] = []
     monkeypatch.setattr(revealing, "open_cell", lambda cell, key, place: opened.append(place))
 
     def refused(*_: Any, **__: Any) -> None:
@@ -73,22 +73,22 @@ def test_a_reveal_that_cannot_be_put_on_record_opens_nothing(
     assert opened == []
 
 
-def swap_cells(home: VaultHome) -> None:
+def swap_cells(home: NamespaceVault) -> None:
     """Put bob's cell and key version where ada's are, as somebody could who writes the table."""
     rows = home.tables.identities(subjects=[subject_of("ada"), subject_of("bob")])
     of = {row["subject"]: row for row in rows.to_pylist()}
     ada, bob = of[subject_of("ada")], of[subject_of("bob")]
     # Under one key, so that nothing but the associated data tells the rows apart.
-    key = home.keys.of([bob["subject"]])[bob["subject"]]
-    place = Place(NAMESPACE, bob["subject"], bob["kind"], bob["token"])
-    other = cells.seal_cell("swapped", home.keys.of([ada["subject"]])[ada["subject"]], place)
+    key = home.keys.get([bob["subject"]])[bob["subject"]]
+    place = CellAddress(NAMESPACE, bob["subject"], bob["kind"], bob["token"])
+    other = cells.seal_cell("swapped", home.keys.get([ada["subject"]])[ada["subject"]], place)
     assert cells.open_cell(bob["value"], key, place) == "bob@example.org"
     ada |= {"value": other, "key_version": -1}
     home.tables.merge_identities(pa.Table.from_pylist([ada], schema=rows.schema))
 
 
 def test_a_cell_of_another_row_does_not_open_and_stops_no_other(environment: EnvironmentSpec, ada: str) -> None:
-    home = VaultHome.open(environment, NAMESPACE)
+    home = NamespaceVault.open(environment, NAMESPACE)
     swap_cells(home)
 
     values = revealing.reveal(home, [ada, subject_of("bob")], [], reason="ticket", by="eve")
@@ -102,10 +102,10 @@ def test_a_cell_of_another_row_does_not_open_and_stops_no_other(environment: Env
 def test_without_associated_data_a_swapped_cell_would_open(
     environment: EnvironmentSpec, seal: Seal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Place, "associated", property(lambda _: b""))
+    monkeypatch.setattr(CellAddress, "associated", property(lambda _: b""))
     seal("1-2", [email_of("ada"), email_of("bob")])
     take_in(environment, NAMESPACE, dry_run=False)
-    home = VaultHome.open(environment, NAMESPACE)
+    home = NamespaceVault.open(environment, NAMESPACE)
     swap_cells(home)
 
     values = revealing.reveal(home, [subject_of("ada")], [], reason="ticket", by="eve")
@@ -114,7 +114,7 @@ def test_without_associated_data_a_swapped_cell_would_open(
 
 
 def test_of_a_subject_that_was_shredded_nothing_opens(environment: EnvironmentSpec, ada: str) -> None:
-    home = VaultHome.open(environment, NAMESPACE)
+    home = NamespaceVault.open(environment, NAMESPACE)
     home.keys.shred([ada])
 
     (value,) = revealing.reveal(home, [ada], [], reason="ticket", by="eve")
@@ -137,7 +137,7 @@ def test_without_tokens_or_a_reason_or_within_airflow_nothing_is_opened(
     with pytest.raises(ConfigError, match="REVEAL_REFUSED"):
         reveal(context_of(environment, run_id=run), RevealOptions(subjects=subjects, reason=reason))
 
-    assert recorded(VaultHome.open(environment, NAMESPACE)) == []
+    assert recorded(NamespaceVault.open(environment, NAMESPACE)) == []
 
 
 def test_within_airflow_it_says_what_is_asked_for_and_does_not_touch_the_vault(environment: EnvironmentSpec) -> None:
@@ -171,13 +171,13 @@ def test_more_than_ten_subjects_need_an_approval_of_just_these_options(environme
 
     with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
         reveal(context, options.model_copy(update={"reason": "another", "approval": "manual__1"}))
-    assert recorded(VaultHome.open(environment, NAMESPACE)) == []
+    assert recorded(NamespaceVault.open(environment, NAMESPACE)) == []
     report = reveal(context, options.model_copy(update={"approval": "manual__1"}))
     with pytest.raises(ContractError, match="APPROVAL_OVER"):
         reveal(context, options.model_copy(update={"approval": "manual__1"}))
 
     assert len(report.results) == 1
-    assert len(recorded(VaultHome.open(environment, NAMESPACE))) == 11
+    assert len(recorded(NamespaceVault.open(environment, NAMESPACE))) == 11
 
 
 def test_what_only_counts_needs_no_key_and_is_not_on_record(environment: EnvironmentSpec, ada: str) -> None:
@@ -185,4 +185,4 @@ def test_what_only_counts_needs_no_key_and_is_not_on_record(environment: Environ
 
     (count,) = report.results
     assert (getattr(count, "values", None), getattr(count, "kinds", None)) == (1, "email")
-    assert recorded(VaultHome.open(environment, NAMESPACE)) == []
+    assert recorded(NamespaceVault.open(environment, NAMESPACE)) == []

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.privacy import paths
+from deltaworks.privacy.envelope_encryption import SealedFrame, SealedKind, Sealer, encode_sealed_file
 from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.base import UNREADABLE, KeyService, context_of
-from deltaworks.privacy.keys.opening import stored_key
-from deltaworks.privacy.sealing import SealedFrame, SealedKind, Sealer, write_sealed
+from deltaworks.privacy.keys.base import UNREADABLE_PURPOSE, KeyService, key_context
+from deltaworks.privacy.keys.stored_keys import get_or_create_key
 from deltaworks.privacy.tokens import token
 from deltaworks.specs.environment import EnvironmentSpec
 
@@ -76,16 +76,16 @@ def seal_file(
     for namespace, of_namespace in {NAMESPACE: identities, **(others or {})}.items():
 
         def day_key(day: str, namespace: str = namespace) -> bytes:
-            context = context_of(namespace, UNREADABLE, day=day)
-            return stored_key(service, objects, key=paths.day_key(namespace, day), context=context)
+            context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
+            return get_or_create_key(service, objects, key=paths.day_key(namespace, day), context=context)
 
         sealer = Sealer(service, namespace=namespace, writer="edge", day_key=day_key)
         if of_namespace:
-            add(SealedKind.IDENTITIES, sealer.identities(of_namespace, name=name))
+            add(SealedKind.IDENTITIES, sealer.seal_identities(of_namespace, name=name))
         if namespace == NAMESPACE:
             for day, bodies in (unreadable or {}).items():
                 for number, body in enumerate(bodies):
-                    add(SealedKind.UNREADABLE, sealer.unreadable(body, name=f"{name}-{number}", day=day))
+                    add(SealedKind.UNREADABLE, sealer.seal_unreadable(body, name=f"{name}-{number}", day=day))
     key = paths.sealed(f"edge/{name}.dws")
-    objects.put(key, write_sealed(frames))
+    objects.put(key, encode_sealed_file(frames))
     return key

@@ -230,7 +230,7 @@ class Erasures:
             purge_by, deadline_at: the instants of an extension.
 
         Raises:
-            ConcurrencyError: ERASURE_OVERTAKEN, another process noted a state meanwhile.
+            ConcurrencyError: ERASURE_CONTENDED, another process noted a state meanwhile.
         """
         step = ErasureStep(
             namespace=self._namespace,
@@ -246,7 +246,7 @@ class Erasures:
         )
         if not self._records.create(self._key(request.request_id, step.number), step):
             raise ConcurrencyError(
-                "ERASURE_OVERTAKEN",
+                "ERASURE_CONTENDED",
                 f"Another process has brought the erasure {request.request_id} on.",
                 hint="Nothing: run it again, and it continues from there.",
             )

@@ -294,7 +294,7 @@ ERASURES: Final = (
         next_step="End what it waits for, which is named; it then goes on by itself.",
     ),
     AlertCause(
-        "ERASED_ROWS_BACK",
+        "ERASED_ROWS_REAPPEARED",
         "critical",
         "how-to/erase-a-person.md#erased-rows-are-back",
         "rows of people who were erased are in a table again",

@@ -56,7 +56,7 @@ ERASURE: Final = (
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
         Trouble(
-            "ERASURE_SUBJECT_GONE",
+            "ERASURE_SUBJECT_DELETED",
             "the vault no longer says whom a request is about",
             "receive it again, under the day it was received",
             runbook="how-to/erase-a-person.md#receive-a-request",
@@ -70,7 +70,7 @@ ERASURE: Final = (
             "put it back, or run the release that wrote it",
         ),
         Trouble(
-            "ERASURE_FILE_APART",
+            "ERASURE_FILE_SHARED",
             "a table has a file that belongs to another table too",
             "copy the table with its rows into files of its own",
             runbook="how-to/erase-a-person.md#an-erasure-is-blocked",
@@ -102,7 +102,7 @@ ERASURE: Final = (
     *raised_as(
         ConcurrencyError,
         Trouble(
-            "ERASURE_OVERTAKEN",
+            "ERASURE_CONTENDED",
             "another process has brought the request on",
             "nothing: it is run again",
         ),

@@ -16,7 +16,7 @@ VAULT: Final = (
             "use the nearest one that is given",
         ),
         Trouble(
-            "VAULT_NOT_APART",
+            "VAULT_NOT_ISOLATED",
             "the vault lies in the storage of the lake or of the landing objects, which others read",
             "give `privacy.vault` of the environment a bucket of its own",
             runbook="how-to/run-the-vault.md#where-it-lies",
@@ -43,7 +43,7 @@ VAULT: Final = (
             runbook="how-to/run-the-vault.md#keys",
         ),
         Trouble(
-            "VAULT_EPOCH_GONE",
+            "VAULT_EPOCH_DESTROYED",
             "a key page is older than the last rotation: what wrapped it was destroyed",
             "nothing where somebody put an old page back; else put the key store back",
             runbook="how-to/run-the-vault.md#rotation",

@@ -30,14 +30,14 @@ from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missin
 
 log = logging.getLogger(__name__)
 
-OLD_DAYS = 30
+STALE_DAYS = 30
 #: Copies on a worker's disk that nobody has opened for so long are deleted when another one is fetched.
-_UNUSED_SECONDS = 24 * 3600
-_FIXING_ATTEMPTS = 3
+_UNUSED_COPY_SECONDS = 24 * 3600
+_PIN_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class FixedDatabase:
+class PinnedDatabase:
     """One version of a database: its name below `databases/`, its ETag, when it was built (seconds since 1970)."""
 
     name: str
@@ -46,15 +46,15 @@ class FixedDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class Databases:
+class PinnedDatabases:
     """The databases of a pass. Travels to tasks, with the values of the storage's references, and is never printed."""
 
     storage: str
     variables: Mapping[str, str] = field(repr=False)
-    fixed: Mapping[str, FixedDatabase]
+    by_name: Mapping[str, PinnedDatabase]
 
     @classmethod
-    def fix(cls, names: Iterable[str], storage: StorageSpec) -> Databases:
+    def pin(cls, names: Iterable[str], storage: StorageSpec) -> PinnedDatabases:
         """The databases as they are in the lake now. Opens each, so one that is damaged at its ends is seen here.
 
         Raises:
@@ -63,16 +63,16 @@ class Databases:
         """
         declared = storage.model_dump_json()
         objects = _objects(declared, os.getpid())
-        return cls(declared, resolved_variables(storage), {name: _fixed(name, objects) for name in sorted(set(names))})
+        return cls(declared, resolved_variables(storage), {name: _pin(name, objects) for name in sorted(set(names))})
 
-    def facts(self) -> list[dict[str, Any]]:
+    def ledger_entries(self) -> list[dict[str, Any]]:
         """What the prepared batch and the ledger say of them."""
         return [
             {"database": fixed.name, "etag": fixed.etag, "build_epoch": fixed.build_epoch}
-            for fixed in self.fixed.values()
+            for fixed in self.by_name.values()
         ]
 
-    def reader(self, name: str) -> AddressReader:
+    def open_lookup(self, name: str) -> AddressLookup:
         """What looks addresses up in one of them, in any process.
 
         Raises:
@@ -80,12 +80,12 @@ class Databases:
             TransientError: ENRICHMENT_REPLACED, it was replaced before this worker had fetched it.
         """
         set_missing_variables(self.variables)
-        fixed = self.fixed[name]
-        copy = _copy(name, fixed.etag, lambda: _objects(self.storage, os.getpid()))
-        return AddressReader(_opened(name, copy), name)
+        fixed = self.by_name[name]
+        copy = _local_copy(name, fixed.etag, lambda: _objects(self.storage, os.getpid()))
+        return AddressLookup(_open(name, copy), name)
 
 
-class AddressReader:
+class AddressLookup:
     """Looks addresses up. What a database cannot answer for its damage raises, and is never null."""
 
     def __init__(self, reader: maxminddb.Reader, name: str) -> None:
@@ -93,7 +93,7 @@ class AddressReader:
         self._name = name
         self._only_ipv4 = reader.metadata().ip_version == 4
 
-    def record(self, address: str) -> Record | None:
+    def lookup(self, address: str) -> Record | None:
         """What the database says of an address; None where it says nothing.
 
         Raises:
@@ -107,30 +107,30 @@ class AddressReader:
             raise _unreadable(self._name, f"a look-up in it failed ({type(error).__name__})") from None
 
 
-def _fixed(name: str, objects: ObjectStore) -> FixedDatabase:
-    for _ in range(_FIXING_ATTEMPTS):
+def _pin(name: str, objects: ObjectStore) -> PinnedDatabase:
+    for _ in range(_PIN_ATTEMPTS):
         etag = objects.etag(paths.database(name))
         if etag is None:
             raise _unreadable(name, "it is not in the lake")
         try:
-            copy = _copy(name, etag, lambda: objects)
+            copy = _local_copy(name, etag, lambda: objects)
         except TransientError as error:
             if error.condition != "ENRICHMENT_REPLACED":
                 raise
             replaced = error
             continue
-        reader = _opened(name, copy)
+        reader = _open(name, copy)
         build_epoch = reader.metadata().build_epoch
-        _warn(name, etag, build_epoch, slow=isinstance(reader, maxminddb.Reader))
-        return FixedDatabase(name, etag, build_epoch)
+        _warn_once(name, etag, build_epoch, slow=isinstance(reader, maxminddb.Reader))
+        return PinnedDatabase(name, etag, build_epoch)
     raise replaced
 
 
 @functools.lru_cache(maxsize=64)
-def _warn(name: str, etag: str, build_epoch: int, *, slow: bool) -> None:
+def _warn_once(name: str, etag: str, build_epoch: int, *, slow: bool) -> None:
     """Say once of a version what makes its answers wrong or slow."""
     days = (time.time() - build_epoch) / 86_400
-    if days > OLD_DAYS:
+    if days > STALE_DAYS:
         log.warning("database=%s etag=%s was built %d days ago: addresses have moved since", name, etag, days)
     if slow:  # maxminddb falls back to it without a word
         log.warning("database=%s is read by maxminddb's Python code, ten times slower than its C extension", name)
@@ -142,9 +142,9 @@ def _objects(storage: str, _process: int) -> ObjectStore:
     return open_objects(StorageSpec.model_validate_json(storage))
 
 
-def _copy(name: str, etag: str, objects: Any) -> Path:
+def _local_copy(name: str, etag: str, objects: Any) -> Path:
     """The version of a database as a file of this machine."""
-    folder = _folder()
+    folder = _cache_folder()
     of_name = hashlib.sha256(name.encode()).hexdigest()[:16]
     copy = folder / f"{of_name}-{hashlib.sha256(etag.encode()).hexdigest()[:32]}.mmdb"
     with suppress(FileNotFoundError):
@@ -162,11 +162,11 @@ def _copy(name: str, etag: str, objects: Any) -> Path:
     partial = folder / f".{uuid.uuid4().hex}"
     partial.write_bytes(stored.data)
     partial.replace(copy)
-    _delete_unused(folder, keep=copy)
+    _delete_unused_copies(folder, keep=copy)
     return copy
 
 
-def _folder() -> Path:
+def _cache_folder() -> Path:
     """The folder of copies on this machine. It is this user's alone: others must not choose what is looked up."""
     folder = Path(tempfile.gettempdir()) / f"deltaworks-databases-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -180,16 +180,16 @@ def _folder() -> Path:
     return folder
 
 
-def _delete_unused(folder: Path, *, keep: Path) -> None:
+def _delete_unused_copies(folder: Path, *, keep: Path) -> None:
     """Former versions go: their licences often say within which time."""
-    before = time.time() - _UNUSED_SECONDS
+    before = time.time() - _UNUSED_COPY_SECONDS
     for path in folder.iterdir():
         with suppress(OSError):
             if path != keep and path.stat().st_mtime < before:
                 path.unlink()
 
 
-def _opened(name: str, copy: Path) -> maxminddb.Reader:
+def _open(name: str, copy: Path) -> maxminddb.Reader:
     try:
         return _reader(copy, os.getpid())
     except Exception as error:  # either reader raises whatever the damage leads it into

@@ -13,14 +13,14 @@ from urllib.parse import unquote
 import ua_parser
 
 #: Longer texts are no user agents that anybody knows; what is matched against a thousand expressions is bounded.
-MOST_CHARACTERS = 2_048
-_MOST_DECODINGS = 2
-_BOT = "Spider"
+MAX_CHARACTERS = 2_048
+_MAX_DECODINGS = 2
+_BOT_DEVICE_FAMILY = "Spider"
 
 
-def decoded(text: str) -> str:
+def url_decode(text: str) -> str:
     """The text without the encoding of a log, which may have been put on it twice."""
-    for _ in range(_MOST_DECODINGS):
+    for _ in range(_MAX_DECODINGS):
         plain = unquote(text, errors="replace")
         if plain == text:
             break
@@ -28,9 +28,9 @@ def decoded(text: str) -> str:
     return text
 
 
-def taken_apart(text: str) -> dict[str, Any] | None:
+def parse_user_agent(text: str) -> dict[str, Any] | None:
     """The `USER_AGENT_FIELDS` of a text, null where they cannot be told; None of an empty one."""
-    plain = decoded(text)[:MOST_CHARACTERS].strip()
+    plain = url_decode(text)[:MAX_CHARACTERS].strip()
     if not plain:
         return None
     # A text that was read from bytes which are no UTF-8 cannot be matched as it is.
@@ -44,7 +44,7 @@ def taken_apart(text: str) -> dict[str, Any] | None:
         "device": device.family if device else None,
         "brand": device.brand if device else None,
         "model": device.model if device else None,
-        "is_bot": device is not None and device.family == _BOT,
+        "is_bot": device is not None and device.family == _BOT_DEVICE_FAMILY,
     }
 
 

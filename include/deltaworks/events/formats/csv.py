@@ -14,12 +14,12 @@ from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceeded
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.formats.text import bytes_of, lines_of, too_long
+from deltaworks.events.formats.text import encode_line, iter_lines, oversized_line
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import CsvSpec
 
 #: A quote that is never closed would take in the rest of the object: a record has at most so many lines.
-MOST_LINES = 1_000
+MAX_RECORD_LINES = 1_000
 
 
 class CsvFramer:
@@ -27,21 +27,21 @@ class CsvFramer:
 
     def __init__(self, spec: CsvSpec) -> None:
         self._spec = spec
-        self._null = frozenset(spec.null_values)
+        self._null_values = frozenset(spec.null_values)
         csv.field_size_limit(sys.maxsize)
 
-    def values(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
+    def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         """Every record as its fields, the header excepted.
 
         Raises:
             Misfit: the header cannot be read.
             Exceeded: max_scans: too much was read in vain, in search of the end of a quote.
         """
-        records = self.records(lines_of(payload), budget)
+        records = self.read_records(iter_lines(payload), budget)
         names = self._spec.columns
         if self._spec.header:
             header = next(records, None)
-            names = () if header is None else _names(header[0])
+            names = () if header is None else _column_names(header[0])
         for record, raw in records:
             if isinstance(record, Malformed):
                 yield record, raw
@@ -51,84 +51,84 @@ class CsvFramer:
                 yield Malformed(raw, f"{len(record)} fields, {len(names)} expected"), raw
             else:
                 fields = zip(names, record, strict=True)
-                yield {name: value for name, value in fields if value not in self._null}, raw
+                yield {name: value for name, value in fields if value not in self._null_values}, raw
 
-    def records(self, lines: Iterator[str], budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
+    def read_records(self, lines: Iterator[str], budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
         """Every record with its bytes, the header among them; blank lines are none.
 
         Raises:
             Exceeded: max_scans.
         """
-        feed = _Feed(lines, budget)
-        reader = self._reader(feed)
+        feed = _LineFeed(lines, budget)
+        reader = self._create_reader(feed)
         while True:
-            feed.begin()
+            feed.start_record()
             try:
                 record = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                line = feed.only_first().rstrip("\r\n")
-                raw = bytes_of(line)
-                yield too_long(line, budget) or (Malformed(raw, str(error)), raw)
-                reader = self._reader(feed)
+                line = feed.push_back_rest().rstrip("\r\n")
+                raw = encode_line(line)
+                yield oversized_line(line, budget) or (Malformed(raw, str(error)), raw)
+                reader = self._create_reader(feed)
                 continue
             if record:
-                yield record, bytes_of(feed.taken().rstrip("\r\n"))
+                yield record, encode_line(feed.record_text().rstrip("\r\n"))
 
-    def _reader(self, feed: _Feed) -> Iterator[list[str]]:
+    def _create_reader(self, feed: _LineFeed) -> Iterator[list[str]]:
         return csv.reader(feed, delimiter=self._spec.delimiter, quotechar=self._spec.quote, strict=True)
 
 
-class _Feed:
+class _LineFeed:
     """Gives a CSV reader its lines, and knows which of them the record under way has taken."""
 
     def __init__(self, lines: Iterator[str], budget: Budget) -> None:
         self._lines = lines
         self._budget = budget
-        self._again: deque[str] = deque()
-        self._taken: list[str] = []
+        self._pushed_back: deque[str] = deque()
+        self._record_lines: list[str] = []
         self._length = 0
 
-    def __iter__(self) -> _Feed:
+    def __iter__(self) -> _LineFeed:
         return self
 
     def __next__(self) -> str:
-        if len(self._taken) >= MOST_LINES or self._length > self._budget.max_event_bytes:
+        if len(self._record_lines) >= MAX_RECORD_LINES or self._length > self._budget.max_event_bytes:
             raise StopIteration
-        line = self._again.popleft() if self._again else next(self._lines)
-        self._taken.append(line)
+        line = self._pushed_back.popleft() if self._pushed_back else next(self._lines)
+        self._record_lines.append(line)
         self._length += len(line)
         if self._length > self._budget.max_event_bytes:
             # No event is so long: it is not taken apart.
             raise csv.Error(f"a record has more than {self._budget.max_event_bytes} characters")
         return line
 
-    def begin(self) -> None:
+    def start_record(self) -> None:
         """A record begins with the next line."""
-        self._taken, self._length = [], 0
+        self._record_lines, self._length = [], 0
 
-    def taken(self) -> str:
+    def record_text(self) -> str:
         """The lines of the record."""
-        return "".join(self._taken)
+        return "".join(self._record_lines)
 
-    def only_first(self) -> str:
+    def push_back_rest(self) -> str:
         """Give back all lines of the record but its first, which is returned.
 
         Raises:
             Exceeded: max_scans.
         """
-        first, *others = self._taken
-        self._again.extendleft(reversed(others))
+        first, *others = self._record_lines
+        self._pushed_back.extendleft(reversed(others))
         try:
             self._budget.count_scanned(self._length + PARSE_ATTEMPT_BYTES)
         except BudgetExceededError as over:
-            over.unread = bytes_of("".join((first, *self._again, *self._lines)))
+            over.unread = encode_line("".join((first, *self._pushed_back, *self._lines)))
             raise
         return first
 
 
-def _names(header: list[str] | Malformed) -> tuple[str, ...]:
+def _column_names(header: list[str] | Malformed) -> tuple[str, ...]:
     if isinstance(header, Malformed):
         raise ConversionError(ReasonCode.MALFORMED, f"the header cannot be read: {header.detail}")
     names = tuple(name.strip() for name in header)

@@ -20,21 +20,21 @@ import numpy as np
 import orjson
 
 from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, FramedEvent, over_budget_event
-from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed, Recovery
+from deltaworks.events.formats.json_recovery import WHITE_SPACE, JsonRecovery, Malformed
 from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number, parse_lossless
 
-__all__ = ["Malformed", "dumped", "values"]
+__all__ = ["Malformed", "dump_element", "read_events"]
 
 # Begins with a plain character: a look-behind instead would take eight times as long to find.
-_BETWEEN_OBJECTS = re.compile(rb"\}[ \t\r\n]*\{")
+_OBJECT_BOUNDARY = re.compile(rb"\}[ \t\r\n]*\{")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Pieces up to this length are parsed without a look at how many values are in them.
 _LARGE_BYTES = 1 << 20
-_PIECES_AHEAD = 4096
+_BUFFERED_PIECES = 4096
 #: Decoded events that are given at once.
-_MOST_IN_RUN = 256
+_MAX_RUN_EVENTS = 256
 #: Up to so many bytes the pattern finds cuts sooner than arrays do; and only it finds them behind longer white space.
-_SMALL_BYTES, _MOST_SPACES = 8_192, 64
+_SMALL_BYTES, _MAX_SPACES = 8_192, 64
 #: Bytes that are looked through for cuts at a time.
 _WINDOW_BYTES = 64 << 10
 _OPEN, _CLOSE = b"{}"
@@ -50,7 +50,9 @@ class Decoder(Protocol):
     def loads(self, raw: bytes) -> Any: ...
 
 
-def values(payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None) -> Iterator[FramedEvent]:
+def read_events(
+    payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None
+) -> Iterator[FramedEvent]:
     """Every JSON value of the payload with its bytes, in order; elements of a top-level array one by one.
 
     Args:
@@ -66,11 +68,11 @@ def values(payload: bytes, budget: Budget | None = None, *, decoder: Decoder | N
     payload = payload.removeprefix(_BYTE_ORDER_MARK).strip(WHITE_SPACE)
     budget = budget or Budget(size=len(payload))
     if decoder is None:
-        return _values(payload, budget, orjson.loads, {})
-    return _values(payload, budget, decoder.loads, decoder.plans)
+        return _read_events(payload, budget, orjson.loads, {})
+    return _read_events(payload, budget, decoder.loads, decoder.plans)
 
 
-def _values(
+def _read_events(
     payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decoded: Container[type]
 ) -> Iterator[FramedEvent]:
     pieces, run = _Pieces(payload), EventRun()
@@ -88,7 +90,7 @@ def _values(
             run.events.append(value)
             run.raws.append(bare)
             run.size += len(bare)
-            if len(run.raws) < _MOST_IN_RUN and run.size < _LARGE_BYTES:
+            if len(run.raws) < _MAX_RUN_EVENTS and run.size < _LARGE_BYTES:
                 continue
             yield run, b""
             run = EventRun()
@@ -97,23 +99,25 @@ def _values(
             yield run, b""
             run = EventRun()
         if refused is not None:
-            yield from _instead(payload, raw, refused, pieces, budget)
+            yield from _recover_piece(payload, raw, refused, pieces, budget)
         elif type(value) is list:
-            yield from _elements(value, bare)
+            yield from _split_array(value, bare)
         else:
             yield value, bare
     if run.raws:
         yield run, b""
 
 
-def _instead(payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget) -> Iterator[FramedEvent]:
+def _recover_piece(
+    payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget
+) -> Iterator[FramedEvent]:
     """What stands for a piece that could not be read; goes on behind it, or behind what it goes on in."""
     if isinstance(refused, BudgetExceededError):
         yield over_budget_event(refused, raw), raw
         return
-    recovery = Recovery(payload, pieces.end - len(raw), budget, _BETWEEN_OBJECTS)
-    for broken, of_broken in recovery.values():
-        yield from _elements(broken, of_broken)
+    recovery = JsonRecovery(payload, pieces.end - len(raw), budget, _OBJECT_BOUNDARY)
+    for broken, of_broken in recovery.read_events():
+        yield from _split_array(broken, of_broken)
     pieces.skip_to(recovery.end)
 
 
@@ -130,44 +134,44 @@ class _Pieces:
         self._restart()
 
     def _restart(self) -> None:
-        self._cuts = _cuts(self._payload, self.end)
-        self._ahead: Iterator[bytes] = iter(())
+        self._piece_ends = _piece_ends(self._payload, self.end)
+        self._buffered: Iterator[bytes] = iter(())
 
     def next(self) -> bytes | None:
         """The next piece; None at the end."""
-        raw = next(self._ahead, None)
+        raw = next(self._buffered, None)
         if raw is None:
-            ends = list(islice(self._cuts, _PIECES_AHEAD))
+            ends = list(islice(self._piece_ends, _BUFFERED_PIECES))
             starts = [self.end, *ends]
-            self._ahead = iter([self._payload[start:end] for start, end in zip(starts, ends, strict=False)])
-            raw = next(self._ahead, None)
+            self._buffered = iter([self._payload[start:end] for start, end in zip(starts, ends, strict=False)])
+            raw = next(self._buffered, None)
         if raw:
             self.end += len(raw)
         return raw or None
 
     def skip_to(self, offset: int) -> None:
         """Give the pieces from an offset on that is not before `end`."""
-        while self.end < offset and (raw := next(self._ahead, None)) is not None:
+        while self.end < offset and (raw := next(self._buffered, None)) is not None:
             self.end += len(raw)
         if self.end != offset:
             self.end = offset
             self._restart()
 
 
-def _cuts(payload: bytes, start: int) -> Iterator[int]:
+def _piece_ends(payload: bytes, start: int) -> Iterator[int]:
     """Where pieces end from `start` on: wherever an object ends and the next begins, and at the end.
 
     White space stays with the object behind it, so that pieces put together again are the payload, byte for byte.
     """
     if len(payload) - start < _SMALL_BYTES:
-        yield from _cuts_by_pattern(payload, start)
+        yield from _piece_ends_by_pattern(payload, start)
         return
     data = np.frombuffer(payload, np.uint8)
     for begin in range(start, len(payload), _WINDOW_BYTES):
         before = np.flatnonzero(data[begin : begin + _WINDOW_BYTES] == _OPEN) + (begin - 1)
         before = before[before >= start]
         spaces = np.flatnonzero(_IS_SPACE[data[before]])
-        for _ in range(_MOST_SPACES):
+        for _ in range(_MAX_SPACES):
             if not len(spaces):
                 break
             before[spaces] -= 1
@@ -177,20 +181,20 @@ def _cuts(payload: bytes, start: int) -> Iterator[int]:
             close = payload.rfind(b"}", start, begin)
             # An object that ends right before may have its follower here.
             opens_here = close >= 0 and not payload[close + 1 : begin].strip(WHITE_SPACE)
-            yield from _cuts_by_pattern(payload, close if opens_here else begin)
+            yield from _piece_ends_by_pattern(payload, close if opens_here else begin)
             return
         before = before[before >= start]
         yield from (before[data[before] == _CLOSE] + 1).tolist()
     yield len(payload)
 
 
-def _cuts_by_pattern(payload: bytes, start: int) -> Iterator[int]:
-    for between in _BETWEEN_OBJECTS.finditer(payload, start):
+def _piece_ends_by_pattern(payload: bytes, start: int) -> Iterator[int]:
+    for between in _OBJECT_BOUNDARY.finditer(payload, start):
         yield between.start() + 1
     yield len(payload)
 
 
-def _elements(value: Any, raw: bytes) -> Iterator[FramedEvent]:
+def _split_array(value: Any, raw: bytes) -> Iterator[FramedEvent]:
     if type(value) is not list:
         yield value, raw
         return
@@ -202,10 +206,10 @@ def _elements(value: Any, raw: bytes) -> Iterator[FramedEvent]:
             yield Malformed(raw, f"numbers in it cannot be told apart: {type(error).__name__}"), raw
             return
     for element, as_sent in zip(value, sent, strict=True):
-        yield element, dumped(as_sent, raw)
+        yield element, dump_element(as_sent, raw)
 
 
-def dumped(element: Any, whole: bytes) -> bytes:
+def dump_element(element: Any, whole: bytes) -> bytes:
     """An element's bytes; those of the whole array where it is nested too deeply to be written."""
     try:
         return dump_lossless(element)

@@ -17,21 +17,21 @@ import orjson
 from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceededError, FramedEvent
 
 WHITE_SPACE = b" \t\r\n"
-_INSIDE_A_VALUE = frozenset(',:]}"')
+_VALUE_CONTINUATIONS = frozenset(',:]}"')
 #: A text, which may lack its end, or a bracket.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
 #: Where an object may begin: its first name, as far as there is text, and no line break in it. Whatever else is open
 #: there has no end, so that looking for the next one costs one look at the bytes between.
-_MAY_BEGIN = re.compile(
+_OBJECT_START = re.compile(
     r'\{(?=[ \t\r\n]*+(?:\}|"(?:[^"\\\x00-\x1f]|\\.)*+(?:"[ \t\r\n]*+(?::|\Z)|\\?\Z)|\Z))', re.DOTALL
 )
 #: Open brackets that are remembered of a broken value.
-_MOST_OPEN = 100_000
+_MAX_OPEN_BRACKETS = 100_000
 _decoder = json.JSONDecoder()
 
 
-class _Text(str):
+class _UncountedText(str):
     """A text whose lines are not counted: an error of `json` says its line, and would look at all before it."""
 
     __slots__ = ()
@@ -52,14 +52,14 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class _ParseError:
     """Why no value can be read: at which place, None where the reader gave up somewhere inside."""
 
     detail: str
     at: int | None
 
 
-class Recovery:
+class JsonRecovery:
     """Reads value by value from one piece of a payload on, taking in its followers while a value goes on in them.
 
     Args:
@@ -69,18 +69,18 @@ class Recovery:
     `end` is where the fast pass can go on, once all values were taken.
     """
 
-    def __init__(self, payload: bytes, start: int, budget: Budget, between: re.Pattern[bytes]) -> None:
+    def __init__(self, payload: bytes, start: int, budget: Budget, object_boundary: re.Pattern[bytes]) -> None:
         self.end = start
         self._payload = payload
         self._start = start
         self._budget = budget
-        self._filter_seq = between
+        self._filter_seq = object_boundary
         self._window_end = start
         # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes behind `start`.
-        self._text = _Text()
-        self._hopeless: set[int] = set()
+        self._text = _UncountedText()
+        self._broken_openings: set[int] = set()
 
-    def values(self) -> Iterator[FramedEvent]:
+    def read_events(self) -> Iterator[FramedEvent]:
         """The values, and `Malformed` for what lies between them, each with its bytes.
 
         Raises:
@@ -88,28 +88,28 @@ class Recovery:
         """
         position, broken, unread = 0, "", 0
         try:
-            self._widen()
-            position = unread = self._behind_white_space(0)
+            self._extend_window()
+            position = unread = self._skip_white_space(0)
             while 0 <= position < len(self._text):
-                end, problem = self._value_end(position)
-                if end is None or (broken and self._text[end : end + 1] in _INSIDE_A_VALUE):
+                end, problem = self._find_value_end(position)
+                if end is None or (broken and self._text[end : end + 1] in _VALUE_CONTINUATIONS):
                     broken = broken or problem.detail
                     position = self._next_attempt(position, end, problem)
                     continue
-                yield from self._broken(broken, unread, position)
+                yield from self._malformed(broken, unread, position)
                 broken = ""
-                yield value_of(self._bytes(position, end))
+                yield parse_value(self._slice(position, end))
                 self.end = self._start + end
-                if self._is_cut():
+                if self._is_at_piece_end():
                     return
-                position = unread = self._behind_white_space(end)
+                position = unread = self._skip_white_space(end)
         except BudgetExceededError as over:
             over.unread = self._payload[self._start + unread :]
             raise
-        yield from self._broken(broken, unread, len(self._text))
+        yield from self._malformed(broken, unread, len(self._text))
         self.end = self._window_end
 
-    def _widen(self) -> None:
+    def _extend_window(self) -> None:
         """Take in as much again, up to where pieces are cut: no number or name is torn there."""
         least = max(self._window_end, 2 * self._window_end - self._start - 1)
         between = self._filter_seq.search(self._payload, least)
@@ -118,84 +118,84 @@ class Recovery:
         text = self._payload[self._start : end].decode("latin-1")
         self._window_end = end
         self._budget.check_json_memory(text)
-        self._text = _Text(text)
+        self._text = _UncountedText(text)
 
-    def _value_end(self, position: int) -> tuple[int | None, _Problem]:
+    def _find_value_end(self, position: int) -> tuple[int | None, _ParseError]:
         """Where the value at `position` ends, or what is wrong with it."""
         while True:
             try:
                 end = _decoder.raw_decode(self._text, position)[1]
             except RecursionError:
                 self._budget.count_scanned(PARSE_ATTEMPT_BYTES)
-                return None, _Problem("nested too deeply", None)
+                return None, _ParseError("nested too deeply", None)
             except json.JSONDecodeError as error:
                 goes_on = error.pos >= len(self._text) or error.msg.startswith("Unterminated string")
                 self._budget.count_scanned(PARSE_ATTEMPT_BYTES + (len(self._text) if goes_on else error.pos) - position)
                 if not goes_on or self._window_end == len(self._payload):
-                    return None, _Problem(f"{error.msg} at byte {error.pos - position}", error.pos)
+                    return None, _ParseError(f"{error.msg} at byte {error.pos - position}", error.pos)
                 # Doubling keeps the work in proportion to what is read in the end.
-                self._widen()
+                self._extend_window()
             except ValueError:  # a number of thousands of digits, which Python refuses to make
                 self._budget.count_scanned(PARSE_ATTEMPT_BYTES)
-                return None, _Problem("a number of too many digits", None)
+                return None, _ParseError("a number of too many digits", None)
             else:
                 self._budget.count_scanned(end - position)
-                return end, _Problem("", end)
+                return end, _ParseError("", end)
 
-    def _next_attempt(self, position: int, end: int | None, problem: _Problem) -> int:
+    def _next_attempt(self, position: int, end: int | None, problem: _ParseError) -> int:
         """Where to look for a value next, or -1. What a value holds that is inside a broken one is broken as well."""
         if end is not None:
-            return self._opening(end)
-        behind = self._look_at_brackets(position, problem.at)
-        attempt = self._opening(position + 1 if behind is None else behind)
-        while attempt in self._hopeless:
-            self._hopeless.discard(attempt)
-            attempt = self._opening(attempt + 1)
+            return self._find_opening(end)
+        behind = self._scan_brackets(position, problem.at)
+        attempt = self._find_opening(position + 1 if behind is None else behind)
+        while attempt in self._broken_openings:
+            self._broken_openings.discard(attempt)
+            attempt = self._find_opening(attempt + 1)
         return attempt
 
-    def _opening(self, position: int) -> int:
+    def _find_opening(self, position: int) -> int:
         """Where an object may begin from `position` on, or -1."""
-        opening = _MAY_BEGIN.search(self._text, position)
+        opening = _OBJECT_START.search(self._text, position)
         return -1 if opening is None else opening.start()
 
-    def _look_at_brackets(self, position: int, until: int | None) -> int | None:
+    def _scan_brackets(self, position: int, until: int | None) -> int | None:
         """Remember what is open at `until` in the value at `position`. Where it is too deep, return where it ends."""
         while True:
-            end, still_open = len(self._text) if until is None else until, []
+            end, open_brackets = len(self._text) if until is None else until, []
             for token in _TOKEN.finditer(self._text, position, end):
                 at, mark = token.start(), self._text[token.start()]
                 if mark in "{[":
-                    still_open.append(at)
+                    open_brackets.append(at)
                 elif mark in "}]":
-                    still_open.pop()
-                if (until is None and not still_open) or len(still_open) > _MOST_OPEN:
+                    open_brackets.pop()
+                if (until is None and not open_brackets) or len(open_brackets) > _MAX_OPEN_BRACKETS:
                     self._budget.count_scanned(at - position)
                     return at + 1
             self._budget.count_scanned(end - position)
             if until is not None or self._window_end == len(self._payload):
                 # Found open again, each of them would be looked at as far as here.
-                self._hopeless.update(still_open[1:])
+                self._broken_openings.update(open_brackets[1:])
                 return None
-            self._widen()
+            self._extend_window()
 
-    def _is_cut(self) -> bool:
+    def _is_at_piece_end(self) -> bool:
         """Whether a piece ends where the last value does."""
         return self.end == self._window_end or self._filter_seq.match(self._payload, self.end - 1) is not None
 
-    def _behind_white_space(self, position: int) -> int:
+    def _skip_white_space(self, position: int) -> int:
         text = _NOT_WHITE_SPACE.search(self._text, position)
         return text.start() if text else len(self._text)
 
-    def _broken(self, detail: str, begin: int, end: int) -> Iterator[FramedEvent]:
+    def _malformed(self, detail: str, begin: int, end: int) -> Iterator[FramedEvent]:
         if detail:
-            raw = self._bytes(begin, end).strip(WHITE_SPACE)
+            raw = self._slice(begin, end).strip(WHITE_SPACE)
             yield Malformed(raw, detail), raw
 
-    def _bytes(self, begin: int, end: int) -> bytes:
+    def _slice(self, begin: int, end: int) -> bytes:
         return self._payload[self._start + begin : self._start + end]
 
 
-def value_of(raw: bytes) -> FramedEvent:
+def parse_value(raw: bytes) -> FramedEvent:
     """What the bytes of a value are, with them."""
     try:
         return orjson.loads(raw), raw

@@ -17,20 +17,20 @@ from deltaworks.events.budget import Budget, BudgetExceededError, FramedEvent, o
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import ERASED_FIELD, tombstone_or_row
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.formats.parquet_footer import RowGroup, row_groups
-from deltaworks.events.formats.values import event_of
+from deltaworks.events.formats.parquet_footer import RowGroup, read_row_groups
+from deltaworks.events.formats.value_conversion import record_to_event
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"
 #: Levels of a value. Python's stack holds some hundred of them on the way to JSON.
-_MOST_LEVELS = 64
+_MAX_LEVELS = 64
 _TEXT_TYPES = frozenset({"NONE", "STRING", "ENUM", "JSON", "BSON"})
-_ROWS_AT_ONCE = 10_000
+_MAX_BATCH_ROWS = 10_000
 #: What the texts of rows that are made at once take.
-_TEXT_BYTES_AT_ONCE = 16 << 20
+_MAX_BATCH_TEXT_BYTES = 16 << 20
 
 
-def values(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
+def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
     """Every row; one `Malformed` for each row that has no form as an event, and for the rest of each group of rows that
     cannot be read; one `OverBudget` for each group that would take too much memory.
 
@@ -46,8 +46,8 @@ def values(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         with_dictionaries = pq.ParquetFile(
             pa.BufferReader(payload), metadata=file.metadata, read_dictionary=texts, page_checksum_verification=True
         )
-        target = _without_nanoseconds(file.schema_arrow)
-        groups = row_groups(payload)
+        target = _to_microseconds(file.schema_arrow)
+        groups = read_row_groups(payload)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
     if len(groups) != file.num_row_groups:
@@ -55,7 +55,7 @@ def values(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
     budget.check_announced_records(sum(group.rows for group in groups))
     budget.reserve_values(sum(group.values for group in groups))
     for number, group in enumerate(groups):
-        yield from _rows(with_dictionaries, target, number, group, budget)
+        yield from _read_row_group(with_dictionaries, target, number, group, budget)
 
 
 def _text_columns(metadata: Any) -> list[str]:
@@ -66,8 +66,8 @@ def _text_columns(metadata: Any) -> list[str]:
     """
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     for column in columns:
-        if column.path.count(".") > _MOST_LEVELS:
-            raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its columns are nested more than {_MOST_LEVELS} deep")
+        if column.path.count(".") > _MAX_LEVELS:
+            raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its columns are nested more than {_MAX_LEVELS} deep")
     return [
         column.path
         for column in columns
@@ -75,7 +75,7 @@ def _text_columns(metadata: Any) -> list[str]:
     ]
 
 
-def _without_nanoseconds(schema: pa.Schema) -> pa.Schema:
+def _to_microseconds(schema: pa.Schema) -> pa.Schema:
     """The schema with instants to the microsecond, which is what Python's have room for."""
     for index, field in enumerate(schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
@@ -83,7 +83,7 @@ def _without_nanoseconds(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _rows(
+def _read_row_group(
     file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup, budget: Budget
 ) -> Iterator[FramedEvent]:
     """The rows of a group."""
@@ -93,10 +93,10 @@ def _rows(
         # Items of lists are in one row or another.
         values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
         rows = 0
-        for batch in file.iter_batches(max(1, _ROWS_AT_ONCE // max(1, values_a_row)), row_groups=[number]):
+        for batch in file.iter_batches(max(1, _MAX_BATCH_ROWS // max(1, values_a_row)), row_groups=[number]):
             rows += batch.num_rows
-            for part in _parts(batch):
-                yield from _events(part.cast(target, safe=False))
+            for part in _split_by_text_bytes(batch):
+                yield from _to_events(part.cast(target, safe=False))
         # Arrow ends a group without a word where its texts are read as dictionaries that a page contradicts.
         if rows < group.rows:
             raise pa.ArrowInvalid(f"it ends after {rows} of {group.rows} rows")
@@ -106,12 +106,12 @@ def _rows(
         yield Malformed(b"", f"row group {number} of {file.num_row_groups} cannot be read: {error}"), b""
 
 
-def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_by_text_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows, as many at a time as have texts of a bounded length: a dictionary has a text once for all of them."""
-    if rows.num_rows > 1 and sum(map(_text_bytes, rows.columns)) > _TEXT_BYTES_AT_ONCE:
+    if rows.num_rows > 1 and sum(map(_text_bytes, rows.columns)) > _MAX_BATCH_TEXT_BYTES:
         half = rows.num_rows // 2
-        yield from _parts(rows.slice(0, half))
-        yield from _parts(rows.slice(half))
+        yield from _split_by_text_bytes(rows.slice(0, half))
+        yield from _split_by_text_bytes(rows.slice(half))
     else:
         yield rows
 
@@ -125,37 +125,37 @@ def _text_bytes(array: pa.Array) -> int:
     if pa.types.is_struct(kind):
         return sum(map(_text_bytes, array.flatten()))
     if pa.types.is_map(kind):
-        return _text_bytes(_within(array, array.keys)) + _text_bytes(_within(array, array.items))
+        return _text_bytes(_sliced_items(array, array.keys)) + _text_bytes(_sliced_items(array, array.items))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _text_bytes(_within(array, array.values))
+        return _text_bytes(_sliced_items(array, array.values))
     return 0
 
 
-def _within(array: pa.Array, items: pa.Array) -> pa.Array:
+def _sliced_items(array: pa.Array, items: pa.Array) -> pa.Array:
     """The items that a slice of lists has."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return items.slice(first, last - first)
 
 
-def _events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
+def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
     """The rows as events; where one of them cannot be made, it is looked for, and the others are made without it."""
     try:
         made = rows.to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         if rows.num_rows == 1:
-            raw = event_of(dict(zip(rows.schema.names, map(_shown, rows.columns), strict=True)))[1]
+            raw = record_to_event(dict(zip(rows.schema.names, map(_cell_or_error_text, rows.columns), strict=True)))[1]
             yield Malformed(raw, f"a row has a value that is none: {error}"), raw
             return
         half = rows.num_rows // 2
-        yield from _events(rows.slice(0, half))
-        yield from _events(rows.slice(half))
+        yield from _to_events(rows.slice(0, half))
+        yield from _to_events(rows.slice(half))
         return
     if ERASED_FIELD in rows.schema.names:
         made = list(map(tombstone_or_row, made))
-    yield from map(event_of, made)
+    yield from map(record_to_event, made)
 
 
-def _shown(cell: pa.Array) -> Any:
+def _cell_or_error_text(cell: pa.Array) -> Any:
     """The only value of an array, for people."""
     try:
         return cell.to_pylist(maps_as_pydicts="lossy")[0]

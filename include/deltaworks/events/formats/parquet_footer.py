@@ -16,10 +16,10 @@ from typing import TypeVar
 
 _TAIL_BYTES = 8
 #: Thrift's own readers end at 64 as well.
-_MOST_LEVELS = 64
+_MAX_LEVELS = 64
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
 #: A boolean's value is in its type.
-_FIXED = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
+_FIXED_SIZES = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 #: `FileMetaData.row_groups`; `RowGroup.columns`, `.total_byte_size` and `.num_rows`; `ColumnChunk.meta_data`;
 #: `ColumnMetaData.num_values`.
 _ROW_GROUPS, _COLUMNS, _TOTAL_BYTE_SIZE, _NUM_ROWS, _META_DATA, _NUM_VALUES = 4, 1, 2, 3, 3, 5
@@ -37,7 +37,7 @@ class RowGroup:
     bytes: int = 0
 
 
-def row_groups(payload: bytes) -> list[RowGroup]:
+def read_row_groups(payload: bytes) -> list[RowGroup]:
     """The groups of rows of a Parquet object, in their order.
 
     Raises:
@@ -47,12 +47,12 @@ def row_groups(payload: bytes) -> list[RowGroup]:
     start = len(payload) - _TAIL_BYTES - length
     if len(payload) < _TAIL_BYTES or start < 0:
         raise ValueError("its last bytes do not say where its footer is")
-    reader = _Reader(payload[start:-_TAIL_BYTES])
+    reader = _ThriftReader(payload[start:-_TAIL_BYTES])
     groups: list[RowGroup] = []
     try:
-        for field, kind in reader.fields():
+        for field, kind in reader.read_fields():
             if (field, kind) == (_ROW_GROUPS, _LIST):
-                groups = reader.items(lambda: _row_group(reader))
+                groups = reader.read_items(lambda: _read_row_group(reader))
             else:
                 reader.skip(kind)
     except IndexError:
@@ -60,87 +60,87 @@ def row_groups(payload: bytes) -> list[RowGroup]:
     return groups
 
 
-def _row_group(reader: _Reader) -> RowGroup:
+def _read_row_group(reader: _ThriftReader) -> RowGroup:
     rows = values = size = 0
-    for field, kind in reader.fields():
+    for field, kind in reader.read_fields():
         if (field, kind) == (_COLUMNS, _LIST):
-            values = sum(reader.items(lambda: max(0, _num_values(reader))))
+            values = sum(reader.read_items(lambda: max(0, _read_num_values(reader))))
         elif (field, kind) == (_TOTAL_BYTE_SIZE, _I64):
-            size = reader.signed()
+            size = reader.read_signed()
         elif (field, kind) == (_NUM_ROWS, _I64):
-            rows = reader.signed()
+            rows = reader.read_signed()
         else:
             reader.skip(kind)
     # Less than nothing would make room for what the others have too much of.
     return RowGroup(rows=max(0, rows), values=values, bytes=max(0, size))
 
 
-def _num_values(reader: _Reader) -> int:
+def _read_num_values(reader: _ThriftReader) -> int:
     """Of a column; 0 where its metadata is elsewhere."""
     values = 0
-    for field, kind in reader.fields():
+    for field, kind in reader.read_fields():
         if (field, kind) != (_META_DATA, _STRUCT):
             reader.skip(kind)
             continue
-        for inner, inner_kind in reader.fields():
+        for inner, inner_kind in reader.read_fields():
             if (inner, inner_kind) == (_NUM_VALUES, _I64):
-                values = reader.signed()
+                values = reader.read_signed()
             else:
                 reader.skip(inner_kind)
     return values
 
 
-class _Reader:
+class _ThriftReader:
     """A place in bytes of the compact protocol. Whatever reads past their end raises IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._offset = 0
 
-    def fields(self) -> Iterator[tuple[int, int]]:
+    def read_fields(self) -> Iterator[tuple[int, int]]:
         """Number and type of each field of a struct; the caller reads or skips each before the next."""
         number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self.signed()
+        while head := self._read_byte():
+            number = number + (head >> 4) if head >> 4 else self.read_signed()
             yield number, head & 15
 
-    def items(self, read: Callable[[], Item]) -> list[Item]:
+    def read_items(self, read: Callable[[], Item]) -> list[Item]:
         """The items of a list, each read by `read`."""
-        count, _ = self._list_head()
+        count, _ = self._read_list_head()
         return [read() for _ in range(count)]
 
-    def signed(self) -> int:
+    def read_signed(self) -> int:
         """An integer of any width: zigzag, seven bits a byte."""
-        number = self._varint()
+        number = self._read_varint()
         return (number >> 1) ^ -(number & 1)
 
-    def skip(self, kind: int, levels: int = _MOST_LEVELS) -> None:
+    def skip(self, kind: int, levels: int = _MAX_LEVELS) -> None:
         """Pass over a value of a type.
 
         Raises:
             ValueError: no such type, or it is nested deeper than Thrift reads.
         """
         if not levels:
-            raise ValueError(f"its footer is nested more than {_MOST_LEVELS} deep")
-        if kind in _FIXED:
-            self._pass(_FIXED[kind])
+            raise ValueError(f"its footer is nested more than {_MAX_LEVELS} deep")
+        if kind in _FIXED_SIZES:
+            self._advance(_FIXED_SIZES[kind])
         elif kind in (_I16, _I32, _I64):
-            self._varint()
+            self._read_varint()
         elif kind == _BINARY:
-            self._pass(self._varint())
+            self._advance(self._read_varint())
         elif kind in (_LIST, _SET):
-            self._skip_items(*self._list_head(), levels)
+            self._skip_items(*self._read_list_head(), levels)
         elif kind == _MAP:
             self._skip_pairs(levels)
         elif kind == _STRUCT:
-            for _, inner in self.fields():
+            for _, inner in self.read_fields():
                 self.skip(inner, levels - 1)
         else:
             raise ValueError(f"its footer has a value of type {kind}, which Thrift has not")
 
     def _skip_pairs(self, levels: int) -> None:
-        if count := self._varint():
-            kinds = self._byte()
+        if count := self._read_varint():
+            kinds = self._read_byte()
             for _ in range(count):
                 self._skip_items(1, kinds >> 4, levels)
                 self._skip_items(1, kinds & 15, levels)
@@ -148,30 +148,30 @@ class _Reader:
     def _skip_items(self, count: int, kind: int, levels: int) -> None:
         # Here a boolean has a byte of its own.
         if kind in (_TRUE, _FALSE):
-            self._pass(count)
+            self._advance(count)
         else:
             for _ in range(count):
                 self.skip(kind, levels - 1)
 
-    def _list_head(self) -> tuple[int, int]:
-        head = self._byte()
-        return (head >> 4 if head >> 4 < 15 else self._varint()), head & 15
+    def _read_list_head(self) -> tuple[int, int]:
+        head = self._read_byte()
+        return (head >> 4 if head >> 4 < 15 else self._read_varint()), head & 15
 
-    def _varint(self) -> int:
+    def _read_varint(self) -> int:
         number = shift = 0
-        while (byte := self._byte()) & 0x80:
+        while (byte := self._read_byte()) & 0x80:
             number |= (byte & 0x7F) << shift
             shift += 7
             if shift > 63:
                 raise ValueError("its footer has an integer of more than ten bytes")
         return number | byte << shift
 
-    def _pass(self, count: int) -> None:
-        self._at += count
-        if self._at > len(self._data):
+    def _advance(self, count: int) -> None:
+        self._offset += count
+        if self._offset > len(self._data):
             raise IndexError
 
-    def _byte(self) -> int:
-        byte = self._data[self._at]
-        self._at += 1
+    def _read_byte(self) -> int:
+        byte = self._data[self._offset]
+        self._offset += 1
         return byte

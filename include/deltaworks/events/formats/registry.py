@@ -20,21 +20,21 @@ Framer = Callable[[bytes], Iterator[FramedEvent]]
 BudgetedFramer = Callable[[bytes, Budget], Iterator[FramedEvent]]
 
 FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
-    "json": lambda source: json.values,
-    "csv": lambda source: CsvFramer(source.csv).values,
-    "tsv": lambda source: FieldLineFramer(source.tsv).values,
-    "text": lambda source: LineFramer(source.pattern or "").values,
-    "parquet": lambda source: parquet.values,
-    "avro": lambda source: avro.values,
+    "json": lambda source: json.read_events,
+    "csv": lambda source: CsvFramer(source.csv).read_events,
+    "tsv": lambda source: FieldLineFramer(source.tsv).read_events,
+    "text": lambda source: LineFramer(source.pattern or "").read_events,
+    "parquet": lambda source: parquet.read_events,
+    "avro": lambda source: avro.read_events,
 }
 #: What stands between values, in forms whose values can be counted before they are made.
-_MARKS: Mapping[str, Callable[[PayloadSpec], tuple[bytes, ...]]] = {
+_VALUE_SEPARATORS: Mapping[str, Callable[[PayloadSpec], tuple[bytes, ...]]] = {
     "json": lambda source: (b",", b"[", b"{"),
     "csv": lambda source: (source.csv.delimiter.encode(), b"\n"),
     "tsv": lambda source: (b"\t", b"\n"),
 }
 #: How files of other forms begin. None of them is a text, so nothing that can be read is refused for it.
-_OTHER_FORMS = (
+_FILE_SIGNATURES = (
     (parquet.MAGIC, "Parquet"),
     (b"ORC", "ORC"),
     (avro.MAGIC, "Avro"),
@@ -53,7 +53,7 @@ _OTHER_FORMS = (
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def framer(
+def create_framer(
     source: PayloadSpec | DeltaSourceSpec,
     *,
     record_over_budget: Callable[[str], None] | None = None,
@@ -69,32 +69,32 @@ def framer(
     """
     # The rows of a Delta table come as JSON.
     declared = PayloadSpec() if isinstance(source, DeltaSourceSpec) else source
-    find = FORMATS[declared.format](declared) if decoder is None else partial(json.values, decoder=decoder)
-    marks = _MARKS[declared.format](declared) if declared.format in _MARKS else ()
+    find = FORMATS[declared.format](declared) if decoder is None else partial(json.read_events, decoder=decoder)
+    marks = _VALUE_SEPARATORS[declared.format](declared) if declared.format in _VALUE_SEPARATORS else ()
     text_is_expected = source.format not in ("parquet", "avro")
 
-    def events_of(payload: bytes) -> Iterator[FramedEvent]:
+    def frame(payload: bytes) -> Iterator[FramedEvent]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
         if not content or content.isspace():
             raise ConversionError(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
         if text_is_expected:
-            refuse_other_forms(payload, source.format)
+            reject_other_formats(payload, source.format)
         budget = Budget(
             source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, on_exceeded=record_over_budget
         )
         budget.reserve_values_of_text(payload, marks)
         return budget.limit(find(payload, budget), payload if text_is_expected else b"")
 
-    return events_of
+    return frame
 
 
-def refuse_other_forms(payload: bytes, declared: str) -> None:
+def reject_other_formats(payload: bytes, declared: str) -> None:
     """Refuse what begins as a form does that is no text, where a text of the format `declared` is expected.
 
     Raises:
         Misfit: object_wrong_format.
     """
-    for beginning, name in _OTHER_FORMS:
+    for beginning, name in _FILE_SIGNATURES:
         if payload.startswith(beginning):
             raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"it begins as {name} does, not as {declared}")
     if declared == "json" and payload[:64].lstrip()[:1] == b"<":

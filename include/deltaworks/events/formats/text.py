@@ -18,23 +18,23 @@ LINE_FIELD = "line"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def lines_of(payload: bytes) -> Iterator[str]:
+def iter_lines(payload: bytes) -> Iterator[str]:
     """The lines with their ends, one after another. Bytes that are no UTF-8 stay what they are, and make a misfit where
     they are used."""
     content = io.BytesIO(payload.removeprefix(_BYTE_ORDER_MARK))
     return io.TextIOWrapper(content, "utf-8", "surrogateescape", newline="")
 
 
-def bytes_of(text: str) -> bytes:
+def encode_line(text: str) -> bytes:
     """What the text was made of."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def too_long(text: str, budget: Budget) -> FramedEvent | None:
+def oversized_line(text: str, budget: Budget) -> FramedEvent | None:
     """What stands for a line that is longer than any event: it is not taken apart."""
     if len(text) <= budget.max_event_bytes:
         return None
-    raw = bytes_of(text)
+    raw = encode_line(text)
     return Malformed(raw, f"the line has more than {budget.max_event_bytes} characters"), raw
 
 
@@ -44,16 +44,16 @@ class LineFramer:
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
 
-    def values(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
+    def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         """Every line that is not blank, as its fields."""
-        for line in lines_of(payload):
+        for line in iter_lines(payload):
             text = line.rstrip("\r\n")
             if not text.strip():
                 continue
-            yield too_long(text, budget) or self._event(text)
+            yield oversized_line(text, budget) or self._event(text)
 
     def _event(self, text: str) -> FramedEvent:
-        raw, match = bytes_of(text), self._pattern.fullmatch(text)
+        raw, match = encode_line(text), self._pattern.fullmatch(text)
         if (erased := parse_tombstone_line(text)) is not None:
             return erased, raw
         if match is None:

@@ -12,14 +12,14 @@ from deltaworks.events.budget import Budget, FramedEvent
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.formats.text import bytes_of, lines_of, too_long
+from deltaworks.events.formats.text import encode_line, iter_lines, oversized_line
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import TsvSpec
 
-_DIRECTIVE = "#"
-_FIELDS = "#Fields:"
+_DIRECTIVE_PREFIX = "#"
+_FIELDS_DIRECTIVE = "#Fields:"
 #: The field that a date and a time make together.
-INSTANT_FIELD = "datetime"
+DATETIME_FIELD = "datetime"
 
 
 class FieldLineFramer:
@@ -27,32 +27,32 @@ class FieldLineFramer:
 
     def __init__(self, spec: TsvSpec) -> None:
         self._columns = spec.columns
-        self._null = frozenset(spec.null_values)
+        self._null_values = frozenset(spec.null_values)
 
-    def values(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
+    def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         """Every line of fields as an event.
 
         Raises:
             Misfit: a line of fields comes before any names.
         """
         names: tuple[str, ...] | None = self._columns or None
-        for line in lines_of(payload):
+        for line in iter_lines(payload):
             text = line.rstrip("\r\n")
-            if text.startswith(_FIELDS) and len(text) <= budget.max_event_bytes:
-                names = self._columns or tuple(text.removeprefix(_FIELDS).split())
-            elif text.strip() and not text.startswith(_DIRECTIVE):
+            if text.startswith(_FIELDS_DIRECTIVE) and len(text) <= budget.max_event_bytes:
+                names = self._columns or tuple(text.removeprefix(_FIELDS_DIRECTIVE).split())
+            elif text.strip() and not text.startswith(_DIRECTIVE_PREFIX):
                 if names is None:
                     detail = "no #Fields line names the fields, and the declaration has no columns"
                     raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, detail)
-                yield too_long(text, budget) or self._event(names, text)
+                yield oversized_line(text, budget) or self._event(names, text)
 
     def _event(self, names: tuple[str, ...], text: str) -> FramedEvent:
-        raw, fields = bytes_of(text), text.split("\t")
+        raw, fields = encode_line(text), text.split("\t")
         if len(fields) == 1 and (erased := parse_tombstone_line(text)) is not None:
             return erased, raw
         if len(fields) != len(names):
             return Malformed(raw, f"{len(fields)} fields, {len(names)} expected"), raw
-        event = {name: value for name, value in zip(names, fields, strict=True) if value not in self._null}
-        if "date" in event and "time" in event and INSTANT_FIELD not in event:
-            event[INSTANT_FIELD] = f"{event['date']}T{event['time']}Z"
+        event = {name: value for name, value in zip(names, fields, strict=True) if value not in self._null_values}
+        if "date" in event and "time" in event and DATETIME_FIELD not in event:
+            event[DATETIME_FIELD] = f"{event['date']}T{event['time']}Z"
         return event, raw

@@ -23,11 +23,11 @@ OBJECT, ARRAY, MAP = "object", "array", "map"
 #: What no column takes: nested deeper than is looked at, or of a type that is not known.
 OPAQUE = "opaque"
 #: Before the kind of value that a text stands for, in forms that have nothing but texts.
-WRITTEN = "text:"
-DEEPEST = 20
+TEXT_PREFIX = "text:"
+MAX_DEPTH = 20
 
-_EXACT_IN_A_DOUBLE = 1 << 53
-_WHOLE_TEXT = re.compile(r"0|-?[1-9][0-9]{0,37}")
+_MAX_EXACT_DOUBLE = 1 << 53
+_INTEGER_TEXT = re.compile(r"0|-?[1-9][0-9]{0,37}")
 _KIND_OF_TYPE = {bool: BOOLEAN, str: TEXT, float: FLOAT64, dict: OBJECT, list: ARRAY, type(None): NULL}
 
 
@@ -48,27 +48,27 @@ class Shape:
         """How many values there were, null being none."""
         return self.kinds.total() - self.kinds[NULL]
 
-    def note(self, value: Any, *, depth: int = 0) -> None:
+    def add_value(self, value: Any, *, depth: int = 0) -> None:
         """Take in one value as JSON has it."""
-        kind = kind_of(value)
-        if depth >= DEEPEST and kind in (OBJECT, ARRAY):
+        kind = json_kind(value)
+        if depth >= MAX_DEPTH and kind in (OBJECT, ARRAY):
             kind = OPAQUE
         self.kinds[kind] += 1
         if kind == OBJECT:
             for position, (name, inner) in enumerate(value.items()):
-                self.inside(name, position).note(inner, depth=depth + 1)
+                self.field_shape(name, position).add_value(inner, depth=depth + 1)
         elif kind == ARRAY and value:
-            element = self.elements()
+            element = self.element_shape()
             for inner in value:
-                element.note(inner, depth=depth + 1)
+                element.add_value(inner, depth=depth + 1)
 
-    def note_texts(self, fields: Mapping[str, Any], *, typed: bool) -> None:
+    def add_texts(self, fields: Mapping[str, Any], *, typed: bool) -> None:
         """Take in an event whose fields are texts. `typed`: look at what they stand for."""
         self.kinds[OBJECT] += 1
         for position, (name, text) in enumerate(fields.items()):
-            self.inside(name, position).kinds[_written_kind(text) if typed else TEXT] += 1
+            self.field_shape(name, position).kinds[_text_kind(text) if typed else TEXT] += 1
 
-    def inside(self, name: str, position: int) -> Shape:
+    def field_shape(self, name: str, position: int) -> Shape:
         """The shape of a field, made where there is none."""
         shape = self.fields.get(name)
         if shape is None:
@@ -77,7 +77,7 @@ class Shape:
             shape.position = position
         return shape
 
-    def elements(self) -> Shape:
+    def element_shape(self) -> Shape:
         """The shape of the elements, made where there is none."""
         if self.element is None:
             self.element = Shape()
@@ -87,50 +87,50 @@ class Shape:
         """Take in all values of another shape, which is left as it is."""
         self.kinds.update(other.kinds)
         for name, inner in other.fields.items():
-            self.inside(name, inner.position).merge(inner)
+            self.field_shape(name, inner.position).merge(inner)
         if other.element is not None:
-            self.elements().merge(other.element)
+            self.element_shape().merge(other.element)
 
 
-def kind_of(value: Any) -> str:
+def json_kind(value: Any) -> str:
     """The kind of one value as JSON has it."""
     if type(value) is int:
-        if -_EXACT_IN_A_DOUBLE <= value <= _EXACT_IN_A_DOUBLE:
+        if -_MAX_EXACT_DOUBLE <= value <= _MAX_EXACT_DOUBLE:
             return INT53
         return INT64 if -(1 << 63) <= value < 1 << 63 else LARGE
     return _KIND_OF_TYPE.get(type(value), OPAQUE)
 
 
-def _written_kind(text: Any) -> str:
+def _text_kind(text: Any) -> str:
     """What a text stands for, if that would be written as this very text again: `007` and `1.50` would not."""
     if not isinstance(text, str):
-        return kind_of(text)
+        return json_kind(text)
     if text in ("true", "false"):
-        return WRITTEN + BOOLEAN
-    if _WHOLE_TEXT.fullmatch(text):
-        return WRITTEN + kind_of(int(text)) if -(10**20) < int(text) < 10**20 else TEXT
+        return TEXT_PREFIX + BOOLEAN
+    if _INTEGER_TEXT.fullmatch(text):
+        return TEXT_PREFIX + json_kind(int(text)) if -(10**20) < int(text) < 10**20 else TEXT
     try:
         number = float(text)
     except ValueError:
         return TEXT
-    return WRITTEN + FLOAT64 if repr(number) == text and text not in ("nan", "inf", "-inf") else TEXT
+    return TEXT_PREFIX + FLOAT64 if repr(number) == text and text not in ("nan", "inf", "-inf") else TEXT
 
 
 #: More than these are no schema any more; fields beyond are rescued.
-MOST_COLUMNS = 1_000
-RESCUED = "_rescued_data"
+MAX_COLUMNS = 1_000
+RESCUED_NAME = "_rescued_data"
 #: Columns that say where a row comes from; a field of such a name is none of them.
-ORIGIN_COLUMNS = ("_bucket", "_key", "_seq", "_position")
+PROVENANCE_COLUMNS = ("_bucket", "_key", "_seq", "_position")
 STRING = Primitive("string")
 
-_RESERVED = frozenset({*ORIGIN_COLUMNS, RESCUED})
-_ALONE = {BOOLEAN: "boolean", TEXT: "string", DATE: "date", TIMESTAMP: "timestamp"}
-_DIGITS = {INT32: 10, INT53: 16, INT64: 19, LARGE: 20}
-_IN_A_DOUBLE = frozenset({FLOAT32, FLOAT64, INT32, INT53})
-_INSIDE = frozenset({OBJECT, ARRAY, MAP, OPAQUE})
+_RESERVED = frozenset({*PROVENANCE_COLUMNS, RESCUED_NAME})
+_SINGLE_KIND_TYPES = {BOOLEAN: "boolean", TEXT: "string", DATE: "date", TIMESTAMP: "timestamp"}
+_MAX_DIGITS = {INT32: 10, INT53: 16, INT64: 19, LARGE: 20}
+_EXACT_AS_DOUBLE = frozenset({FLOAT32, FLOAT64, INT32, INT53})
+_NESTED_KINDS = frozenset({OBJECT, ARRAY, MAP, OPAQUE})
 #: The grammar of types has these names for the fields of a struct.
-INNER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLAIN_NAME = re.compile(r"[^\s.,`<>():]+")
+STRUCT_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNQUOTED_NAME = re.compile(r"[^\s.,`<>():]+")
 _COLUMN_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 Columns = Mapping[str, ColumnType]
@@ -148,28 +148,28 @@ class Conflict:
         return f"{self.path}: {self.values} {self.kind}"
 
 
-def narrowest(kinds: Collection[str]) -> ColumnType | None:
+def narrowest_type(kinds: Collection[str]) -> ColumnType | None:
     """The type of least room that takes every value of these plain kinds exactly; None where there is none."""
     distinct = frozenset(kinds)
-    if any(kind.startswith(WRITTEN) for kind in distinct):
-        if not all(kind == TEXT or kind.startswith(WRITTEN) for kind in distinct):
+    if any(kind.startswith(TEXT_PREFIX) for kind in distinct):
+        if not all(kind == TEXT or kind.startswith(TEXT_PREFIX) for kind in distinct):
             return None
         # What is written can always stay a text.
-        return narrowest({kind.removeprefix(WRITTEN) for kind in distinct}) or STRING
-    if len(distinct) == 1 and distinct <= _ALONE.keys():
-        return Primitive(_ALONE[next(iter(distinct))])
+        return narrowest_type({kind.removeprefix(TEXT_PREFIX) for kind in distinct}) or STRING
+    if len(distinct) == 1 and distinct <= _SINGLE_KIND_TYPES.keys():
+        return Primitive(_SINGLE_KIND_TYPES[next(iter(distinct))])
     if distinct & {FLOAT32, FLOAT64}:
         if distinct == {FLOAT32}:
             return Primitive("float")
-        return Primitive("double") if distinct <= _IN_A_DOUBLE else None
-    return _exact_number(distinct)
+        return Primitive("double") if distinct <= _EXACT_AS_DOUBLE else None
+    return _exact_number_type(distinct)
 
 
-def _exact_number(kinds: Collection[str]) -> ColumnType | None:
+def _exact_number_type(kinds: Collection[str]) -> ColumnType | None:
     before, behind = 0, 0
     for kind in kinds:
-        if kind in _DIGITS:
-            before = max(before, _DIGITS[kind])
+        if kind in _MAX_DIGITS:
+            before = max(before, _MAX_DIGITS[kind])
             continue
         decimal = parse_type(kind) if kind.startswith("decimal") else None
         if not isinstance(decimal, Decimal):
@@ -180,7 +180,7 @@ def _exact_number(kinds: Collection[str]) -> ColumnType | None:
     return Decimal(before + behind, behind) if before + behind <= 38 else None
 
 
-def type_of(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
+def infer_type(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
     """The type of a field that looks so; None where nothing was seen that a column takes.
 
     Args:
@@ -192,10 +192,10 @@ def type_of(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = 
         if kind == NULL:
             continue
         fits = None
-        if kind in _INSIDE and chosen is None:
-            fits = _inside(shape, kind, path, conflicts)
-        elif kind not in _INSIDE and (chosen is None or plain):
-            fits = narrowest([*plain, kind])
+        if kind in _NESTED_KINDS and chosen is None:
+            fits = _infer_nested_type(shape, kind, path, conflicts)
+        elif kind not in _NESTED_KINDS and (chosen is None or plain):
+            fits = narrowest_type([*plain, kind])
             plain += [kind] if fits is not None else []
         if fits is not None:
             chosen = fits
@@ -204,107 +204,108 @@ def type_of(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = 
     return chosen
 
 
-def _inside(shape: Shape, kind: str, path: str, conflicts: list[Conflict] | None) -> ColumnType | None:
+def _infer_nested_type(shape: Shape, kind: str, path: str, conflicts: list[Conflict] | None) -> ColumnType | None:
     if kind == OBJECT:
-        fields = tuple(_typed_fields(shape, INNER_NAME, f"{path}.", conflicts))
+        fields = tuple(_infer_fields(shape, STRUCT_FIELD_NAME, f"{path}.", conflicts))
         return Struct(fields) if fields else None
     if kind == OPAQUE or shape.element is None:
         return None
-    element = type_of(shape.element, path=f"{path}[]", conflicts=conflicts)
+    element = infer_type(shape.element, path=f"{path}[]", conflicts=conflicts)
     if element is None:
         return None
     return Map(element) if kind == MAP else Array(element)
 
 
-def _typed_fields(
+def _infer_fields(
     shape: Shape, name_fits: re.Pattern[str], path: str, conflicts: list[Conflict] | None
 ) -> Iterator[tuple[str, ColumnType]]:
     """Fields that can be columns, in their order. Of names that differ in case alone, the one met most."""
     by_lower: dict[str, tuple[str, ColumnType]] = {}
-    for name in _by_count(shape, name_fits):
+    for name in _names_by_count(shape, name_fits):
         if name.lower() in by_lower:
             continue
-        kind = type_of(shape.fields[name], path=path + name, conflicts=conflicts)
+        kind = infer_type(shape.fields[name], path=path + name, conflicts=conflicts)
         if kind is not None:
             by_lower[name.lower()] = name, kind
     yield from sorted(by_lower.values(), key=lambda named: (shape.fields[named[0]].position, named[0]))
 
 
-def _by_count(shape: Shape, name_fits: re.Pattern[str]) -> list[str]:
+def _names_by_count(shape: Shape, name_fits: re.Pattern[str]) -> list[str]:
     fitting = [name for name, inner in shape.fields.items() if inner.values and name_fits.fullmatch(name)]
     return sorted(fitting, key=lambda name: (-shape.fields[name].values, name))
 
 
-def columns_of(
-    shape: Shape, *, typed: bool = True, conflicts: list[Conflict] | None = None, most: int = MOST_COLUMNS
+def infer_columns(
+    shape: Shape, *, typed: bool = True, conflicts: list[Conflict] | None = None, max_columns: int = MAX_COLUMNS
 ) -> dict[str, ColumnType]:
     """Columns for events that look so, in the order of their fields. Not `typed`: all of them are texts."""
     if typed:
-        columns = dict(_typed_fields(shape, _COLUMN_NAME, "", conflicts))
+        columns = dict(_infer_fields(shape, _COLUMN_NAME, "", conflicts))
     else:
-        by_lower = {name.lower(): name for name in reversed(_by_count(shape, _COLUMN_NAME))}
+        by_lower = {name.lower(): name for name in reversed(_names_by_count(shape, _COLUMN_NAME))}
         in_order = sorted(by_lower.values(), key=lambda name: (shape.fields[name].position, name))
         columns = dict.fromkeys(in_order, STRING)
     free = {name: kind for name, kind in columns.items() if name.lower() not in _RESERVED}
-    if len(free) <= most:
+    if len(free) <= max_columns:
         return free
-    met_most = set(sorted(free, key=lambda name: (-shape.fields[name].values, name))[:most])
+    met_most = set(sorted(free, key=lambda name: (-shape.fields[name].values, name))[:max_columns])
     return {name: kind for name, kind in free.items() if name in met_most}
 
 
-def with_added(columns: Columns, shape: Shape, *, typed: bool = True) -> dict[str, ColumnType]:
+def add_new_columns(columns: Columns, shape: Shape, *, typed: bool = True) -> dict[str, ColumnType]:
     """The columns, and those that fields become which none of them takes, also inside objects. No type changes."""
-    if _count(columns) >= MOST_COLUMNS:
+    if _count_columns(columns) >= MAX_COLUMNS:
         return dict(columns)
     together = {
-        name: _extended(kind, shape.fields[name]) if name in shape.fields else kind for name, kind in columns.items()
+        name: _extend_type(kind, shape.fields[name]) if name in shape.fields else kind for name, kind in columns.items()
     }
     taken = {name.lower() for name in columns}
-    for name, kind in columns_of(shape, typed=typed).items():
+    for name, kind in infer_columns(shape, typed=typed).items():
         if name.lower() not in taken:
             together[name] = kind
     return together
 
 
-def _extended(kind: ColumnType, shape: Shape) -> ColumnType:
+def _extend_type(kind: ColumnType, shape: Shape) -> ColumnType:
     if isinstance(kind, Struct):
         inside = {
-            name: _extended(inner, shape.fields[name]) if name in shape.fields else inner for name, inner in kind.fields
+            name: _extend_type(inner, shape.fields[name]) if name in shape.fields else inner
+            for name, inner in kind.fields
         }
         taken = {name.lower() for name in inside}
-        for name, inner in _typed_fields(shape, INNER_NAME, "", None):
+        for name, inner in _infer_fields(shape, STRUCT_FIELD_NAME, "", None):
             if name.lower() not in taken:
                 inside[name] = inner
         return Struct(tuple(inside.items()))
     if isinstance(kind, Array) and shape.element is not None:
-        return Array(_extended(kind.element, shape.element))
+        return Array(_extend_type(kind.element, shape.element))
     if isinstance(kind, Map) and shape.element is not None:
-        return Map(_extended(kind.value, shape.element))
+        return Map(_extend_type(kind.value, shape.element))
     return kind
 
 
-def new_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
+def changed_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
     """What `after` has that `before` has not, or has of another type: written as hints are."""
     paths = []
     for name, kind in after.items():
-        path = above + (name if _PLAIN_NAME.fullmatch(name) else f"`{name}`")
+        path = above + (name if _UNQUOTED_NAME.fullmatch(name) else f"`{name}`")
         present = before.get(name)
         if present == kind:
             continue
-        of_present, of_kind = _fields_of(present), _fields_of(kind)
+        of_present, of_kind = _struct_fields(present), _struct_fields(kind)
         if of_present is None or of_kind is None:
             paths.append(f"{path} {kind}")
         else:
-            paths += new_paths(of_present, of_kind, above=f"{path}.")
+            paths += changed_paths(of_present, of_kind, above=f"{path}.")
     return paths
 
 
-def _fields_of(kind: ColumnType | None) -> Columns | None:
+def _struct_fields(kind: ColumnType | None) -> Columns | None:
     """The fields of a struct, or of the structs in an array or a map."""
     if isinstance(kind, Array | Map):
-        return _fields_of(kind.element if isinstance(kind, Array) else kind.value)
+        return _struct_fields(kind.element if isinstance(kind, Array) else kind.value)
     return dict(kind.fields) if isinstance(kind, Struct) else None
 
 
-def _count(columns: Columns) -> int:
-    return sum(1 + _count(_fields_of(kind) or {}) for kind in columns.values())
+def _count_columns(columns: Columns) -> int:
+    return sum(1 + _count_columns(_struct_fields(kind) or {}) for kind in columns.values())

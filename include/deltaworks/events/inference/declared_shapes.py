@@ -18,13 +18,13 @@ from deltaworks.events.inference.column_types import (
     ARRAY,
     BOOLEAN,
     DATE,
-    DEEPEST,
     FLOAT32,
     FLOAT64,
     INT32,
     INT64,
     LARGE,
     MAP,
+    MAX_DEPTH,
     NULL,
     OBJECT,
     OPAQUE,
@@ -55,7 +55,7 @@ _AVRO_LOGICAL_KINDS = {
     "time-micros": TEXT,
     "uuid": TEXT,
 }
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
 
 def parquet_shape(payload: bytes) -> tuple[Shape, int]:
@@ -69,23 +69,23 @@ def parquet_shape(payload: bytes) -> tuple[Shape, int]:
     # A file without rows declares its columns all the same.
     shape.kinds[OBJECT] += max(1, rows)
     for position, column in enumerate(file.schema_arrow):
-        _note_arrow(shape.inside(column.name, position), column.type, max(1, rows), 1)
+        _add_arrow_type(shape.field_shape(column.name, position), column.type, max(1, rows), 1)
     return shape, rows
 
 
-def _note_arrow(shape: Shape, kind: pa.DataType, count: int, depth: int) -> None:
+def _add_arrow_type(shape: Shape, kind: pa.DataType, count: int, depth: int) -> None:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     shape.kinds[_arrow_kind(kind, depth)] += count
-    if depth >= DEEPEST:
+    if depth >= MAX_DEPTH:
         return
     if pa.types.is_struct(kind):
         for position, inner in enumerate(kind):
-            _note_arrow(shape.inside(inner.name, position), inner.type, count, depth + 1)
+            _add_arrow_type(shape.field_shape(inner.name, position), inner.type, count, depth + 1)
     elif pa.types.is_map(kind):
-        _note_arrow(shape.elements(), kind.item_type, count, depth + 1)
+        _add_arrow_type(shape.element_shape(), kind.item_type, count, depth + 1)
     elif _is_list(kind):
-        _note_arrow(shape.elements(), kind.value_type, count, depth + 1)
+        _add_arrow_type(shape.element_shape(), kind.value_type, count, depth + 1)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -94,7 +94,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _arrow_kind(kind: pa.DataType, depth: int) -> str:
     if pa.types.is_struct(kind) or pa.types.is_map(kind) or _is_list(kind):
-        if depth >= DEEPEST:
+        if depth >= MAX_DEPTH:
             return OPAQUE
         return OBJECT if pa.types.is_struct(kind) else MAP if pa.types.is_map(kind) else ARRAY
     if pa.types.is_decimal(kind):
@@ -106,7 +106,7 @@ def _arrow_kind(kind: pa.DataType, depth: int) -> str:
 
 
 def _decimal_kind(precision: int, scale: int) -> str:
-    return f"decimal({precision},{scale})" if 0 <= scale <= precision <= _MOST_DIGITS else TEXT
+    return f"decimal({precision},{scale})" if 0 <= scale <= precision <= _MAX_DIGITS else TEXT
 
 
 _ARROW_KINDS = (
@@ -141,15 +141,15 @@ def avro_shape(payload: bytes) -> tuple[Shape, int]:
     except Exception:  # the framing reports what lies behind a torn block
         records = max(1, records)
     shape = Shape()
-    _note_avro(shape, blocks.writer_schema, max(1, records), {}, ())
+    _add_avro_type(shape, blocks.writer_schema, max(1, records), {}, ())
     return shape, records
 
 
-def _note_avro(shape: Shape, declared: Any, count: int, named: dict[str, Any], above: tuple[str, ...]) -> None:
+def _add_avro_type(shape: Shape, declared: Any, count: int, named: dict[str, Any], enclosing: tuple[str, ...]) -> None:
     """`named` are the types that have names so far, `above` the names of those this one lies in."""
     if isinstance(declared, list):
         for branch in declared:
-            _note_avro(shape, branch, count, named, above)
+            _add_avro_type(shape, branch, count, named, enclosing)
         return
     if isinstance(declared, str):
         declared = named.get(declared, declared)
@@ -157,20 +157,20 @@ def _note_avro(shape: Shape, declared: Any, count: int, named: dict[str, Any], a
     if name:
         named[name] = declared
     # A record inside itself has no end.
-    kind = OPAQUE if name and name in above else _avro_kind(declared, len(above))
+    kind = OPAQUE if name and name in enclosing else _avro_kind(declared, len(enclosing))
     shape.kinds[kind] += count
-    above = (*above, name)
+    enclosing = (*enclosing, name)
     if kind == OBJECT:
         for position, inner in enumerate(declared["fields"]):
-            _note_avro(shape.inside(inner["name"], position), inner["type"], count, named, above)
+            _add_avro_type(shape.field_shape(inner["name"], position), inner["type"], count, named, enclosing)
     elif kind in (ARRAY, MAP):
-        _note_avro(shape.elements(), declared["items" if kind == ARRAY else "values"], count, named, above)
+        _add_avro_type(shape.element_shape(), declared["items" if kind == ARRAY else "values"], count, named, enclosing)
 
 
 def _avro_kind(declared: Any, depth: int) -> str:
     name = declared.get("type") if isinstance(declared, Mapping) else declared
     if name in ("record", "array", "map"):
-        return OPAQUE if depth >= DEEPEST else {"record": OBJECT, "array": ARRAY, "map": MAP}[name]
+        return OPAQUE if depth >= MAX_DEPTH else {"record": OBJECT, "array": ARRAY, "map": MAP}[name]
     if isinstance(declared, Mapping):
         logical = declared.get("logicalType")
         if logical == "decimal":

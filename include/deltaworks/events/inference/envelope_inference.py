@@ -6,26 +6,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL, TEXT
-from deltaworks.events.inference.field_profiles import DATE, DIGITS, INSTANT, PLAIN, Path, Profile
-from deltaworks.events.inference.inferred_types import epoch_unit, is_time_name, time_formats, words_in, words_of
-from deltaworks.events.inference.time_formats import is_of_date_alone
+from deltaworks.events.inference.field_profiles import DATE, DIGITS, INSTANT, PLAIN, FieldProfile, Path
+from deltaworks.events.inference.inferred_types import (
+    epoch_unit,
+    is_time_name,
+    matching_time_formats,
+    name_words,
+    split_words,
+)
+from deltaworks.events.inference.time_formats import is_date_only
 from deltaworks.specs.base import check_field_path
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
-_TYPE_NAMES = words_in(
+_TYPE_FIELD_NAMES = split_words(
     "event_name event_type type event kind action topic detail_type op operation typename name category"
 )
-_TIME_NAMES = words_in(
+_TIME_FIELD_NAMES = split_words(
     "event_time event_timestamp event_tstamp occurred_at happened_at timestamp time datetime ts derived_tstamp "
     "collector_tstamp at sent_at created_at created received_at date root_tstamp"
 )
-_ID_NAMES = words_in("event_id event_uuid id uuid guid message_id delivery_id insert_id record_id request_id root_id")
+_ID_FIELD_NAMES = split_words(
+    "event_id event_uuid id uuid guid message_id delivery_id insert_id record_id request_id root_id"
+)
 #: Objects around an event's own fields, below which an `id` is the event's.
-_ENVELOPES = frozenset({"event", "meta", "metadata", "header", "headers", "envelope", "context"})
-_DEEPEST_TYPE, _DEEPEST = 2, 3
-_MOST_TYPES = 500
+_ENVELOPE_OBJECTS = frozenset({"event", "meta", "metadata", "header", "headers", "envelope", "context"})
+_MAX_TYPE_DEPTH, _MAX_DEPTH = 2, 3
+_MAX_TYPES = 500
 #: The share of ids that may be copies, which producers send, and of events that may lack a time.
-_MOST_COPIES, _MOST_WITHOUT_TIME = 0.02, 0.5
+_MAX_DUPLICATE_SHARE, _MAX_MISSING_TIME_SHARE = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +41,10 @@ class FieldChoice:
     """A field by its path, and why it was chosen."""
 
     path: Path
-    why: str
+    reason: str
 
     @property
-    def text(self) -> str:
+    def path_text(self) -> str:
         """The path as it is declared."""
         return ".".join(self.path)
 
@@ -46,7 +54,7 @@ class TimeChoice(FieldChoice):
     """The field of the time and how it is written; `absent` events lack it."""
 
     form: TimeFormat
-    absent: int = 0
+    missing_count: int = 0
 
 
 def is_declarable(path: Path) -> bool:
@@ -60,68 +68,75 @@ def is_declarable(path: Path) -> bool:
     return True
 
 
-def _candidates(events: Profile, deepest: int) -> Iterator[tuple[Path, Profile]]:
+def _candidates(events: FieldProfile, max_depth: int) -> Iterator[tuple[Path, FieldProfile]]:
     for path, profile in events.leaves():
-        if len(path) <= deepest and is_declarable(path) and path[0] not in ("_record", "_partition"):
+        if len(path) <= max_depth and is_declarable(path) and path[0] not in ("_record", "_partition"):
             yield path, profile
 
 
-def _rank(path: Path, names: Sequence[str]) -> int | None:
-    name = "_".join(words_of(path[-1]))
+def _name_rank(path: Path, names: Sequence[str]) -> int | None:
+    name = "_".join(name_words(path[-1]))
     return names.index(name) if name in names else None
 
 
-def type_choice(events: Profile) -> FieldChoice | None:
+def choose_type_field(events: FieldProfile) -> FieldChoice | None:
     """The field that says of what type an event is: a text in every event, of which there are few."""
     choices = []
-    for path, profile in _candidates(events, _DEEPEST_TYPE):
-        rank, distinct = _rank(path, _TYPE_NAMES), profile.distinct
-        if rank is None or distinct is None or not _in_every(profile, events, {TEXT}) or "" in profile.null_words:
+    for path, profile in _candidates(events, _MAX_TYPE_DEPTH):
+        rank, distinct = _name_rank(path, _TYPE_FIELD_NAMES), profile.distinct_count
+        if (
+            rank is None
+            or distinct is None
+            or not _is_in_every_event(profile, events, {TEXT})
+            or "" in profile.null_words
+        ):
             continue
         few = distinct <= max(20, 0.3 * events.values)
-        if distinct <= _MOST_TYPES and few and (_TYPE_NAMES[rank] != "name" or len(path) == 1):
+        if distinct <= _MAX_TYPES and few and (_TYPE_FIELD_NAMES[rank] != "name" or len(path) == 1):
             choices.append(((distinct < 2, rank, len(path), path), FieldChoice(path, f"{distinct} different values")))
     return min(choices, key=lambda choice: choice[0])[1] if choices else None
 
 
-def time_choice(events: Profile) -> TimeChoice | None:
+def choose_time_field(events: FieldProfile) -> TimeChoice | None:
     """The field that says when an event happened; the one most have where none is in all of them."""
     choices = []
-    for path, profile in _candidates(events, _DEEPEST):
+    for path, profile in _candidates(events, _MAX_DEPTH):
         form = _time_form(path[-1], profile)
         absent = events.values - profile.values
-        if form is None or absent > _MOST_WITHOUT_TIME * events.values:
+        if form is None or absent > _MAX_MISSING_TIME_SHARE * events.values:
             continue
-        rank = _rank(path, _TIME_NAMES)
-        only_dates = set(profile.forms) == {DATE} or (form.format is not None and is_of_date_alone(form.format))
-        order = (absent, only_dates, len(_TIME_NAMES) if rank is None else rank, len(path), path)
+        rank = _name_rank(path, _TIME_FIELD_NAMES)
+        only_dates = set(profile.text_forms) == {DATE} or (form.format is not None and is_date_only(form.format))
+        order = (absent, only_dates, len(_TIME_FIELD_NAMES) if rank is None else rank, len(path), path)
         why = "a time in every event" if not absent else f"{absent:,} events have none and go to quarantine"
         choices.append((order, TimeChoice(path, why, form, absent)))
     return min(choices, key=lambda choice: choice[0])[1] if choices else None
 
 
-def unclear_times(events: Profile) -> list[tuple[Path, tuple[str, ...]]]:
+def ambiguous_time_fields(events: FieldProfile) -> list[tuple[Path, tuple[str, ...]]]:
     """Fields that most events have and whose texts fit several patterns of times, with these."""
-    fields = ((path, profile, _formats(path[-1], profile)) for path, profile in _candidates(events, _DEEPEST))
+    fields = (
+        (path, profile, _text_time_formats(path[-1], profile)) for path, profile in _candidates(events, _MAX_DEPTH)
+    )
     return [
         (path, formats)
         for path, profile, formats in fields
-        if len(formats) > 1 and events.values - profile.values <= _MOST_WITHOUT_TIME * events.values
+        if len(formats) > 1 and events.values - profile.values <= _MAX_MISSING_TIME_SHARE * events.values
     ]
 
 
-def _formats(name: str, profile: Profile) -> tuple[str, ...]:
-    of_texts = set(profile.kinds) - {NULL} == {TEXT} and set(profile.forms) == {PLAIN}
-    return time_formats(name, profile) if of_texts else ()
+def _text_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
+    of_texts = set(profile.kinds) - {NULL} == {TEXT} and set(profile.text_forms) == {PLAIN}
+    return matching_time_formats(name, profile) if of_texts else ()
 
 
-def _time_form(name: str, profile: Profile) -> TimeFormat | None:
+def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
     """The form of which all values of the field are times."""
     kinds = set(profile.kinds) - {NULL}
-    forms = set(profile.forms)
+    forms = set(profile.text_forms)
     if kinds == {TEXT} and forms and forms <= {INSTANT, DATE}:
         return ISO_8601
-    formats = _formats(name, profile)
+    formats = _text_time_formats(name, profile)
     if len(formats) == 1:
         return TimeFormat(format=formats[0])
     of_numbers = kinds and (kinds <= {INT53, INT64, FLOAT64} or (kinds == {TEXT} and forms == {DIGITS}))
@@ -129,26 +144,26 @@ def _time_form(name: str, profile: Profile) -> TimeFormat | None:
     return None if unit is None else TimeFormat(unit)
 
 
-def id_choice(events: Profile) -> FieldChoice | None:
+def choose_id_field(events: FieldProfile) -> FieldChoice | None:
     """The field that tells events apart: in every event, and different in each but for copies."""
     choices = []
-    for path, profile in _candidates(events, _DEEPEST):
-        if not _in_every(profile, events, {TEXT, INT53, INT64}) or profile.null_words:
+    for path, profile in _candidates(events, _MAX_DEPTH):
+        if not _is_in_every_event(profile, events, {TEXT, INT53, INT64}) or profile.null_words:
             continue
-        rank, distinct = _rank(path, _ID_NAMES), profile.distinct
+        rank, distinct = _name_rank(path, _ID_FIELD_NAMES), profile.distinct_count
         if distinct is None or _time_form(path[-1], profile) is not None:
             continue
         of_event = rank is not None and (
-            len(path) == 1 or _ID_NAMES[rank] != "id" or "_".join(words_of(path[-2])) in _ENVELOPES
+            len(path) == 1 or _ID_FIELD_NAMES[rank] != "id" or "_".join(name_words(path[-2])) in _ENVELOPE_OBJECTS
         )
         copies = events.values - distinct
-        if of_event and copies <= _MOST_COPIES * events.values:
+        if of_event and copies <= _MAX_DUPLICATE_SHARE * events.values:
             why = "different in every event" if not copies else f"{copies:,} events come with an id that came before"
             choices.append(((rank, len(path), path), FieldChoice(path, why)))
-        elif not copies and len(path) == 1 and events.values >= 100 and words_of(path[-1])[-1:] == ["id"]:
-            choices.append(((len(_ID_NAMES), len(path), path), FieldChoice(path, "different in every event")))
+        elif not copies and len(path) == 1 and events.values >= 100 and name_words(path[-1])[-1:] == ["id"]:
+            choices.append(((len(_ID_FIELD_NAMES), len(path), path), FieldChoice(path, "different in every event")))
     return min(choices, key=lambda choice: choice[0])[1] if choices else None
 
 
-def _in_every(profile: Profile, events: Profile, kinds: set[str]) -> bool:
+def _is_in_every_event(profile: FieldProfile, events: FieldProfile, kinds: set[str]) -> bool:
     return profile.values == events.values and set(profile.kinds) <= kinds

@@ -19,9 +19,9 @@ from deltaworks.events.inference.column_types import (
     OPAQUE,
     TEXT,
     Shape,
-    kind_of,
+    json_kind,
 )
-from deltaworks.events.inference.time_formats import fitting, still_fitting
+from deltaworks.events.inference.time_formats import matching_patterns, narrow_patterns
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601
 
@@ -31,19 +31,19 @@ INSTANT, DATE, DIGITS, FRACTION, NUMBER, BOOLEAN_WORD = "instant", "date", "digi
 NULL_WORD, PLAIN = "null word", "plain"
 #: Texts that stand for nothing where all others of a column are numbers or times.
 NULL_WORDS = frozenset({"NULL", "null", "NA", "N/A", "n/a", "na", "NaN", "nan", "None", "none", "\\N", "-", ""})
-_DEEPEST = 8
+_MAX_DEPTH = 8
 #: An object of so many different fields has data for names, and is a map.
-_MOST_FIELDS = 300
+_MAX_FIELDS = 300
 #: Values that are told apart one by one, and those that are looked at for whether all differ.
-_MOST_COUNTED, _MOST_TOLD_APART = 1_000, 500_000
-_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
-_WITH_FRACTION = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
-_ANY_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_DATED = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
+_MAX_COUNTED_VALUES, _MAX_HASHED_VALUES = 1_000, 500_000
+_INTEGER_TEXT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
+_FRACTION_TEXT = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
+_NUMBER_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
 
 
 @dataclass(slots=True)
-class Profile:
+class FieldProfile:
     """The values of one field. `position` is the first place it was met at among its neighbours.
 
     `low` and `high` bound its numbers and the texts of digits; `scales` counts the digits behind the points, None where
@@ -54,19 +54,19 @@ class Profile:
 
     position: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    forms: Counter[str] = field(default_factory=Counter)
+    text_forms: Counter[str] = field(default_factory=Counter)
     null_words: Counter[str] = field(default_factory=Counter)
-    fields: dict[str, Profile] = field(default_factory=dict)
+    fields: dict[str, FieldProfile] = field(default_factory=dict)
     #: Elements of arrays, and values of an object that turned out to be a map.
     elements: Shape = field(default_factory=Shape)
     is_map: bool = False
-    low: float = float("inf")
-    high: float = float("-inf")
+    min_value: float = float("inf")
+    max_value: float = float("-inf")
     scales: Counter[int | None] = field(default_factory=Counter)
-    whole_digits: int = 0
-    counts: Counter[Any] | None = field(default_factory=Counter)
-    hashes: set[int] | None = None
-    formats: tuple[str, ...] | None = None
+    integer_digits: int = 0
+    value_counts: Counter[Any] | None = field(default_factory=Counter)
+    value_hashes: set[int] | None = None
+    time_formats: tuple[str, ...] | None = None
 
     @property
     def values(self) -> int:
@@ -74,91 +74,93 @@ class Profile:
         return self.kinds.total() - self.kinds[NULL]
 
     @property
-    def distinct(self) -> int | None:
+    def distinct_count(self) -> int | None:
         """How many different values there were; None where many are alike, or they were too many."""
-        if self.counts is not None:
-            return len(self.counts)
-        return None if self.hashes is None else len(self.hashes)
+        if self.value_counts is not None:
+            return len(self.value_counts)
+        return None if self.value_hashes is None else len(self.value_hashes)
 
-    def note(self, value: Any, *, depth: int = 0) -> None:
+    def add_value(self, value: Any, *, depth: int = 0) -> None:
         """Take in one value as JSON has it."""
-        kind = kind_of(value)
-        if depth >= _DEEPEST and kind in (OBJECT, ARRAY):
+        kind = json_kind(value)
+        if depth >= _MAX_DEPTH and kind in (OBJECT, ARRAY):
             kind = OPAQUE
         self.kinds[kind] += 1
         if kind == OBJECT:
-            self._note_fields(value, depth)
+            self._add_fields(value, depth)
         elif kind == ARRAY:
             for inner in value:
-                self.elements.note(inner)
+                self.elements.add_value(inner)
         elif kind == TEXT:
-            self._note_text(value)
-            self._count(value)
+            self._add_text(value)
+            self._count_distinct(value)
         elif kind in (INT53, INT64, FLOAT64):
-            self._note_number(value)
-            self._count(value)
+            self._add_number(value)
+            self._count_distinct(value)
 
-    def _note_fields(self, value: Mapping[str, Any], depth: int) -> None:
+    def _add_fields(self, value: Mapping[str, Any], depth: int) -> None:
         for position, (name, inner) in enumerate(value.items()):
             if self.is_map:
-                self.elements.note(inner)
+                self.elements.add_value(inner)
                 continue
             below = self.fields.get(name)
             if below is None:
-                below = self.fields[name] = Profile(position)
-            below.note(inner, depth=depth + 1)
-        if len(self.fields) > _MOST_FIELDS and depth:
-            self.become_map()
+                below = self.fields[name] = FieldProfile(position)
+            below.add_value(inner, depth=depth + 1)
+        if len(self.fields) > _MAX_FIELDS and depth:
+            self.convert_to_map()
 
-    def become_map(self) -> None:
+    def convert_to_map(self) -> None:
         """Take the fields together, as the values of a map."""
         for inner in self.fields.values():
-            self.elements.merge(inner.as_shape())
+            self.elements.merge(inner.to_shape())
         self.fields, self.is_map = {}, True
 
-    def _note_number(self, value: float) -> None:
-        self.low, self.high = min(self.low, value), max(self.high, value)
+    def _add_number(self, value: float) -> None:
+        self.min_value, self.max_value = min(self.min_value, value), max(self.max_value, value)
         if type(value) is float:
-            match = _WITH_FRACTION.fullmatch(repr(value))
+            match = _FRACTION_TEXT.fullmatch(repr(value))
             self.scales[len(match[1]) if match else None] += 1
 
-    def _note_text(self, text: str) -> None:
-        form = _form_of(text)
-        self.forms[form] += 1
+    def _add_text(self, text: str) -> None:
+        form = _text_form(text)
+        self.text_forms[form] += 1
         if form == NULL_WORD:
             self.null_words[text] += 1
         elif form == PLAIN:
-            self.formats = fitting(text) if self.formats is None else still_fitting(self.formats, text)
+            self.time_formats = (
+                matching_patterns(text) if self.time_formats is None else narrow_patterns(self.time_formats, text)
+            )
         elif form == DIGITS:
-            self.low, self.high = min(self.low, int(text)), max(self.high, int(text))
-            self.whole_digits = max(self.whole_digits, len(text.lstrip("-")))
+            self.min_value, self.max_value = min(self.min_value, int(text)), max(self.max_value, int(text))
+            self.integer_digits = max(self.integer_digits, len(text.lstrip("-")))
         elif form == FRACTION:
             whole, _, behind = text.lstrip("-").partition(".")
             self.scales[len(behind)] += 1
-            self.whole_digits = max(self.whole_digits, len(whole))
+            self.integer_digits = max(self.integer_digits, len(whole))
 
-    def _count(self, value: Any) -> None:
-        if self.counts is not None:
-            self.counts[value] += 1
-            if len(self.counts) > _MOST_COUNTED:
-                alike = self.counts.total() > 2 * len(self.counts)
-                self.hashes = None if alike else {hash(counted) for counted in self.counts}
-                self.counts = None
-        elif self.hashes is not None:
-            self.hashes.add(hash(value))
-            if len(self.hashes) > _MOST_TOLD_APART or self.values > 2 * len(self.hashes):
-                self.hashes = None
+    def _count_distinct(self, value: Any) -> None:
+        if self.value_counts is not None:
+            self.value_counts[value] += 1
+            if len(self.value_counts) > _MAX_COUNTED_VALUES:
+                alike = self.value_counts.total() > 2 * len(self.value_counts)
+                self.value_hashes = None if alike else {hash(counted) for counted in self.value_counts}
+                self.value_counts = None
+        elif self.value_hashes is not None:
+            self.value_hashes.add(hash(value))
+            if len(self.value_hashes) > _MAX_HASHED_VALUES or self.values > 2 * len(self.value_hashes):
+                self.value_hashes = None
 
-    def as_shape(self) -> Shape:
+    def to_shape(self) -> Shape:
         """The same values as a shape, which merges with others."""
         shape = Shape(kinds=Counter(self.kinds), position=self.position)
         for name, inner in self.fields.items():
-            shape.fields[name] = inner.as_shape()
+            shape.fields[name] = inner.to_shape()
         if self.elements.kinds:
-            shape.elements().merge(self.elements)
+            shape.element_shape().merge(self.elements)
         return shape
 
-    def leaves(self, above: Path = ()) -> Iterator[tuple[Path, Profile]]:
+    def leaves(self, above: Path = ()) -> Iterator[tuple[Path, FieldProfile]]:
         """Every field that has no fields of its own, with its path: below objects, never inside of arrays and maps."""
         in_order = sorted(self.fields.items(), key=lambda named: (named[1].position, named[0]))
         for name, inner in in_order:
@@ -168,22 +170,22 @@ class Profile:
                 yield (*above, name), inner
 
 
-def _form_of(text: str) -> str:
+def _text_form(text: str) -> str:
     if text in NULL_WORDS:
         return NULL_WORD
     if text[0].isalpha():
         return BOOLEAN_WORD if text.lower() in ("true", "false") else PLAIN
-    if _WHOLE.fullmatch(text):
+    if _INTEGER_TEXT.fullmatch(text):
         return DIGITS
-    if _WITH_FRACTION.fullmatch(text):
+    if _FRACTION_TEXT.fullmatch(text):
         return FRACTION
-    if _DATED.fullmatch(text):
-        return _form_of_time(text)
+    if _DATE_TEXT.fullmatch(text):
+        return _time_text_form(text)
     # Digits that would be written otherwise, or that a number does not hold, are an identifier: 007, +49.
-    return NUMBER if _ANY_NUMBER.fullmatch(text) and text[0] not in "+0" and not text.isdigit() else PLAIN
+    return NUMBER if _NUMBER_TEXT.fullmatch(text) and text[0] not in "+0" and not text.isdigit() else PLAIN
 
 
-def _form_of_time(text: str) -> str:
+def _time_text_form(text: str) -> str:
     try:
         time_reader(ISO_8601).instant_us(text)
     except ConversionError:

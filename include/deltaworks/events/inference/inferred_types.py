@@ -21,7 +21,7 @@ from deltaworks.events.inference.column_types import (
     STRING,
     TEXT,
     Conflict,
-    type_of,
+    infer_type,
 )
 from deltaworks.events.inference.field_profiles import (
     BOOLEAN_WORD,
@@ -32,21 +32,21 @@ from deltaworks.events.inference.field_profiles import (
     NULL_WORD,
     NUMBER,
     PLAIN,
-    Profile,
+    FieldProfile,
 )
-from deltaworks.events.inference.time_formats import is_of_date_alone
+from deltaworks.events.inference.time_formats import is_date_only
 from deltaworks.specs.times import ISO_8601, TimeFormat, TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive
 
 
-def words_in(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     """The words of a text, with spaces between."""
     return tuple(re.findall(r"\S+", text))
 
 
 #: Names that SQL reads as something else, unless they are quoted wherever they stand.
-KEYWORDS = frozenset(
-    words_in(
+SQL_KEYWORDS = frozenset(
+    split_words(
         "all and any as asc both by case cast check column constraint create cross current_date default desc distinct "
         "do else end except false fetch for foreign from full grant group having in inner intersect into is join "
         "lateral leading left like limit natural not null offset on only or order outer primary references returning "
@@ -56,26 +56,26 @@ KEYWORDS = frozenset(
 LONG, DOUBLE, TIMESTAMP = Primitive("long"), Primitive("double"), Primitive("timestamp")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _TIME_WORDS = frozenset(
-    words_in(
+    split_words(
         "time timestamp tstamp ts date datetime at on when created updated modified expires expiry start end since "
         "until begin finished started"
     )
 )
 _MONEY_WORDS = frozenset(
-    words_in(
+    split_words(
         "price amount total subtotal cost revenue fee fees tax balance paid refund refunded discount gross net "
         "bookings payment salary"
     )
 )
 #: The years 1990 to 2100, in seconds.
 _FIRST_SECOND, _LAST_SECOND = 631_152_000, 4_102_444_800
-_MOST_SCALE, _DECIMAL_DIGITS, _DIGITS_OF_A_DOUBLE = 6, 18, 15
+_MAX_SCALE, _DECIMAL_DIGITS, _MAX_DOUBLE_DIGITS = 6, 18, 15
 #: A type that is longer to write is no column to start with.
-_LONGEST_TYPE = 160
+_MAX_TYPE_LENGTH = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class InferredType:
     """The type of a column, and how its times are written. `null_words` are texts that have to stand for nothing;
     `formats` several patterns that all its texts fit: a text, since they do not tell which is meant."""
 
@@ -85,27 +85,27 @@ class Leaf:
     formats: tuple[str, ...] = ()
 
 
-def words_of(name: str) -> list[str]:
+def name_words(name: str) -> list[str]:
     """The words of a field's name, in lower case."""
     return [word.lower() for word in _WORD.split(name) if word]
 
 
 def is_time_name(name: str) -> bool:
     """Whether a field that is called so is expected to hold a time."""
-    words = words_of(name)
+    words = name_words(name)
     return bool(words) and (words[-1] in _TIME_WORDS or bool({"time", "timestamp", "tstamp"} & {*words}))
 
 
-def epoch_unit(profile: Profile) -> TimeUnit | None:
+def epoch_unit(profile: FieldProfile) -> TimeUnit | None:
     """The unit in which all its numbers are times of our days; None where there is none."""
-    if profile.low >= _FIRST_SECOND and profile.high < _LAST_SECOND:
+    if profile.min_value >= _FIRST_SECOND and profile.max_value < _LAST_SECOND:
         return "epoch_seconds"
-    if profile.low >= _FIRST_SECOND * 1_000 and profile.high < _LAST_SECOND * 1_000:
+    if profile.min_value >= _FIRST_SECOND * 1_000 and profile.max_value < _LAST_SECOND * 1_000:
         return "epoch_millis"
     return None
 
 
-def leaf_of(name: str, profile: Profile, *, of_text: bool) -> Leaf | str:
+def infer_field_type(name: str, profile: FieldProfile, *, values_are_text: bool) -> InferredType | str:
     """The type for the field called `name`, or why it has none.
 
     Args:
@@ -115,97 +115,97 @@ def leaf_of(name: str, profile: Profile, *, of_text: bool) -> Leaf | str:
     if not kinds or OPAQUE in kinds:
         return "nested too deeply" if kinds else "never has a value"
     if kinds in ({OBJECT}, {ARRAY}):
-        return _of_many(profile, is_map=kinds == {OBJECT})
+        return _nested_type(profile, is_map=kinds == {OBJECT})
     if kinds == {TEXT}:
-        return _of_texts(name, profile, of_text=of_text)
+        return _text_type(name, profile, values_are_text=values_are_text)
     if kinds == {BOOLEAN}:
-        return Leaf(Primitive("boolean"))
+        return InferredType(Primitive("boolean"))
     if kinds <= {INT53, INT64} or kinds <= {INT53, FLOAT64}:
-        return _time_or(name, profile, _of_fractions(name, profile) if FLOAT64 in kinds else LONG)
+        return _epoch_time_or(name, profile, _fraction_type(name, profile) if FLOAT64 in kinds else LONG)
     return f"values are {' and '.join(sorted(kinds))}"
 
 
-def _of_many(profile: Profile, *, is_map: bool) -> Leaf | str:
+def _nested_type(profile: FieldProfile, *, is_map: bool) -> InferredType | str:
     conflicts: list[Conflict] = []
-    inner = type_of(profile.elements, conflicts=conflicts) if profile.elements.kinds else None
+    inner = infer_type(profile.elements, conflicts=conflicts) if profile.elements.kinds else None
     if conflicts:
         return f"values inside are of several types: {conflicts[0].path.lstrip('.') or 'values'}"
     if inner is None:
         return "always empty"
     kind = Map(inner) if is_map else Array(inner)
-    return Leaf(kind) if len(str(kind)) <= _LONGEST_TYPE else "an object of many fields in a list"
+    return InferredType(kind) if len(str(kind)) <= _MAX_TYPE_LENGTH else "an object of many fields in a list"
 
 
-def _time_or(name: str, profile: Profile, kind: ColumnType) -> Leaf:
+def _epoch_time_or(name: str, profile: FieldProfile, kind: ColumnType) -> InferredType:
     unit = epoch_unit(profile) if is_time_name(name) else None
-    return Leaf(kind) if unit is None else Leaf(TIMESTAMP, TimeFormat(unit))
+    return InferredType(kind) if unit is None else InferredType(TIMESTAMP, TimeFormat(unit))
 
 
-def _of_fractions(name: str, profile: Profile) -> ColumnType:
-    scale = _scale(profile)
-    largest = max(abs(profile.low), abs(profile.high))
+def _fraction_type(name: str, profile: FieldProfile) -> ColumnType:
+    scale = _max_scale(profile)
+    largest = max(abs(profile.min_value), abs(profile.max_value))
     # A double tells fifteen digits; one that may have lost some would go to quarantine. Three are left for growth.
-    if _is_money(name) and scale is not None and largest < 10.0 ** (_DIGITS_OF_A_DOUBLE - 3 - max(2, scale)):
+    if _is_money(name) and scale is not None and largest < 10.0 ** (_MAX_DOUBLE_DIGITS - 3 - max(2, scale)):
         return Decimal(_DECIMAL_DIGITS, max(2, scale))
     return DOUBLE
 
 
-def _of_texts(name: str, profile: Profile, *, of_text: bool) -> Leaf:
-    forms = set(profile.forms) - {NULL_WORD}
-    leaf = _of_forms(name, profile, forms, of_text=of_text) if forms else Leaf(STRING)
+def _text_type(name: str, profile: FieldProfile, *, values_are_text: bool) -> InferredType:
+    forms = set(profile.text_forms) - {NULL_WORD}
+    leaf = _type_by_forms(name, profile, forms, values_are_text=values_are_text) if forms else InferredType(STRING)
     if leaf.kind == STRING or not profile.null_words:
         return leaf
-    return replace(leaf, null_words=tuple(sorted(profile.null_words))) if of_text else Leaf(STRING)
+    return replace(leaf, null_words=tuple(sorted(profile.null_words))) if values_are_text else InferredType(STRING)
 
 
-def _of_forms(name: str, profile: Profile, forms: set[str], *, of_text: bool) -> Leaf:
+def _type_by_forms(name: str, profile: FieldProfile, forms: set[str], *, values_are_text: bool) -> InferredType:
     if forms <= {DATE, INSTANT}:
-        return Leaf(Primitive("date") if forms == {DATE} else TIMESTAMP)
+        return InferredType(Primitive("date") if forms == {DATE} else TIMESTAMP)
     if forms == {PLAIN}:
-        return _of_formats(time_formats(name, profile))
+        return _type_by_time_formats(matching_time_formats(name, profile))
     if forms == {DIGITS}:
-        return _time_or(name, profile, LONG if of_text else STRING)
+        return _epoch_time_or(name, profile, LONG if values_are_text else STRING)
     if forms <= {DIGITS, FRACTION}:
-        return Leaf(_of_written_fractions(name, profile, forms, of_text=of_text))
-    return Leaf(_of_words(forms) if of_text else STRING)
+        return InferredType(_fraction_text_type(name, profile, forms, values_are_text=values_are_text))
+    return InferredType(_number_or_boolean_type(forms) if values_are_text else STRING)
 
 
-def _of_words(forms: set[str]) -> ColumnType:
+def _number_or_boolean_type(forms: set[str]) -> ColumnType:
     if forms <= {DIGITS, FRACTION, NUMBER}:
         return DOUBLE
     return Primitive("boolean") if forms == {BOOLEAN_WORD} else STRING
 
 
-def time_formats(name: str, profile: Profile) -> tuple[str, ...]:
+def matching_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
     """The patterns of times that all texts of the field called `name` fit. Versions look like dates: a date alone is
     one only in a field that is called like one."""
-    formats = profile.formats or ()
-    return formats if is_time_name(name) else tuple(item for item in formats if not is_of_date_alone(item))
+    formats = profile.time_formats or ()
+    return formats if is_time_name(name) else tuple(item for item in formats if not is_date_only(item))
 
 
-def _of_formats(formats: tuple[str, ...]) -> Leaf:
+def _type_by_time_formats(formats: tuple[str, ...]) -> InferredType:
     if len(formats) != 1:
-        return Leaf(STRING, formats=formats)
-    kind = Primitive("date") if is_of_date_alone(formats[0]) else TIMESTAMP
-    return Leaf(kind, TimeFormat(format=formats[0]))
+        return InferredType(STRING, formats=formats)
+    kind = Primitive("date") if is_date_only(formats[0]) else TIMESTAMP
+    return InferredType(kind, TimeFormat(format=formats[0]))
 
 
-def _of_written_fractions(name: str, profile: Profile, forms: set[str], *, of_text: bool) -> ColumnType:
-    scale = _scale(profile)
+def _fraction_text_type(name: str, profile: FieldProfile, forms: set[str], *, values_are_text: bool) -> ColumnType:
+    scale = _max_scale(profile)
     always_alike = len(profile.scales) == 1 and forms == {FRACTION} and scale is not None and scale >= 2
-    exact = _is_money(name) or (always_alike and "version" not in words_of(name))
-    if exact and scale is not None and profile.whole_digits + scale <= _DECIMAL_DIGITS - 3:
+    exact = _is_money(name) or (always_alike and "version" not in name_words(name))
+    if exact and scale is not None and profile.integer_digits + scale <= _DECIMAL_DIGITS - 3:
         return Decimal(_DECIMAL_DIGITS, max(2, scale))
-    return DOUBLE if of_text else STRING
+    return DOUBLE if values_are_text else STRING
 
 
-def _scale(profile: Profile) -> int | None:
+def _max_scale(profile: FieldProfile) -> int | None:
     """The digits behind the point at most; None where they are many, or a number is written otherwise."""
     if None in profile.scales:
         return None
     largest = max((scale for scale in profile.scales if scale is not None), default=0)
-    return largest if largest <= _MOST_SCALE else None
+    return largest if largest <= _MAX_SCALE else None
 
 
 def _is_money(name: str) -> bool:
-    return not _MONEY_WORDS.isdisjoint(words_of(name))
+    return not _MONEY_WORDS.isdisjoint(name_words(name))

@@ -17,24 +17,24 @@ from deltaworks.events.events import is_valid_unicode, value_at
 from deltaworks.events.inference.envelope_inference import (
     FieldChoice,
     TimeChoice,
-    id_choice,
-    time_choice,
-    type_choice,
-    unclear_times,
+    ambiguous_time_fields,
+    choose_id_field,
+    choose_time_field,
+    choose_type_field,
 )
-from deltaworks.events.inference.field_profiles import Path, Profile
-from deltaworks.events.inference.inferred_columns import ProposedColumns, columns_of
-from deltaworks.events.inference.inferred_types import KEYWORDS, epoch_unit, words_of
+from deltaworks.events.inference.field_profiles import FieldProfile, Path
+from deltaworks.events.inference.inferred_columns import ProposedColumns, propose_columns
+from deltaworks.events.inference.inferred_types import SQL_KEYWORDS, epoch_unit, name_words
 from deltaworks.events.times import time_reader
 from deltaworks.specs.table import RESERVED_TABLES
 from deltaworks.specs.times import TimeFormat, parse_pattern
 
-MOST_TABLES = 20
+MAX_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
-_MOST_ENVELOPE_COLUMNS, _ENVELOPE_SHARE = 12, 0.9
+_MAX_ENVELOPE_COLUMNS, _MIN_ENVELOPE_SHARE = 12, 0.9
 _DAY_US = 86_400_000_000
 #: History of more days is no longer cut by day: each would be a directory with a few rows in it.
-_MOST_DATES = 500
+_MAX_DATES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ProposedTable:
     columns: ProposedColumns
     event_type: str | None = None
     catch_all: bool | Literal["rest"] = False
-    keeps_other_fields: bool = True
+    keeps_undeclared_fields: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +59,14 @@ class PipelineProposal:
     id: FieldChoice | None
     tables: tuple[ProposedTable, ...]
     rest: Mapping[str, int] = field(default_factory=dict)
-    by_date: bool = True
+    partition_by_date: bool = True
 
     @property
     def null_words(self) -> tuple[str, ...]:
         """Texts that have to stand for nothing, so that columns are of the types that are proposed."""
-        words = {word for table in self.tables for column in table.columns.columns for word in column.leaf.null_words}
+        words = {
+            word for table in self.tables for column in table.columns.columns for word in column.inferred.null_words
+        }
         return tuple(sorted(words))
 
 
@@ -78,11 +80,15 @@ class Overrides:
     id: str = ""
 
 
-CHOSEN = Overrides()
+NO_OVERRIDES = Overrides()
 
 
 def propose_pipeline(
-    read: Callable[[], Iterable[dict[str, Any]]], *, name: str, of_text: bool, overrides: Overrides = CHOSEN
+    read: Callable[[], Iterable[dict[str, Any]]],
+    *,
+    name: str,
+    values_are_text: bool,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> PipelineProposal:
     """The proposal for events as `read` gives them, twice the same.
 
@@ -93,38 +99,40 @@ def propose_pipeline(
     Raises:
         ContractError: EVENTS_WITHOUT_TIME.
     """
-    events = Profile()
+    events = FieldProfile()
     for event in read():
-        events.note(event)
-    time, kind, ident = _choices(events, overrides)
+        events.add_value(event)
+    time, kind, ident = _choose_fields(events, overrides)
     envelope = {choice.path for choice in (time, kind, ident) if choice is not None}
-    types = Counter(_field(events, kind.path).counts or {}) if kind is not None else Counter()
+    types = Counter(_profile_at(events, kind.path).value_counts or {}) if kind is not None else Counter()
     chosen = _table_names(types) if len(types) > 1 else {}
-    look = _Look(time, kind, chosen)
+    second_pass = _SecondPass(time, kind, chosen)
     for event in read():
-        look.take(event)
+        second_pass.add_event(event)
     tables = []
     if not chosen:
-        columns = columns_of(events, of_text=of_text, envelope=envelope)
-        tables.append(ProposedTable(name=_only_table(name), events=events.values, columns=columns, catch_all=True))
+        columns = propose_columns(events, values_are_text=values_are_text, envelope=envelope)
+        tables.append(
+            ProposedTable(name=_single_table_name(name), events=events.values, columns=columns, catch_all=True)
+        )
     else:
-        common = columns_of(
+        common = propose_columns(
             events,
-            of_text=of_text,
+            values_are_text=values_are_text,
             envelope=envelope,
-            most=_MOST_ENVELOPE_COLUMNS,
-            least_events=max(1, int(_ENVELOPE_SHARE * events.values)),
+            max_columns=_MAX_ENVELOPE_COLUMNS,
+            min_events=max(1, int(_MIN_ENVELOPE_SHARE * events.values)),
         )
         tables.append(
             ProposedTable(
-                name=EVENTS_TABLE, events=events.values, columns=common, catch_all=True, keeps_other_fields=False
+                name=EVENTS_TABLE, events=events.values, columns=common, catch_all=True, keeps_undeclared_fields=False
             )
         )
-        for value, profile in look.profiles.items():
-            columns = columns_of(profile, of_text=of_text, envelope=envelope, everywhere=events)
+        for value, profile in second_pass.profiles.items():
+            columns = propose_columns(profile, values_are_text=values_are_text, envelope=envelope, all_events=events)
             tables.append(ProposedTable(name=chosen[value], events=profile.values, columns=columns, event_type=value))
         common = replace(common, omitted={})
-        tables.append(ProposedTable(name=REST_TABLE, events=look.rest, columns=common, catch_all="rest"))
+        tables.append(ProposedTable(name=REST_TABLE, events=second_pass.rest, columns=common, catch_all="rest"))
     rest = {value: count for value, count in types.most_common() if value not in chosen} if chosen else {}
     return PipelineProposal(
         events=events.values,
@@ -133,17 +141,19 @@ def propose_pipeline(
         id=ident,
         tables=tuple(tables),
         rest=rest,
-        by_date=len(look.dates) <= _MOST_DATES,
+        partition_by_date=len(second_pass.dates) <= _MAX_DATES,
     )
 
 
-def _choices(events: Profile, overrides: Overrides) -> tuple[TimeChoice, FieldChoice | None, FieldChoice | None]:
-    time = time_choice(events)
+def _choose_fields(
+    events: FieldProfile, overrides: Overrides
+) -> tuple[TimeChoice, FieldChoice | None, FieldChoice | None]:
+    time = choose_time_field(events)
     if overrides.time:
-        time = _named_time(events, overrides)
+        time = _overridden_time(events, overrides)
     if time is None:
-        raise _no_time(events)
-    kind, ident = type_choice(events), id_choice(events)
+        raise _time_error(events)
+    kind, ident = choose_type_field(events), choose_id_field(events)
     if overrides.type:
         kind = FieldChoice(tuple(overrides.type.split(".")), "as it was named")
     if overrides.id:
@@ -151,21 +161,21 @@ def _choices(events: Profile, overrides: Overrides) -> tuple[TimeChoice, FieldCh
     return time, kind, ident
 
 
-def _named_time(events: Profile, overrides: Overrides) -> TimeChoice:
+def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:
     path = tuple(overrides.time.split("."))
-    profile = _field(events, path)
-    formats = profile.formats or ()
+    profile = _profile_at(events, path)
+    formats = profile.time_formats or ()
     if overrides.time_format:
         form = TimeFormat(format=parse_pattern(overrides.time_format).text)
     elif len(formats) > 1:
-        raise _no_time(events, [(path, formats)])
+        raise _time_error(events, [(path, formats)])
     else:
         form = TimeFormat(format=formats[0]) if formats else TimeFormat(epoch_unit(profile) or "iso8601")
     return TimeChoice(path, "as it was named", form, events.values - profile.values)
 
 
-def _no_time(events: Profile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
-    unclear = unclear or unclear_times(events)
+def _time_error(events: FieldProfile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
+    unclear = unclear or ambiguous_time_fields(events)
     if unclear:
         path, formats = ".".join(unclear[0][0]), unclear[0][1]
         return ContractError(
@@ -183,24 +193,24 @@ def _no_time(events: Profile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = 
     )
 
 
-def _field(events: Profile, path: Path) -> Profile:
+def _profile_at(events: FieldProfile, path: Path) -> FieldProfile:
     profile = events
     for name in path:
-        profile = profile.fields.get(name, Profile())
+        profile = profile.fields.get(name, FieldProfile())
     return profile
 
 
-class _Look:
+class _SecondPass:
     """The second look: a profile for each type that gets a table."""
 
     def __init__(self, time: TimeChoice, kind: FieldChoice | None, chosen: Mapping[str, str]) -> None:
         self._time, self._kind = time, kind
-        self.profiles = {value: Profile() for value in chosen}
+        self.profiles = {value: FieldProfile() for value in chosen}
         self.rest = 0
         self.dates: set[int] = set()
 
-    def take(self, event: dict[str, Any]) -> None:
-        if len(self.dates) <= _MOST_DATES:
+    def add_event(self, event: dict[str, Any]) -> None:
+        if len(self.dates) <= _MAX_DATES:
             with contextlib.suppress(ConversionError):  # an event without a time
                 self.dates.add(time_reader(self._time.form).instant_us(value_at(event, self._time.path)) // _DAY_US)
         if self._kind is None or not self.profiles:
@@ -210,7 +220,7 @@ class _Look:
         if profile is None:
             self.rest += 1
         else:
-            profile.note(event)
+            profile.add_value(event)
 
 
 def _table_names(types: Counter[Any]) -> dict[str, str]:
@@ -218,9 +228,9 @@ def _table_names(types: Counter[Any]) -> dict[str, str]:
     names: dict[str, str] = {}
     taken = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
     usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_valid_unicode(value)]
-    for value in usable[:MOST_TABLES]:
-        short = "_".join(words_of(value)) or "event"
-        short = f"{short}_events" if short in KEYWORDS else short
+    for value in usable[:MAX_TABLES]:
+        short = "_".join(name_words(value)) or "event"
+        short = f"{short}_events" if short in SQL_KEYWORDS else short
         short = (short if short[0].isalpha() else f"event_{short}")[:56].rstrip("_")
         options = (short if number == 1 else f"{short}_{number}" for number in range(1, 1_000))
         names[value] = next(option for option in options if option not in taken)
@@ -228,5 +238,5 @@ def _table_names(types: Counter[Any]) -> dict[str, str]:
     return names
 
 
-def _only_table(name: str) -> str:
+def _single_table_name(name: str) -> str:
     return EVENTS_TABLE if name in RESERVED_TABLES else name

@@ -18,14 +18,14 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.errors import ConcurrencyError
-from deltaworks.events.inference.hints import parse_hints, with_hints
+from deltaworks.events.inference.type_hints import apply_hints, parse_hints
 from deltaworks.specs.types import ColumnType, parse_type
 
 _FOLDER = "versions/"
-_MOST_ATTEMPTS = 100
+_MAX_ATTEMPTS = 100
 
 
-class SchemaRecord(Record):
+class SchemaVersionRecord(Record):
     """A version as it is kept. `columns` and `made_at` are for people.
 
     `id` tells a write of this process, whose reply was lost, from somebody else's of the same content.
@@ -41,12 +41,12 @@ class SchemaRecord(Record):
 
     version: int
     columns: dict[str, str] = Field(default_factory=dict)
-    found: tuple[tuple[str, str], ...]
+    inferred: tuple[tuple[str, str], ...]
     hints: str
     added: tuple[str, ...]
     conflicts: tuple[str, ...]
     sample: dict[str, Any]
-    made_at: str = ""
+    created_at: str = ""
     id: str = ""
 
 
@@ -66,24 +66,24 @@ class SchemaVersion:
 
     def columns(self) -> dict[str, ColumnType]:
         """The columns of the schema."""
-        return with_hints(self.found, parse_hints(self.hints))
+        return apply_hints(self.found, parse_hints(self.hints))
 
-    def to_record(self) -> SchemaRecord:
+    def to_record(self) -> SchemaVersionRecord:
         """As it is kept."""
-        return SchemaRecord(
+        return SchemaVersionRecord(
             version=self.number,
             columns={name: str(kind) for name, kind in self.columns().items()},
-            found=tuple((name, str(kind)) for name, kind in self.found.items()),
+            inferred=tuple((name, str(kind)) for name, kind in self.found.items()),
             hints=self.hints,
             added=self.added,
             conflicts=self.conflicts,
             sample=dict(self.sample),
-            made_at=iso_now(),
+            created_at=iso_now(),
             id=uuid.uuid4().hex,
         )
 
     @classmethod
-    def of_record(cls, record: SchemaRecord) -> SchemaVersion:
+    def from_record(cls, record: SchemaVersionRecord) -> SchemaVersion:
         """The version that `to_record` kept.
 
         Raises:
@@ -91,7 +91,7 @@ class SchemaVersion:
         """
         return cls(
             number=record.version,
-            found={name: parse_type(kind) for name, kind in record.found},
+            found={name: parse_type(kind) for name, kind in record.inferred},
             hints=record.hints,
             added=record.added,
             conflicts=record.conflicts,
@@ -102,9 +102,9 @@ class SchemaVersion:
 class SchemaVersions:
     """The versions at a place. Safe to use by several processes at once."""
 
-    def __init__(self, objects: ObjectStore, place: str) -> None:
+    def __init__(self, objects: ObjectStore, location: str) -> None:
         self._objects = objects
-        self._place = place
+        self._location = location
 
     def latest(self) -> SchemaVersion | None:
         """The newest version, or None where there is none yet.
@@ -122,7 +122,7 @@ class SchemaVersions:
         """
         return map(self._read, reversed(self._objects.list(_FOLDER)))
 
-    def change(self, make: Callable[[SchemaVersion | None], SchemaVersion | None]) -> SchemaVersion:
+    def update(self, build: Callable[[SchemaVersion | None], SchemaVersion | None]) -> SchemaVersion:
         """Have the next version made out of the newest one; again from the beginning where somebody else was first.
 
         Args:
@@ -134,9 +134,9 @@ class SchemaVersions:
             ContractError: SCHEMA_VERSION_UNREADABLE.
             ConcurrencyError: SCHEMA_CONTENDED, somebody else was first a hundred times.
         """
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             newest = self.latest()
-            version = make(newest)
+            version = build(newest)
             if version is None:
                 if newest is None:
                     raise ValueError("there is no version to leave as it is")
@@ -146,15 +146,15 @@ class SchemaVersions:
                 return numbered
         raise ConcurrencyError(
             "SCHEMA_CONTENDED",
-            f"{_MOST_ATTEMPTS} versions of the schema at {self._place} were made by others before this one.",
+            f"{_MAX_ATTEMPTS} versions of the schema at {self._location} were made by others before this one.",
             hint="Give each source a place of its own for its schema.",
         )
 
     def _read(self, key: str) -> SchemaVersion:
-        stored, named = self._objects.get(key), f"{self._place}/{key}"
+        stored, named = self._objects.get(key), f"{self._location}/{key}"
         if stored is None:
-            raise SchemaRecord.refusal(named, "it is gone")
+            raise SchemaVersionRecord.refusal(named, "it is gone")
         try:
-            return SchemaVersion.of_record(SchemaRecord.decode(stored.data, key=named))
+            return SchemaVersion.from_record(SchemaVersionRecord.decode(stored.data, key=named))
         except ValueError as error:
-            raise SchemaRecord.refusal(named, str(error)) from error
+            raise SchemaVersionRecord.refusal(named, str(error)) from error

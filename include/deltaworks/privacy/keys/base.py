@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Final, Protocol
 
 #: The purposes for which keys are made; a service's policy grants them one by one.
-TOKEN: Final = "token"  # noqa: S105  the name of a use
-SEAL: Final = "seal"
-UNREADABLE: Final = "unreadable"
-EPOCH: Final = "epoch"
+TOKEN_PURPOSE: Final = "token"  # noqa: S105  the name of a use
+SEAL_PURPOSE: Final = "seal"
+UNREADABLE_PURPOSE: Final = "unreadable"
+EPOCH_PURPOSE: Final = "epoch"
 KEY_BYTES: Final = 32
 Context = Mapping[str, str]
 
@@ -31,11 +31,11 @@ class DataKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Destroyed:
+class DestroyedKey:
     """A key of the service that is gone, or will be: from `gone_at` on nothing unwraps what it has wrapped."""
 
     key_id: str
-    gone_at: datetime
+    destroyed_at: datetime
 
 
 class KeyService(Protocol):
@@ -58,7 +58,7 @@ class KeyService(Protocol):
             ConfigError: KEY_SERVICE_REFUSED, KEYRING_UNUSABLE.
         """
 
-    def destroy(self, key_id: str) -> Destroyed:
+    def destroy(self, key_id: str) -> DestroyedKey:
         """Destroy a key of the service, with all that it has wrapped. Idempotent.
 
         Raises:
@@ -67,12 +67,12 @@ class KeyService(Protocol):
         """
 
 
-def context_of(namespace: str, purpose: str, **more: str) -> dict[str, str]:
+def key_context(namespace: str, purpose: str, **more: str) -> dict[str, str]:
     """The context of a use: for which namespace, for what, and what else tells it from others."""
     return {"namespace": namespace, "purpose": purpose, **more}
 
 
-def context_bytes(context: Context) -> bytes:
+def encode_context(context: Context) -> bytes:
     """A context as additional data of an encryption: every name and value with its length, in order."""
     pieces = [piece.encode() for name in sorted(context) for piece in (name, context[name])]
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)

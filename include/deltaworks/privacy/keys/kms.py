@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.privacy.keys.base import Context, DataKey, Destroyed
-from deltaworks.privacy.keys.keyring import context_differs, destroyed
+from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey
+from deltaworks.privacy.keys.keyring import context_differs_error, key_destroyed_error
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.privacy_settings import KmsSpec
 
-_OF_CONTEXT = ("InvalidCiphertextException", "IncorrectKeyException")
-_GONE = ("KMSInvalidStateException", "DisabledException")
-_REFUSED = ("AccessDeniedException", "NotFoundException", "UnrecognizedClientException", "InvalidClientTokenId")
+_CONTEXT_ERRORS = ("InvalidCiphertextException", "IncorrectKeyException")
+_DESTROYED_ERRORS = ("KMSInvalidStateException", "DisabledException")
+_ACCESS_ERRORS = ("AccessDeniedException", "NotFoundException", "UnrecognizedClientException", "InvalidClientTokenId")
 
 
-class KmsKeys:
+class KmsKeyService:
     """Data keys of one key of KMS. Safe in threads."""
 
     def __init__(self, spec: KmsSpec) -> None:
@@ -36,7 +36,7 @@ class KmsKeys:
 
     def new_key(self, context: Context) -> DataKey:
         """A data key of 256 bits that KMS has made."""
-        with self._reported(context):
+        with self._translate_errors(context):
             answer = self._client.generate_data_key(
                 KeyId=self._key_id, KeySpec="AES_256", EncryptionContext=dict(context)
             )
@@ -44,43 +44,43 @@ class KmsKeys:
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
         """The data key that was wrapped for this context."""
-        with self._reported(context):
+        with self._translate_errors(context):
             answer = self._client.decrypt(KeyId=self._key_id, CiphertextBlob=wrapped, EncryptionContext=dict(context))
         return bytes(answer["Plaintext"])
 
-    def destroy(self, key_id: str) -> Destroyed:
+    def destroy(self, key_id: str) -> DestroyedKey:
         """Schedule the destruction of the key itself, after `pending_days`; until then it unwraps nothing."""
-        with self._reported({}):
+        with self._translate_errors({}):
             description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
             if description["KeyState"] != "PendingDeletion":
                 self._client.schedule_key_deletion(KeyId=description["KeyId"], PendingWindowInDays=self._pending_days)
                 description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
         gone_at: datetime = description.get("DeletionDate") or datetime.now(UTC)
-        return Destroyed(key_id, gone_at)
+        return DestroyedKey(key_id, gone_at)
 
     @contextlib.contextmanager
-    def _reported(self, context: Context) -> Iterator[None]:
+    def _translate_errors(self, context: Context) -> Iterator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             yield
         except ClientError as error:
             code = error.response["Error"]["Code"]
-            if code in _OF_CONTEXT:
-                raise context_differs(context) from error
-            if code in _GONE:
-                raise destroyed(self._key_id) from error
-            if code in _REFUSED:
+            if code in _CONTEXT_ERRORS:
+                raise context_differs_error(context) from error
+            if code in _DESTROYED_ERRORS:
+                raise key_destroyed_error(self._key_id) from error
+            if code in _ACCESS_ERRORS:
                 raise ConfigError(
                     "KEY_SERVICE_REFUSED",
                     f"KMS refuses the key {self._key_id} for {dict(context)}: {error}.",
                     hint="Check `privacy.keys` of the environment, and grant this role the key for this context.",
                 ) from error
-            raise self._unreachable(error) from error
+            raise self._unreachable_error(error) from error
         except BotoCoreError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable_error(error) from error
 
-    def _unreachable(self, error: Exception) -> TransientError:
+    def _unreachable_error(self, error: Exception) -> TransientError:
         return TransientError(
             "KEY_SERVICE_UNREACHABLE",
             f"KMS does not answer for the key {self._key_id}: {error}.",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
 from deltaworks.engine.ledger import committed_batches, lost_versions
-from deltaworks.erasure.reapply import Reapplier
+from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
@@ -58,8 +58,10 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
 
 
 def _of_erased(catalog: Catalog, pipeline: str, *, table: str, gold: Mapping[str, str]) -> Iterator[Damage]:
-    reapplier = Reapplier(catalog, pipeline)
-    for back in reapplier.rows_back([name for name in (*reapplier.tables, *gold) if table in ("", name)]):
+    reapplier = ErasureReapplier(catalog, pipeline)
+    for back in reapplier.find_reappeared_rows(
+        [name for name in (*reapplier.erasable_tables, *gold) if table in ("", name)]
+    ):
         yield Damage(
             pipeline=pipeline,
             what=back.table,

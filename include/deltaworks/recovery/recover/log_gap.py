@@ -20,7 +20,7 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import CommittedBatches, committed_batches, lost_versions, owner_step
 from deltaworks.engine.writers import commit_metadata
-from deltaworks.erasure.reapply import Reapplier, reapplied_step
+from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ContractError
 from deltaworks.recovery.quarantine.replay_commit import rereading
 from deltaworks.recovery.restore.dependents import refuse_mutable
@@ -161,8 +161,8 @@ class _Mend:
         if plan.recreated or plan.filled:
             # A purge of erased people may be among the commits that are lost.
             newest = max((*plan.recreated, *plan.filled))
-            step = reapplied_step(Step(f"{self._pipeline}/mended/{self._table}", newest))
-            Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=lambda: None)
+            step = reapply_step(Step(f"{self._pipeline}/mended/{self._table}", newest))
+            ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=lambda: None)
         return plan
 
     def go_back(self, done: LogMend, max_rows: int | None) -> LogMend:

@@ -18,7 +18,7 @@ from deltaworks.control.locks.turn import TurnOf, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.ledger import Ledger
-from deltaworks.erasure.reapply import Reapplier, reapplied_step
+from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.recovery.restore.dependents import Follower, followers_of, refuse_mutable
@@ -204,8 +204,8 @@ class TableRestore:
     def _erase_again(self, record: Rollback, check: Callable[[], None]) -> None:
         """Take out rows of people who were erased since the version that the table has gone back to."""
         if record.reapply:
-            step = reapplied_step(rollback_step(self._pipeline, self._table, record.ordinal))
-            Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
+            step = reapply_step(rollback_step(self._pipeline, self._table, record.ordinal))
+            ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
 
     def _result(
         self, plan: TablePlan, restored: FilesCommitOutcome | None, *, dry_run: bool, resumed: bool, seconds: float

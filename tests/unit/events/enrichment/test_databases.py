@@ -15,8 +15,8 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.enrichment import databases as module
-from deltaworks.events.enrichment.addresses import network_text, packed, written
-from deltaworks.events.enrichment.databases import AddressReader, Databases
+from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
+from deltaworks.events.enrichment.ip_addresses import format_ip, parse_ip, truncate_ip_text
 from deltaworks.specs.storage import StorageSpec
 from tests.shared_data import SHARED_DATA
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
     """An empty lake, and an empty disk of a worker."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    module._warn.cache_clear()
+    module._warn_once.cache_clear()
     return StorageSpec(root=f"file://{tmp_path}/lake")
 
 
@@ -44,8 +44,8 @@ def put(storage: StorageSpec, data: bytes, name: str = "geo/City.mmdb") -> str:
     return etag
 
 
-def fix(storage: StorageSpec, name: str = "geo/City.mmdb") -> Databases:
-    return Databases.fix([name], storage)
+def fix(storage: StorageSpec, name: str = "geo/City.mmdb") -> PinnedDatabases:
+    return PinnedDatabases.pin([name], storage)
 
 
 def sources() -> list[str]:
@@ -56,20 +56,20 @@ def test_every_network_of_every_database_gives_its_record(storage: StorageSpec) 
     networks = same = 0
     for name in sources():
         put(storage, (MAXMIND / f"{name}.mmdb").read_bytes(), f"{name}.mmdb")
-        reader = fix(storage, f"{name}.mmdb").reader(f"{name}.mmdb")
+        reader = fix(storage, f"{name}.mmdb").open_lookup(f"{name}.mmdb")
         for item in json.loads((MAXMIND / "source-data" / f"{name}.json").read_text()):
             for network, record in item.items():
-                address = packed(str(ipaddress.ip_network(network, strict=False)[0]))
+                address = parse_ip(str(ipaddress.ip_network(network, strict=False)[0]))
                 assert address is not None
                 networks += 1
-                same += reader.record(written(address)) == record
+                same += reader.lookup(format_ip(address)) == record
 
     assert (networks, same) == (4_073, 4_073)
 
 
 def test_masked_addresses_have_other_answers_so_what_is_looked_up_comes_first(storage: StorageSpec) -> None:
     put(storage, (MAXMIND / "GeoIP2-ISP-Test.mmdb").read_bytes())
-    reader = fix(storage).reader("geo/City.mmdb")
+    reader = fix(storage).open_lookup("geo/City.mmdb")
     networks = [
         network
         for item in json.loads((MAXMIND / "source-data" / "GeoIP2-ISP-Test.json").read_text())
@@ -77,7 +77,7 @@ def test_masked_addresses_have_other_answers_so_what_is_looked_up_comes_first(st
     ]
     firsts = [str(ipaddress.ip_network(network, strict=False)[0]) for network in networks]
 
-    changed = sum(reader.record(first) != reader.record(network_text(first) or "") for first in firsts)
+    changed = sum(reader.lookup(first) != reader.lookup(truncate_ip_text(first) or "") for first in firsts)
 
     assert (changed, len(firsts)) == (1_879, 2_109)
 
@@ -90,10 +90,10 @@ def test_a_pass_keeps_to_the_version_that_was_fixed(storage: StorageSpec) -> Non
     travelled = pickle.loads(pickle.dumps(fixed))
 
     assert travelled.facts() == [
-        {"database": "geo/City.mmdb", "etag": first, "build_epoch": fixed.facts()[0]["build_epoch"]}
+        {"database": "geo/City.mmdb", "etag": first, "build_epoch": fixed.ledger_entries()[0]["build_epoch"]}
     ]
     assert "city" in (travelled.reader("geo/City.mmdb").record("81.2.69.142") or {})
-    assert fix(storage).facts()[0]["etag"] == second
+    assert fix(storage).ledger_entries()[0]["etag"] == second
 
 
 def test_a_worker_that_has_no_copy_of_the_fixed_version_takes_no_other(
@@ -107,7 +107,7 @@ def test_a_worker_that_has_no_copy_of_the_fixed_version_takes_no_other(
     monkeypatch.setattr("tempfile.tempdir", str(other_worker))
 
     with pytest.raises(TransientError, match="ENRICHMENT_REPLACED"):
-        fixed.reader("geo/City.mmdb")
+        fixed.open_lookup("geo/City.mmdb")
 
 
 def test_a_missing_database_is_refused(storage: StorageSpec) -> None:
@@ -118,7 +118,7 @@ def test_a_missing_database_is_refused(storage: StorageSpec) -> None:
 def test_ipv6_in_a_database_of_ipv4_has_no_answer(storage: StorageSpec) -> None:
     put(storage, (MAXMIND / "edge" / "MaxMind-DB-test-ipv4-24.mmdb").read_bytes())
 
-    assert fix(storage).reader("geo/City.mmdb").record("2001:db8::1") is None
+    assert fix(storage).open_lookup("geo/City.mmdb").lookup("2001:db8::1") is None
 
 
 def test_an_old_database_is_told_of_once(storage: StorageSpec, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,7 +180,7 @@ def test_no_damaged_database_answers_where_its_reader_raises(
     for path in damaged():
         put(storage, path.read_bytes(), f"{path.stem}.mmdb")
         try:
-            reader = fix(storage, f"{path.stem}.mmdb").reader(f"{path.stem}.mmdb")
+            reader = fix(storage, f"{path.stem}.mmdb").open_lookup(f"{path.stem}.mmdb")
         except ConfigError:
             refused["opened"] += 1
             continue
@@ -191,11 +191,11 @@ def test_no_damaged_database_answers_where_its_reader_raises(
                     expected = plain.get(probe)
                 except Exception:
                     with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE") as refusal:
-                        reader.record(probe)
+                        reader.lookup(probe)
                     assert probe not in str(refusal.value)
                     raised += 1
                 else:
-                    assert reader.record(probe) == expected
+                    assert reader.lookup(probe) == expected
         refused["looked up" if raised else "never"] += 1
 
     assert len(damaged()) == sum(refused.values()) == 21
@@ -212,6 +212,6 @@ def test_an_answer_is_never_null_for_the_database_s_sake() -> None:
             raise maxminddb.InvalidDatabaseError(address)
 
     with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE") as refusal:
-        AddressReader(Broken(), "x.mmdb").record("203.0.113.7")  # type: ignore[arg-type]
+        AddressLookup(Broken(), "x.mmdb").lookup("203.0.113.7")  # type: ignore[arg-type]
 
     assert "203.0.113.7" not in str(refusal.value)

@@ -12,7 +12,7 @@ import ua_parser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.enrichment.user_agents import MOST_CHARACTERS, decoded, taken_apart
+from deltaworks.events.enrichment.user_agents import MAX_CHARACTERS, parse_user_agent, url_decode
 from deltaworks.specs.enrich import USER_AGENT_FIELDS
 
 FIREFOX = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:61.0) Gecko/20100101 Firefox/61.0"
@@ -20,7 +20,7 @@ FIREFOX = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:61.0) Gecko/20100101 Fir
 
 @pytest.mark.parametrize("text", [FIREFOX, quote(FIREFOX), quote(quote(FIREFOX))])
 def test_a_user_agent_is_the_same_however_often_a_log_encoded_it(text: str) -> None:
-    assert taken_apart(text) == {
+    assert parse_user_agent(text) == {
         "browser": "Firefox",
         "browser_version": "61.0",
         "os": "Windows",
@@ -33,23 +33,23 @@ def test_a_user_agent_is_the_same_however_often_a_log_encoded_it(text: str) -> N
 
 
 def test_a_third_encoding_is_left_as_it_is() -> None:
-    assert decoded(quote(quote(quote("a b")))) == quote("a b")
+    assert url_decode(quote(quote(quote("a b")))) == quote("a b")
 
 
 def test_an_empty_text_has_no_answer() -> None:
-    assert taken_apart("") is None
-    assert taken_apart("%20") is None
+    assert parse_user_agent("") is None
+    assert parse_user_agent("%20") is None
 
 
 @given(st.text() | st.text(st.characters(), min_size=1).map(lambda text: text + "\udcff%ff%zz"))
 def test_any_text_is_answered_or_none(text: str) -> None:
-    answer = taken_apart(text)
+    answer = parse_user_agent(text)
 
     assert answer is None or tuple(answer) == USER_AGENT_FIELDS
 
 
 def test_a_text_without_end_is_looked_at_up_to_its_bound() -> None:
-    assert taken_apart(FIREFOX + "x" * 1_000_000) == taken_apart((FIREFOX + "x" * 1_000_000)[:MOST_CHARACTERS])
+    assert parse_user_agent(FIREFOX + "x" * 1_000_000) == parse_user_agent((FIREFOX + "x" * 1_000_000)[:MAX_CHARACTERS])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_real_logs_have_the_families_and_bots_that_were_counted(
     lines = gzip.decompress((cloudfront_logs / name).read_bytes()).decode().splitlines()
     agents = Counter(line.split("\t")[10] for line in lines if line and not line.startswith("#"))
 
-    answers = {text: taken_apart(text) or {} for text in agents}
+    answers = {text: parse_user_agent(text) or {} for text in agents}
 
     def once(text: str) -> str | None:
         browser = ua_parser.parse(unquote(text)).user_agent

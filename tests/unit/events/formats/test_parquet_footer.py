@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.formats.parquet_footer import RowGroup, row_groups
+from deltaworks.events.formats.parquet_footer import RowGroup, read_row_groups
 
 NESTED = pa.table(
     {
@@ -65,7 +65,7 @@ def as_arrow_reads(payload: bytes) -> list[RowGroup]:
 def test_groups_are_those_that_arrow_reads(table: pa.Table, options: dict[str, Any]) -> None:
     payload = written(table, **options)
 
-    assert row_groups(payload) == as_arrow_reads(payload)
+    assert read_row_groups(payload) == as_arrow_reads(payload)
 
 
 @given(data=st.data())
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_footer_are_refused_or_read_and_nothing_else_happens(d
 
     groups: list[RowGroup] = []
     with contextlib.suppress(ValueError):
-        groups = row_groups(bytes(payload))
+        groups = read_row_groups(bytes(payload))
 
     assert all(min(group.rows, group.values, group.bytes) >= 0 for group in groups)
 
@@ -97,13 +97,13 @@ def test_a_footer_that_cannot_be_says_why(footer: bytes, what: str) -> None:
     payload = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
     with pytest.raises(ValueError, match=what):
-        row_groups(payload)
+        read_row_groups(payload)
 
 
 def test_the_end_of_an_object_must_say_where_its_footer_is() -> None:
     for payload in (b"PAR1", b"PAR1" + (99).to_bytes(4, "little") + b"PAR1"):
         with pytest.raises(ValueError, match="where its footer is"):
-            row_groups(payload)
+            read_row_groups(payload)
 
 
 def test_a_column_without_room_for_levels_ends_a_process_that_asks_arrow() -> None:
@@ -116,7 +116,7 @@ def test_a_column_without_room_for_levels_ends_a_process_that_asks_arrow() -> No
     ends = subprocess.run(words, input=broken, capture_output=True, check=False)
 
     assert ends.returncode < 0, ends
-    assert row_groups(broken) == row_groups(payload)
+    assert read_row_groups(broken) == read_row_groups(payload)
 
 
 def _with_one_level_too_many(payload: bytes) -> bytes:

@@ -42,7 +42,7 @@ class Overtaken(LocalObjects):
 def test_a_version_is_read_as_it_was_written_and_in_the_order_of_its_columns(tmp_path: Path) -> None:
     versions = SchemaVersions(LocalObjects(tmp_path), "here")
     assert versions.latest() is None
-    assert versions.change(lambda _: FIRST) == FIRST
+    assert versions.update(lambda _: FIRST) == FIRST
     found = versions.latest()
     assert found == FIRST
     assert [(name, str(kind)) for name, kind in found.columns().items()] == [
@@ -60,7 +60,7 @@ def test_who_is_overtaken_makes_its_version_from_the_other_ones(tmp_path: Path) 
         found = {} if newest is None else newest.found
         return replace(FIRST, found={**found, "ours": parse_type("date")})
 
-    made = SchemaVersions(Overtaken(tmp_path, times=2), "here").change(make)
+    made = SchemaVersions(Overtaken(tmp_path, times=2), "here").update(make)
     assert [each and each.number for each in seen] == [None, 1, 2]
     assert (made.number, list(made.found)) == (3, ["other0", "ours"])
 
@@ -72,7 +72,7 @@ def test_streams_that_start_at_once_agree_on_one_first_version(tmp_path: Path) -
         versions = SchemaVersions(LocalObjects(tmp_path), "here")
         ready.wait(10)
         mine = replace(FIRST, found={f"c{name}": parse_type("int")}, hints="")
-        return versions.change(lambda newest: mine if newest is None else None)
+        return versions.update(lambda newest: mine if newest is None else None)
 
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(begin, range(8)))
@@ -83,7 +83,7 @@ def test_streams_that_start_at_once_agree_on_one_first_version(tmp_path: Path) -
 def test_columns_that_several_add_at_once_are_all_there_in_the_end(tmp_path: Path) -> None:
     def add(name: int) -> None:
         column = {f"c{name}": parse_type("int")}
-        SchemaVersions(LocalObjects(tmp_path), "here").change(
+        SchemaVersions(LocalObjects(tmp_path), "here").update(
             lambda newest: replace(FIRST, found={**({} if newest is None else newest.found), **column})
         )
 
@@ -96,7 +96,7 @@ def test_columns_that_several_add_at_once_are_all_there_in_the_end(tmp_path: Pat
 
 def test_who_is_always_overtaken_gives_up_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConcurrencyError, match=r"SCHEMA_CONTENDED.*a place of its own"):
-        SchemaVersions(Overtaken(tmp_path, times=1000), "here").change(lambda _: FIRST)
+        SchemaVersions(Overtaken(tmp_path, times=1000), "here").update(lambda _: FIRST)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2}'])

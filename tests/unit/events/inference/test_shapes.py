@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.events.columns import convert_column
-from deltaworks.events.formats.values import from_text
+from deltaworks.events.formats.value_conversion import parse_text
 from deltaworks.events.inference.column_types import (
-    DEEPEST,
-    MOST_COLUMNS,
+    MAX_COLUMNS,
+    MAX_DEPTH,
     Columns,
     Conflict,
     Shape,
-    columns_of,
-    new_paths,
-    with_added,
+    add_new_columns,
+    changed_paths,
+    infer_columns,
 )
 from deltaworks.specs.types import parse_type
 from tests.examples import examples
@@ -58,7 +58,7 @@ SLOW_TYPES: list[tuple[str, Callable[[Any], bool]]] = [
 def shape_of(*events: dict[str, Any]) -> Shape:
     shape = Shape()
     for event in events:
-        shape.note(event)
+        shape.add_value(event)
     return shape
 
 
@@ -70,7 +70,7 @@ def texts(columns: Columns) -> dict[str, str]:
 @given(st.lists(SCALARS, max_size=8))
 def test_a_field_has_the_first_type_that_takes_all_its_values_or_is_told_to_have_a_conflict(values: list[Any]) -> None:
     conflicts: list[Conflict] = []
-    found = columns_of(shape_of(*({"f": value} for value in values)), conflicts=conflicts)
+    found = infer_columns(shape_of(*({"f": value} for value in values)), conflicts=conflicts)
     present = [value for value in values if value is not None]
     fitting = [name for name, takes in SLOW_TYPES if all(map(takes, present))]
     if not present:
@@ -97,7 +97,7 @@ def test_samples_merged_in_any_order_and_grouping_are_one_sample(
         parts[chance.randrange(len(parts))].merge(one)
     merged = parts[0] if parts else Shape()
     assert merged == whole
-    assert list(columns_of(merged).items()) == list(columns_of(whole).items())
+    assert list(infer_columns(merged).items()) == list(infer_columns(whole).items())
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -105,12 +105,12 @@ def test_samples_merged_in_any_order_and_grouping_are_one_sample(
 def test_what_is_new_in_one_event_is_new_in_all_and_adding_it_comes_to_an_end(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
 ) -> None:
-    columns: Columns = columns_of(shape_of(*first))
+    columns: Columns = infer_columns(shape_of(*first))
     for _ in range(100):
-        if not any(with_added(columns, shape_of(event)) != columns for event in later):
+        if not any(add_new_columns(columns, shape_of(event)) != columns for event in later):
             break
-        grown = with_added(columns, shape_of(*later))
-        assert new_paths(columns, grown)
+        grown = add_new_columns(columns, shape_of(*later))
+        assert changed_paths(columns, grown)
         assert all(_same_but_for_fields(columns[name], grown[name]) for name in columns)
         columns = grown
     else:
@@ -141,10 +141,10 @@ WRITTEN = st.one_of(
 def test_the_type_of_texts_gives_every_number_back_and_leaves_alone_what_is_written_otherwise(found: list[str]) -> None:
     shape = Shape()
     for text in found:
-        shape.note_texts({"f": text}, typed=True)
+        shape.add_texts({"f": text}, typed=True)
     conflicts: list[Conflict] = []
-    kind = columns_of(shape, conflicts=conflicts)["f"]
-    array, misfits = convert_column([from_text(text, kind) for text in found], kind)
+    kind = infer_columns(shape, conflicts=conflicts)["f"]
+    array, misfits = convert_column([parse_text(text, kind) for text in found], kind)
     assert (conflicts, misfits) == ([], {})
     for text, value in zip(found, array.to_pylist(), strict=True):
         match value:
@@ -159,39 +159,39 @@ def test_the_type_of_texts_gives_every_number_back_and_leaves_alone_what_is_writ
 
 
 def test_of_names_that_differ_in_case_the_one_met_most_is_the_column() -> None:
-    assert texts(columns_of(shape_of({"id": 1}, {"ID": 1}, {"ID": 1}, {"u": {"x": 1, "X": "a"}, "Id": None}))) == {
+    assert texts(infer_columns(shape_of({"id": 1}, {"ID": 1}, {"ID": 1}, {"u": {"x": 1, "X": "a"}, "Id": None}))) == {
         "ID": "long",
         "u": "struct<X:string>",
     }
 
 
 def test_what_says_nothing_of_a_type_is_no_column() -> None:
-    assert columns_of(shape_of({"a": None, "b": {}, "c": [], "d": [None], "e": {"x-y": 1}})) == {}
+    assert infer_columns(shape_of({"a": None, "b": {}, "c": [], "d": [None], "e": {"x-y": 1}})) == {}
 
 
 def test_names_of_the_source_itself_are_no_columns() -> None:
-    assert texts(columns_of(shape_of({"_key": 1, "_Rescued_Data": 1, "_id": 1}))) == {"_id": "long"}
+    assert texts(infer_columns(shape_of({"_key": 1, "_Rescued_Data": 1, "_id": 1}))) == {"_id": "long"}
 
 
 def test_what_is_nested_deeper_than_is_looked_at_is_no_part_of_a_type() -> None:
     value: Any = 1
-    for _ in range(3 * DEEPEST):
+    for _ in range(3 * MAX_DEPTH):
         value = {"a": value}
-    assert columns_of(shape_of({"v": value, "w": 1})) == {"w": parse_type("long")}
+    assert infer_columns(shape_of({"v": value, "w": 1})) == {"w": parse_type("long")}
 
 
 def test_producers_that_use_ids_as_names_find_an_end() -> None:
-    event = {f"id{number}": number for number in range(MOST_COLUMNS + 50)}
-    columns = columns_of(shape_of({"id7": 1, "id1049": 1}, event))
-    assert len(columns) == MOST_COLUMNS
+    event = {f"id{number}": number for number in range(MAX_COLUMNS + 50)}
+    columns = infer_columns(shape_of({"id7": 1, "id1049": 1}, event))
+    assert len(columns) == MAX_COLUMNS
     assert {"id7", "id1049"} <= columns.keys()
-    assert with_added(columns, shape_of({"other": 1})) == columns
+    assert add_new_columns(columns, shape_of({"other": 1})) == columns
 
 
 def test_new_columns_are_told_as_hints_are_written() -> None:
-    before = columns_of(shape_of({"a": 1, "u": {"n": "x"}, "l": [{"k": 1}]}))
-    after = with_added(before, shape_of({"u": {"m": 1.5}, "l": [{"z": [True]}], "b c": "x", "s": {"t": 1}}))
-    assert new_paths(before, after) == [
+    before = infer_columns(shape_of({"a": 1, "u": {"n": "x"}, "l": [{"k": 1}]}))
+    after = add_new_columns(before, shape_of({"u": {"m": 1.5}, "l": [{"z": [True]}], "b c": "x", "s": {"t": 1}}))
+    assert changed_paths(before, after) == [
         "u.m double",
         "l.z array<boolean>",
         "`b c` string",

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.events.inference.time_formats import (
-    DATES,
-    WHOLE,
-    fitting,
-    is_of_date_alone,
-    names_offset,
-    still_fitting,
+    DATE_PATTERNS,
+    DATETIME_PATTERNS,
+    has_utc_offset,
+    is_date_only,
+    matching_patterns,
+    narrow_patterns,
 )
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
 from deltaworks.specs.catalog import PROJECT_ROOT
@@ -23,7 +23,10 @@ from deltaworks.specs.times import parse_pattern
 
 TIMES = ("", " %H:%M", ":%H:%M:%S", "T%H:%M:%S.%f", " %H:%M:%S,%f", ", %I:%M %p", " %I:%M:%S%p")
 OFFSETS = ("", " %z", "%z", " UTC", " GMT")
-PATTERNS = [*WHOLE, *(date + time + offset * bool(time) for date in DATES for time in TIMES for offset in OFFSETS)]
+PATTERNS = [
+    *DATETIME_PATTERNS,
+    *(date + time + offset * bool(time) for date in DATE_PATTERNS for time in TIMES for offset in OFFSETS),
+]
 INSTANTS = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2068, 1, 1), timezones=st.just(dt.UTC))
 
 
@@ -36,9 +39,9 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def all_fitting(texts: list[str]) -> tuple[str, ...]:
-    formats = fitting(texts[0])
+    formats = matching_patterns(texts[0])
     for text in texts[1:]:
-        formats = still_fitting(formats, text)
+        formats = narrow_patterns(formats, text)
     return formats
 
 
@@ -47,14 +50,16 @@ def test_every_pattern_that_fits_all_texts_is_one_of_those_named(
     pattern: str, instants: list[dt.datetime], data: st.DataObject
 ) -> None:
     texts = [instant.strftime(pattern) for instant in instants]
-    behind = pattern[len(next((date for date in DATES if pattern.startswith(date)), "")) :]
-    rivals = [date + behind for date in DATES if parse_or_none(date + behind)]
+    behind = pattern[len(next((date for date in DATE_PATTERNS if pattern.startswith(date)), "")) :]
+    rivals = [date + behind for date in DATE_PATTERNS if parse_or_none(date + behind)]
 
     formats = all_fitting(texts)
 
     assert pattern in formats
-    if pattern not in WHOLE:
-        assert set(formats) - set(WHOLE) == {rival for rival in rivals if all(fits(rival, text) for text in texts)}
+    if pattern not in DATETIME_PATTERNS:
+        assert set(formats) - set(DATETIME_PATTERNS) == {
+            rival for rival in rivals if all(fits(rival, text) for text in texts)
+        }
     assert set(formats) == set(all_fitting(data.draw(st.permutations(texts))))
 
 
@@ -74,7 +79,7 @@ def test_one_pattern_alone_is_the_one_the_texts_were_written_by(pattern: str, in
 
 @given(text=st.text(max_size=30) | st.from_regex(r"[0-9/.: -]{0,24}", fullmatch=True))
 def test_a_text_that_is_none_fits_nothing_and_raises_nothing(text: str) -> None:
-    assert all(fits(pattern, text) for pattern in fitting(text))
+    assert all(fits(pattern, text) for pattern in matching_patterns(text))
 
 
 @pytest.mark.parametrize(
@@ -106,11 +111,11 @@ def test_the_patterns_that_are_tried_are_documented() -> None:
     page = (PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md").read_text()
     section = page.partition("#### Formats of times")[2].partition("\n#")[0]
 
-    for pattern in (*DATES, *WHOLE):
+    for pattern in (*DATE_PATTERNS, *DATETIME_PATTERNS):
         assert f"`{pattern}`" in section or f"`{re.sub('[.-]', '/', pattern)}`" in section, pattern
 
 
 def test_what_a_pattern_says_of_its_texts() -> None:
-    assert is_of_date_alone("%d/%m/%Y")
-    assert not is_of_date_alone("%d/%m/%Y %H:%M")
-    assert [names_offset(f"%d/%m/%Y %H:%M{offset}") for offset in OFFSETS] == [False, True, True, True, True]
+    assert is_date_only("%d/%m/%Y")
+    assert not is_date_only("%d/%m/%Y %H:%M")
+    assert [has_utc_offset(f"%d/%m/%Y %H:%M{offset}") for offset in OFFSETS] == [False, True, True, True, True]

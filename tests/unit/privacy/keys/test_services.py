@@ -15,14 +15,19 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import SEAL, TOKEN, KeyService, context_of
+from deltaworks.privacy.keys.base import SEAL_PURPOSE, TOKEN_PURPOSE, KeyService, key_context
 from deltaworks.privacy.keys.keyring import LocalKeyring
-from deltaworks.privacy.keys.kms import KmsKeys
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, stored_key, unreadable_key_of
+from deltaworks.privacy.keys.kms import KmsKeyService
+from deltaworks.privacy.keys.stored_keys import (
+    get_or_create_key,
+    namespace_token_key,
+    open_key_service,
+    unreadable_day_key,
+)
 from deltaworks.specs.privacy_settings import KeyringSpec, KmsSpec
 from tests.moto_server import running_moto
 
-PLAYERS = context_of("players", SEAL)
+PLAYERS = key_context("players", SEAL_PURPOSE)
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +37,13 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def kms(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> KmsKeys:
+def kms(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> KmsKeyService:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     client = boto3.client("kms", endpoint_url=endpoint, region_name="us-east-1")
     key_id = client.create_key()["KeyMetadata"]["KeyId"]
     service = open_key_service(KmsSpec(kind="kms", endpoint=endpoint, key_id=key_id))
-    assert isinstance(service, KmsKeys)
+    assert isinstance(service, KmsKeyService)
     return service
 
 
@@ -64,7 +69,12 @@ def test_two_data_keys_differ(service: KeyService) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [context_of("contacts", SEAL), context_of("players", TOKEN), context_of("players", SEAL, day="2026-11-23")]
+    "other",
+    [
+        key_context("contacts", SEAL_PURPOSE),
+        key_context("players", TOKEN_PURPOSE),
+        key_context("players", SEAL_PURPOSE, day="2026-11-23"),
+    ],
 )
 def test_a_data_key_does_not_open_for_another_context(service: KeyService, other: dict[str, str]) -> None:
     service.new_key(other)
@@ -83,14 +93,14 @@ def test_a_damaged_wrapped_key_does_not_open(service: KeyService) -> None:
         service.unwrap(made.wrapped[:-1] + bytes((made.wrapped[-1] ^ 1,)), PLAYERS)
 
 
-def test_a_key_of_kms_is_destroyed_after_its_waiting_time(kms: KmsKeys) -> None:
+def test_a_key_of_kms_is_destroyed_after_its_waiting_time(kms: KmsKeyService) -> None:
     made = kms.new_key(PLAYERS)
 
     first, second = kms.destroy(made.key_id), kms.destroy(made.key_id)
 
     assert first.key_id == second.key_id == made.key_id
-    assert first.gone_at == second.gone_at
-    assert timedelta(days=6) < first.gone_at - datetime.now(UTC) <= timedelta(days=7)
+    assert first.destroyed_at == second.destroyed_at
+    assert timedelta(days=6) < first.destroyed_at - datetime.now(UTC) <= timedelta(days=7)
 
 
 def test_a_destroyed_key_opens_nothing_and_is_not_made_again(tmp_path: Path) -> None:
@@ -150,7 +160,7 @@ def test_a_key_service_that_does_not_answer_can_be_asked_again(monkeypatch: pyte
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    service = KmsKeys(KmsSpec(kind="kms", endpoint="http://127.0.0.1:9", key_id="alias/none"))
+    service = KmsKeyService(KmsSpec(kind="kms", endpoint="http://127.0.0.1:9", key_id="alias/none"))
 
     with pytest.raises(TransientError) as refused:
         service.new_key(PLAYERS)
@@ -158,8 +168,8 @@ def test_a_key_service_that_does_not_answer_can_be_asked_again(monkeypatch: pyte
     assert refused.value.condition == "KEY_SERVICE_UNREACHABLE"
 
 
-def test_a_key_that_kms_does_not_have_is_told_as_such(endpoint: str, kms: KmsKeys) -> None:
-    missing = KmsKeys(KmsSpec(kind="kms", endpoint=endpoint, key_id="3f2504e0-4f89-41d3-9a0c-0305e82c3301"))
+def test_a_key_that_kms_does_not_have_is_told_as_such(endpoint: str, kms: KmsKeyService) -> None:
+    missing = KmsKeyService(KmsSpec(kind="kms", endpoint=endpoint, key_id="3f2504e0-4f89-41d3-9a0c-0305e82c3301"))
 
     with pytest.raises(ConfigError) as refused:
         missing.new_key(PLAYERS)
@@ -171,13 +181,13 @@ def test_all_who_open_a_stored_key_have_the_same(tmp_path: Path) -> None:
     lake = LocalObjects(tmp_path / "lake")
 
     def opened(_: int) -> bytes:
-        return namespace_key(LocalKeyring(tmp_path / "keys"), lake, "players")
+        return namespace_token_key(LocalKeyring(tmp_path / "keys"), lake, "players")
 
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(opened, range(16)))
 
     assert len(keys) == 1
-    assert keys != {namespace_key(LocalKeyring(tmp_path / "keys"), lake, "contacts")}
+    assert keys != {namespace_token_key(LocalKeyring(tmp_path / "keys"), lake, "contacts")}
     stored = lake.get(paths.token_key("players"))
     assert stored is not None
     assert keys.pop() not in stored.data
@@ -185,12 +195,12 @@ def test_all_who_open_a_stored_key_have_the_same(tmp_path: Path) -> None:
 
 def test_a_key_of_a_day_is_destroyed_with_its_object(tmp_path: Path) -> None:
     vault, keyring = LocalObjects(tmp_path / "vault"), LocalKeyring(tmp_path / "keys")
-    key = unreadable_key_of(keyring, vault, "players", "2026-11-23")
+    key = unreadable_day_key(keyring, vault, "players", "2026-11-23")
 
-    assert unreadable_key_of(keyring, vault, "players", "2026-11-23", make=False) == key
+    assert unreadable_day_key(keyring, vault, "players", "2026-11-23", create=False) == key
     vault.delete(paths.day_key("players", "2026-11-23"))
     with pytest.raises(ContractError) as refused:
-        unreadable_key_of(keyring, vault, "players", "2026-11-23", make=False)
+        unreadable_day_key(keyring, vault, "players", "2026-11-23", create=False)
 
     assert refused.value.condition == "KEY_DESTROYED"
 
@@ -201,7 +211,7 @@ def test_an_object_that_holds_no_key_is_refused(tmp_path: Path, data: bytes) -> 
     lake.put("key.json", data)
 
     with pytest.raises(ContractError) as refused:
-        stored_key(LocalKeyring(tmp_path / "keys"), lake, key="key.json", context=PLAYERS)
+        get_or_create_key(LocalKeyring(tmp_path / "keys"), lake, key="key.json", context=PLAYERS)
 
     assert refused.value.condition == "STORED_KEY_UNREADABLE"
 

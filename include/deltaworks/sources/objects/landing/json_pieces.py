@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deltaworks.events.budget import Budget, BudgetExceededError, OverBudget
-from deltaworks.events.formats.json import values
+from deltaworks.events.formats.json import read_events
 from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed
 from deltaworks.specs.sources.payload import BudgetSpec
 
@@ -102,7 +102,7 @@ def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
     events = unreadable = 0
     readable = True
     try:
-        for value, _ in values(data, Budget(_SCAN_BUDGET, size=len(data))):
+        for value, _ in read_events(data, Budget(_SCAN_BUDGET, size=len(data))):
             events += 1
             readable = not isinstance(value, Malformed | OverBudget)
             unreadable += not readable

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.formats.registry import refuse_other_forms
+from deltaworks.events.formats.registry import reject_other_formats
 from deltaworks.sources.objects.landing.inputs import Content, Input
 from deltaworks.sources.objects.landing.json_pieces import Piece, json_pieces
 from deltaworks.sources.objects.landing.landing_store import LandingStore
@@ -146,7 +146,7 @@ def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> It
         yield _unsplit_piece(content, source, longest)
         return
     try:
-        refuse_other_forms(content.head(), source.format)
+        reject_other_formats(content.head(), source.format)
     except ConversionError as misfit:
         raise _wrong_format(content, misfit.detail) from misfit
     if source.format == "csv":

@@ -9,7 +9,7 @@ from deltaworks.events.budget import Budget
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.csv import CsvFramer
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.registry import create_framer
 from deltaworks.sources.objects.landing.json_pieces import Piece
 from deltaworks.specs.sources.payload import PayloadSpec
 
@@ -61,7 +61,9 @@ def _line_end(buffer: bytes, target_bytes: int, *, at_end: bool) -> int:
 
 def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) -> Iterator[Piece]:
     """Pieces of whole records, each with the header before them; a quoted field of several lines stays whole."""
-    records = CsvFramer(source.csv).records(lines, Budget(size=_UNBOUNDED_SIZE, max_event_bytes=source.max_event_bytes))
+    records = CsvFramer(source.csv).read_records(
+        lines, Budget(size=_UNBOUNDED_SIZE, max_event_bytes=source.max_event_bytes)
+    )
     count = _piece_factory(source)
     header = b""
     if source.csv.header:
@@ -79,7 +81,7 @@ def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) 
 
 def _piece_factory(source: PayloadSpec) -> Callable[[bytes], Piece]:
     """Makes a piece, its events counted as a stream reads them."""
-    events_of = framer(source)
+    events_of = create_framer(source)
 
     def count(data: bytes) -> Piece:
         events = unreadable = 0

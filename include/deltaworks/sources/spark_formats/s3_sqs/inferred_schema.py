@@ -19,10 +19,18 @@ from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.events.inference.column_types import RESCUED, STRING, Conflict, Shape, columns_of, new_paths, with_added
-from deltaworks.events.inference.hints import parse_hints, with_hints
+from deltaworks.events.inference.column_types import (
+    RESCUED_NAME,
+    STRING,
+    Conflict,
+    Shape,
+    add_new_columns,
+    changed_paths,
+    infer_columns,
+)
 from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
+from deltaworks.events.inference.type_hints import apply_hints, parse_hints
 from deltaworks.events.parse import Payload
 from deltaworks.events.source_fields import partition_fields
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, retry_storage
@@ -51,11 +59,11 @@ def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructTy
             return first
         if newest.hints == inference.hints:
             return None
-        hinted = with_hints(newest.found, parse_hints(inference.hints))
-        added = tuple(new_paths(newest.columns(), hinted))
+        hinted = apply_hints(newest.found, parse_hints(inference.hints))
+        added = tuple(changed_paths(newest.columns(), hinted))
         return dataclasses.replace(newest, hints=inference.hints, added=added, conflicts=(), sample={})
 
-    return spark_schema(retry_storage(lambda: versions.change(make)), inference)
+    return spark_schema(retry_storage(lambda: versions.update(make)), inference)
 
 
 def schema_versions(inference: SchemaOptions) -> SchemaVersions:
@@ -67,7 +75,7 @@ def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType
     """A version's columns as Spark has them, with the one for what no other takes."""
     columns: dict[str, ColumnType] = version.columns()
     if inference.mode.rescues:
-        columns[RESCUED] = STRING
+        columns[RESCUED_NAME] = STRING
     schema: StructType = from_arrow_schema(arrow_schema({name: str(kind) for name, kind in columns.items()}))
     return schema
 
@@ -94,20 +102,20 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     """
     sample, of_keys = _sampled(options, inference, _first_objects(options, inference))
     conflicts: list[Conflict] = []
-    inferred = columns_of(sample.shape, typed=inference.typed, conflicts=conflicts)
-    read_from_keys = dict.fromkeys(options.source.partition_columns, STRING) | columns_of(of_keys)
+    inferred = infer_columns(sample.shape, typed=inference.typed, conflicts=conflicts)
+    read_from_keys = dict.fromkeys(options.source.partition_columns, STRING) | infer_columns(of_keys)
     taken = {name.lower() for name in read_from_keys}
     inferred = {name: kind for name, kind in inferred.items() if name.lower() not in taken} | read_from_keys
     if not sample.events:
         raise _nothing_to_sample(options, sample)
-    hinted = with_hints(inferred, parse_hints(inference.hints))
+    hinted = apply_hints(inferred, parse_hints(inference.hints))
     return SchemaVersion(
         number=1,
         found=inferred,
         hints=inference.hints,
-        added=tuple(new_paths({}, hinted)),
+        added=tuple(changed_paths({}, hinted)),
         conflicts=tuple(map(str, conflicts)),
-        sample=sample.record(),
+        sample=sample.to_record(),
     )
 
 
@@ -117,7 +125,7 @@ def _sampled(options: S3SqsOptions, inference: SchemaOptions, files: list[Locate
     sampler = Sampler(options.source, typed=inference.typed)
     sample = sampler.sample(map(opener, files), max_bytes=inference.sample_bytes)
     for _, reference in files:
-        of_keys.note_texts(partition_fields(reference.key, options.source.partition_columns), typed=inference.typed)
+        of_keys.add_texts(partition_fields(reference.key, options.source.partition_columns), typed=inference.typed)
     return sample, of_keys
 
 
@@ -180,7 +188,7 @@ class ColumnWatch:
         """
         if not self._sampler.declares_columns:
             shape = Shape()
-            self._sampler.note(shape, event)
+            self._sampler.add_event(shape, event)
             self._check(self._version, shape)
 
     def check_payload(self, payload: Payload) -> None:
@@ -197,8 +205,8 @@ class ColumnWatch:
             raise NewFields(self)
 
     def _with(self, version: SchemaVersion, shape: Shape) -> dict[str, Any]:
-        columns = with_added(version.found, shape, typed=self._inference.typed)
-        return with_hints(columns, parse_hints(version.hints))
+        columns = add_new_columns(version.found, shape, typed=self._inference.typed)
+        return apply_hints(columns, parse_hints(version.hints))
 
     def end_query(self, met_in: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
         """The error that ends the query, once all new columns of some payloads are known and, where they are to be
@@ -210,11 +218,11 @@ class ColumnWatch:
         """
         sample = self._sampler.sample(payloads, max_bytes=self._inference.sample_bytes)
         if self._inference.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS:
-            return self._refused(met_in, new_paths(self._columns, self._with(self._version, sample.shape)))
+            return self._refused(met_in, changed_paths(self._columns, self._with(self._version, sample.shape)))
         newest = retry_storage(
-            lambda: schema_versions(self._inference).change(lambda latest: self._next(latest, sample))
+            lambda: schema_versions(self._inference).update(lambda latest: self._next(latest, sample))
         )
-        return self._added(met_in, newest, new_paths(self._columns, newest.columns()))
+        return self._added(met_in, newest, changed_paths(self._columns, newest.columns()))
 
     def _next(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
         # The versions were there when the query began; without them it continues from its own.
@@ -223,13 +231,13 @@ class ColumnWatch:
         if newest is not None and columns == newest.columns():
             return None
         conflicts: list[Conflict] = []
-        columns_of(sample.shape, typed=self._inference.typed, conflicts=conflicts)
+        infer_columns(sample.shape, typed=self._inference.typed, conflicts=conflicts)
         return dataclasses.replace(
             base,
-            found=with_added(base.found, sample.shape, typed=self._inference.typed),
-            added=tuple(new_paths(base.columns(), columns)),
+            found=add_new_columns(base.found, sample.shape, typed=self._inference.typed),
+            added=tuple(changed_paths(base.columns(), columns)),
             conflicts=tuple(map(str, conflicts)),
-            sample=sample.record(),
+            sample=sample.to_record(),
         )
 
     def _added(self, met_in: str, newest: SchemaVersion, added: list[str]) -> TransientError:

@@ -34,7 +34,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.events.inference.hints import parse_hints
+from deltaworks.events.inference.type_hints import parse_hints
 from deltaworks.sources.objects.relay.messages import ANY_BUCKET
 from deltaworks.sources.spark_formats.s3_sqs.places import (
     FORMAT,

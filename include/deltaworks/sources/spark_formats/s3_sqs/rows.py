@@ -19,9 +19,9 @@ from deltaworks.events.columns import convert_column
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import require_event
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.registry import framer
-from deltaworks.events.inference.column_types import ORIGIN_COLUMNS, RESCUED, STRING
-from deltaworks.events.inference.hints import parse_hints
+from deltaworks.events.formats.registry import create_framer
+from deltaworks.events.inference.column_types import PROVENANCE_COLUMNS, RESCUED_NAME, STRING
+from deltaworks.events.inference.type_hints import parse_hints
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent
 from deltaworks.events.source_fields import partition_fields
@@ -86,7 +86,7 @@ class RowReader:
             )
             for field in schema.fields
         ]
-        self._frame = framer(source)
+        self._frame = create_framer(source)
         self._partition_columns = source.partition_columns
         self._max_event_bytes = source.max_event_bytes
         self._as_text = inference is not None and not inference.typed and source.format == "json"
@@ -95,7 +95,7 @@ class RowReader:
         self._rescue: Rescue | None = None
         self._watch = watch
         if inference is not None and inference.mode.rescues:
-            other = {*ORIGIN_COLUMNS, RESCUED, *source.partition_columns}
+            other = {*PROVENANCE_COLUMNS, RESCUED_NAME, *source.partition_columns}
             self._rescue = Rescue([(column.name, column.kind) for column in self._columns if column.name not in other])
 
     def read(self, payload: Payload, *, bucket: str, unread: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
@@ -156,7 +156,7 @@ class RowReader:
         yield from table.cast(self._target).to_batches()
 
     def _is_rescued(self, column: EventColumn) -> bool:
-        return self._rescue is not None and column.name == RESCUED
+        return self._rescue is not None and column.name == RESCUED_NAME
 
     def _array(self, gathered: _Gathered, target: EventColumn, reasons: Reasons) -> pa.Array:
         """The values of a column. What does not fit is left over where leftovers are kept, else a reason."""
@@ -216,7 +216,7 @@ def _rescued(gathered: _Gathered, reasons: Reasons) -> pa.Array:
             try:
                 text = json_text({"object": f"s3://{event['_bucket']}/{event['_key']}", "fields": left})
             except ConversionError as misfit:
-                reasons.setdefault(index, []).append(Reason(misfit.code, RESCUED, misfit.detail))
+                reasons.setdefault(index, []).append(Reason(misfit.code, RESCUED_NAME, misfit.detail))
         texts.append(text)
     return pa.array(texts, pa.string())
 

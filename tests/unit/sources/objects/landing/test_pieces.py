@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.formats.json import Malformed, values
+from deltaworks.events.formats.json import Malformed, read_events
 from tests.examples import examples
 from tests.unit.sources.objects.landing.landing_stage import landed, source
 from tests.unit.sources.objects.landing.slow_reading import (
@@ -140,7 +140,7 @@ def test_a_line_that_was_cut_off_costs_no_other_event(events: list[Any], at: int
     objects, _ = landed(data, source(), object_bytes=size)
 
     def read(whole: bytes) -> list[Any]:
-        return [value for value, _ in values(whole) if not isinstance(value, Malformed)]
+        return [value for value, _ in read_events(whole) if not isinstance(value, Malformed)]
 
     assert [event for stored in objects for event in read(content(stored))] == read(data)
 

@@ -121,7 +121,7 @@ def test_each_mode_does_with_a_new_column_what_it_says_and_the_batch_can_be_read
     queries["none"].schema()
     (first,) = queries["none"].versions()
     for mode in modes[:3]:
-        schema_versions(queries[mode].inference).change(lambda _: first)
+        schema_versions(queries[mode].inference).update(lambda _: first)
     begun = {mode: query.schema() for mode, query in queries.items()}
     landing.put("2.json", body=LATER)
     Receiving(queries["rescue"].options).drain()

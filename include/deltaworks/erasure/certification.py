@@ -1,0 +1,135 @@
+"""Writes the certificate of a request that was verified, from what is on record of each of its states."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from deltaworks import __version__
+from deltaworks.control.records.certificate import (
+    Certificate,
+    Certificates,
+    CertifiedLanding,
+    CertifiedScan,
+    CertifiedTable,
+)
+from deltaworks.control.records.erasure import ErasureRequest
+from deltaworks.control.records.erasure_window import ErasureWindows, PurgedTable
+from deltaworks.erasure.namespace import Namespace, require_privacy
+from deltaworks.erasure.scan import log_clean_after
+from deltaworks.errors import ContractError
+
+
+def certify(namespace: Namespace, request: ErasureRequest, *, by: str) -> Certificate:
+    """Write the certificate of a request that has reached `verified`. Idempotent.
+
+    Raises:
+        ContractError: ERASURE_MISCOUNTED, rows do not add up in a table; CERTIFICATES_BROKEN.
+    """
+    certificates = Certificates(namespace.objects, namespace.name)
+    existing = certificates.read(request.request_id)
+    if existing is not None:
+        return existing
+    number, previous = certificates.newest()
+    certificate = _create_certificate(namespace, request, number=number + 1, previous=previous, by=by)
+    wrong = [f"{table.pipeline}.{table.table}" for table in certificate.tables if not table.adds_up]
+    if wrong:
+        raise ContractError(
+            "ERASURE_MISCOUNTED",
+            f"Rows of {', '.join(wrong)} do not add up in window {certificate.window}: nothing is certified.",
+            hint="Compare the version of the purge with the one before it, and restore the table where rows are gone.",
+        )
+    return certificates.append(certificate)
+
+
+def _create_certificate(
+    namespace: Namespace, request: ErasureRequest, *, number: int, previous: str, by: str
+) -> Certificate:
+    detail = {step.state: step.detail for step in request.steps}
+    window = int(detail["purged"]["window"])
+    purged = ErasureWindows(namespace.objects, namespace.name).tables(window)
+    verified = detail["verified"]
+    purged_at = request.reached_at("purged")
+    return Certificate(
+        namespace=namespace.name,
+        request_id=request.request_id,
+        number=number,
+        received_at=request.received_at.isoformat(),
+        deadline_at=request.deadline_at.isoformat(),
+        times={step.state: step.at for step in request.steps},
+        tokens=int(detail["resolved"]["tokens"]),
+        tokens_sha256=str(detail["resolved"]["tokens_sha256"]),
+        shared_tokens=int(detail["resolved"]["shared"]),
+        mode=" ".join(sorted({require_privacy(spec).erase.mode for spec in namespace.pipelines})),
+        window=window,
+        suppression=int(detail["suppressed"]["number"]),
+        key_pages=tuple(detail["shredded"]["pages"]),
+        tables=tuple(_certified_table(record, request.request_id) for record in purged),
+        scan=CertifiedScan(
+            objects=int(verified["objects"]),
+            bytes=int(verified["bytes"]),
+            hits_before=int(detail["purged"]["hits_before"]),
+            hits=0,
+            in_logs=int(verified["in_logs"]),
+            kept=int(verified["kept"]),
+            damaged=tuple(verified["damaged"]),
+        ),
+        holds=tuple(detail["vacuumed"]["holds"]),
+        log_clean_after=log_clean_after(_log_retentions(namespace), purged_at).isoformat(),
+        landing_clean_after=landing_clean_after(namespace, request.reached_at("suppressed")).isoformat(),
+        landing=_certified_landing(detail["purged"], verified),
+        code_version=__version__,
+        by=by,
+        previous_sha256=previous,
+    )
+
+
+def _certified_landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding | None:
+    """What both sweeps did; None of a request that an earlier release purged."""
+    if "landing" not in verified:
+        return None
+    last, first = verified["landing"], purged.get("landing", {})
+
+    def total(name: str) -> int:
+        return int(last[name]) + int(first.get(name, 0))
+
+    return CertifiedLanding(
+        objects=last["objects"],
+        bytes=last["bytes"],
+        rewritten=total("rewritten"),
+        removed_versions=total("removed"),
+        events=total("events"),
+        unreadable_events=last["unreadable"],
+    )
+
+
+def _certified_table(record: PurgedTable, request_id: str) -> CertifiedTable:
+    return CertifiedTable(
+        pipeline=record.pipeline,
+        table=record.table,
+        version=record.version,
+        all_before=record.all_before,
+        all_after=record.all_after,
+        erased_before=record.erased_before,
+        erased_after=record.erased_after,
+        others_before=record.others_before,
+        others_after=record.others_after,
+        of_person=record.by_request.get(request_id, 0),
+        files_removed=len(record.removed),
+        kept_because=record.kept_because,
+    )
+
+
+def landing_clean_after(namespace: Namespace, suppressed_at: datetime) -> datetime:
+    """From when no object that landed before has events of somebody who was suppressed then."""
+    return suppressed_at + timedelta(days=max(require_privacy(spec).erase.landing_days for spec in namespace.pipelines))
+
+
+def _log_retentions(namespace: Namespace) -> list[str]:
+    retentions = []
+    for spec in namespace.pipelines:
+        for table in spec.tables:
+            opened = namespace.lake.open(namespace.home(spec.pipeline).table(table.name))
+            if opened is not None:
+                retentions.append(opened.metadata().configuration.get("delta.logRetentionDuration") or "")
+    return retentions

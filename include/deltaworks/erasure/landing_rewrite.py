@@ -1,0 +1,279 @@
+"""The content of a landed object without the events of people who go, each event of the others as it was, at its place.
+
+Pieces are cut by the readers' own framers. What goes becomes a mark, which readers skip, so that the events behind it
+keep their positions. The new content is read again as the old one was: where an event of somebody else differs, or one
+of theirs is left, nothing is written.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from deltaworks.erasure.event_owners import EventOwners, Owners
+from deltaworks.erasure.landing_parquet import erase_parquet_rows
+from deltaworks.erasure.token_search import TokenSearch, combine_searches
+from deltaworks.events.budget import OverBudget
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress, detect_compression
+from deltaworks.events.erasure_tombstones import tombstone, tombstone_line
+from deltaworks.events.events import value_at
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.registry import create_framer
+from deltaworks.events.lossless_numbers import dump_lossless, parse_lossless
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+
+_LINE_FORMATS = ("csv", "tsv", "text")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class CannotRewriteError(Exception):
+    """Whose events an object holds cannot be said, or it cannot be written without some; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedContent:
+    """An object gone through.
+
+    Args:
+        stored: the new content, compressed as the old one was; None where nobody of the requests is in it.
+        events: how many events go, by request. `unreadable` ones are of nobody that could be told, and stay.
+        numbers: those that collectors gave to the events that go.
+    """
+
+    stored: bytes | None = None
+    events: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
+    sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
+
+
+@dataclass(slots=True)
+class _PayloadPieces:
+    """The pieces of a payload: bytes and number of events of each, and the events that go, by piece."""
+
+    raw_pieces: list[bytes] = field(default_factory=list)
+    event_counts: list[int] = field(default_factory=list)
+    erased: dict[int, Owners] = field(default_factory=dict)
+    unreadable: int = 0
+
+
+class ContentEraser:
+    """Erases from objects that the same pipelines read. Used by one thread; memory is some times that of an object."""
+
+    def __init__(self, specs: Sequence[PipelineSpec], key: bytes, searches: Mapping[str, TokenSearch]) -> None:
+        self._specs = specs
+        self._owners = EventOwners(specs, key, searches)
+        self._combined_search = combine_searches(searches.values())
+        source = specs[0].source
+        if not isinstance(source, FileSourceSpec):
+            raise TypeError(f"{specs[0].pipeline} reads no objects")
+        self._source = source
+        self._unwrap = () if specs[0].unwrap is None else tuple(specs[0].unwrap.path.split("."))
+
+    def erase(self, stored: bytes, *, at_ms: int) -> ErasedContent:
+        """The object without the events of those who go.
+
+        Args:
+            stored: its bytes, as they lie in the bucket.
+            at_ms: when it landed, in milliseconds since 1970.
+
+        Raises:
+            NotRewritable: with the reason.
+        """
+        if not stored:
+            return ErasedContent()
+        kind, content = self._decompress(stored)
+        if not content.strip():
+            return ErasedContent()
+        pieces = self._split_pieces(content, at_ms)
+        if not pieces.erased:
+            return ErasedContent(unreadable=pieces.unreadable)
+        if len({_parse_settings(spec) for spec in self._specs}) > 1:
+            raise CannotRewriteError("pipelines read its events in different ways")
+        for made in self._candidate_contents(content, pieces):
+            if self._is_equivalent(pieces, made, at_ms):
+                events = Counter(request for owners in pieces.erased.values() for request in owners.values())
+                numbers = _sequence_numbers(pieces)
+                return ErasedContent(
+                    stored=_COMPRESS[kind](made), events=events, unreadable=pieces.unreadable, sequence_numbers=numbers
+                )
+        raise CannotRewriteError(f"its {self._source.format} would read otherwise once it is written again")
+
+    def _decompress(self, stored: bytes) -> tuple[str, bytes]:
+        declared = self._source.compression
+        try:
+            content = decompress(stored, declared, max_bytes=self._source.max_object_bytes)
+        except (DamagedContent, ContentTooLarge) as error:
+            raise CannotRewriteError(str(error)) from error
+        return detect_compression(stored) if declared == "auto" else declared, content
+
+    def _split_pieces(self, content: bytes, at_ms: int) -> _PayloadPieces:
+        pieces = _PayloadPieces()
+        try:
+            for number, (value, raw) in enumerate(create_framer(self._source)(content)):
+                if isinstance(value, OverBudget):
+                    raise CannotRewriteError(f"a part of it is beyond the budget {value.budget}")
+                count, owners = self._owners.owners_in_piece(value, raw, at_ms=at_ms)
+                pieces.raw_pieces.append(raw)
+                pieces.event_counts.append(count)
+                pieces.unreadable += isinstance(value, Malformed) and not owners
+                if owners:
+                    pieces.erased[number] = owners
+        except ConversionError as misfit:
+            raise CannotRewriteError(f"{misfit.code}: nothing of it can be read") from misfit
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, pa.ArrowException) as error:
+            raise CannotRewriteError(f"reading it failed ({type(error).__name__})") from error
+        return pieces
+
+    def _candidate_contents(self, content: bytes, pieces: _PayloadPieces) -> Sequence[bytes]:
+        """The content without them, in the ways it may be written; what keeps more of it as it was comes first."""
+        form = self._source.format
+        if form == "parquet":
+            rows = {number: owners[0] for number, owners in pieces.erased.items()}
+            return [erase_parquet_rows(content, rows)]
+        if form == "avro":
+            raise CannotRewriteError("avro is not written")
+        new = {number: self._replacement_piece(pieces, number) for number in pieces.erased}
+        if form in _LINE_FORMATS:
+            return _splice(content, pieces.raw_pieces, new, start=self._header_end(content), by_line=True)
+        whole = [new.get(number, raw) for number, raw in enumerate(pieces.raw_pieces)]
+        return [*_splice(content, pieces.raw_pieces, new), _join_pieces(content, whole)]
+
+    def _replacement_piece(self, pieces: _PayloadPieces, number: int) -> bytes:
+        """What stands for a piece of which events go."""
+        raw, owners = pieces.raw_pieces[number], pieces.erased[number]
+        first = next(iter(owners.values()))
+        if self._source.format in _LINE_FORMATS:
+            return tombstone_line(first).encode()
+        if not self._unwrap or not _wraps_list(raw, self._unwrap):
+            return orjson.dumps(tombstone(first))
+        value = parse_lossless(raw)
+        *above, last = self._unwrap
+        holder = value_at(value, tuple(above))
+        text = holder[last]
+        inner = parse_lossless(text) if isinstance(text, str) else text
+        inner = [tombstone(owners[place]) if place in owners else event for place, event in enumerate(inner)]
+        holder[last] = dump_lossless(inner).decode() if isinstance(text, str) else inner
+        written = dump_lossless(value)
+        if not self._combined_search.tokens_in_bytes(written):
+            return written
+        # The wrapper itself names them: nothing of it stays but as many places.
+        bare: Any = [tombstone(first)] * pieces.event_counts[number]
+        for name in reversed(self._unwrap):
+            bare = {name: bare}
+        return orjson.dumps(bare)
+
+    def _header_end(self, content: bytes) -> int:
+        """Where the records of CSV with a header begin."""
+        if self._source.format != "csv" or not self._source.csv.header:
+            return 0
+        begins = len(content) - len(content.removeprefix(_BYTE_ORDER_MARK).lstrip(b"\r\n"))
+        end = content.find(b"\n", begins)
+        return len(content) if end < 0 else end
+
+    def _is_equivalent(self, pieces: _PayloadPieces, candidate: bytes, at_ms: int) -> bool:
+        """Whether the new content reads as the old one but for those who are gone."""
+        if self._combined_search.tokens_in_bytes(candidate):
+            return False
+        try:
+            reread = self._split_pieces(candidate, at_ms)
+        except CannotRewriteError:
+            return False
+        if reread.erased or reread.event_counts != pieces.event_counts:
+            return False
+        return all(
+            number in pieces.erased or raw == before
+            for number, (raw, before) in enumerate(zip(reread.raw_pieces, pieces.raw_pieces, strict=True))
+        )
+
+
+def _wraps_list(raw: bytes, path: tuple[str, ...]) -> bool:
+    """Whether a wrapper has its events in a list, of which only some may go."""
+    try:
+        inner = value_at(orjson.loads(raw), path)
+        inner = orjson.loads(inner) if isinstance(inner, str) and inner.lstrip().startswith("[") else inner
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(inner, list)
+
+
+def _splice(
+    content: bytes, raws: Sequence[bytes], new: Mapping[int, bytes], *, start: int = 0, by_line: bool = False
+) -> list[bytes]:
+    """The content with some of its pieces replaced, each looked for behind the one before; none where one is not there.
+
+    Elements of an array come written anew, and may not be there.
+    """
+    parts: list[bytes] = []
+    cursor, kept_from = start, 0
+    for number, raw in enumerate(raws):
+        at = _find_line(content, raw, cursor) if by_line else content.find(raw, cursor)
+        if at < 0:
+            return []
+        cursor = at + len(raw)
+        if number in new:
+            parts += [content[kept_from:at], new[number]]
+            kept_from = cursor
+    return [b"".join([*parts, content[kept_from:]])]
+
+
+def _find_line(content: bytes, raw: bytes, cursor: int) -> int:
+    at = content.find(raw, cursor)
+    while at >= 0:
+        end = at + len(raw)
+        begins = at == 0 or content[at - 1] in b"\r\n" or (at == len(_BYTE_ORDER_MARK) and content[0] == 0xEF)
+        if begins and content[end : end + 1] in (b"", b"\r", b"\n"):
+            return at
+        at = content.find(raw, at + 1)
+    return -1
+
+
+def _join_pieces(content: bytes, pieces: Sequence[bytes]) -> bytes:
+    """The pieces as one array where they came in one, and else a line each."""
+    try:
+        is_array = type(orjson.loads(content.removeprefix(_BYTE_ORDER_MARK))) is list
+    except orjson.JSONDecodeError:
+        is_array = False
+    return b"[" + b",\n".join(pieces) + b"]" if is_array else b"".join(piece + b"\n" for piece in pieces)
+
+
+def _sequence_numbers(pieces: _PayloadPieces) -> CollectorSequenceNumbers:
+    """The numbers that collectors gave to the events that go."""
+    numbers = CollectorSequenceNumbers()
+    for number, owners in pieces.erased.items():
+        numbers.add_raw(
+            pieces.raw_pieces[number], None if len(owners) == pieces.event_counts[number] else sorted(owners)
+        )
+    return numbers
+
+
+def _parse_settings(spec: PipelineSpec) -> str:
+    """What decides which events a pipeline finds at which positions."""
+    keys = {"format", "csv", "tsv", "pattern", "compression"}
+    unwrap = "" if spec.unwrap is None else spec.unwrap.model_dump_json()
+    return spec.source.model_dump_json(include=keys) + unwrap
+
+
+def _compress_zstd(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
+_COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    # Without a time in it: the same content is the same object.
+    "gzip": lambda content: gzip.compress(content, 6, mtime=0),
+    "bzip2": bz2.compress,
+    "zstd": _compress_zstd,
+}

@@ -1,0 +1,235 @@
+"""One window: takes the rows of all people who wait for it out of every table of their namespace.
+
+A table of a stream is purged under its write turn, so that nothing is merged meanwhile; what waits in prepared batches
+was looked after before. Gold tables are not written here: they follow by the dates that changed, and the window waits
+for that. A window that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from deltaworks.control import paths, vault_paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.rereading import WAIT_SECONDS, rereading_lease
+from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_run
+from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
+from deltaworks.control.records.reprocess import reprocess_ids
+from deltaworks.erasure.namespace import Namespace, require_privacy
+from deltaworks.erasure.personal_tables import personal_tables
+from deltaworks.erasure.purge_table import Mode, SequenceNumberRecorder, TablePurger, erasure_step
+from deltaworks.erasure.purged_sequence_numbers import sequence_number_recorder
+from deltaworks.erasure.remaining_references import remove_references
+from deltaworks.erasure.scan import ScanReport
+from deltaworks.erasure.token_search import TokenSearch, combine_searches
+from deltaworks.errors import ConcurrencyError
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.steps import read_last_replay
+
+#: In place of a pipeline's name, of tables that no pipeline has.
+READERS, VAULT = "readers", "vault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeTarget:
+    """A table that a window looks after.
+
+    Args:
+        turn: whether a stream writes it, so that its write turn is needed.
+        kept_because: why its rows stay; empty where they go.
+        note_numbers: takes collectors' numbers out of its rows, where a look for lost events would miss them.
+    """
+
+    lake: Lake
+    objects: ObjectStore
+    key: str
+    pipeline: str
+    table: str
+    needs_write_turn: bool = False
+    mode: Mode = "rows"
+    kept_because: str = ""
+    record_sequence_numbers: SequenceNumberRecorder | None = None
+
+
+def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
+    """Every table that may have rows of a person, but for gold, which follows by itself."""
+    for spec in namespace.pipelines:
+        yield from _pipeline_targets(namespace, spec)
+    lake = namespace.lake
+    selector = fs.FileSelector(arrow_path(lake.storage, paths.readers()), allow_not_found=True)
+    for info in sorted(lake.filesystem.get_file_info(selector), key=lambda info: str(info.base_name)):
+        if info.type is fs.FileType.Directory:
+            key = paths.reader(info.base_name)
+            yield PurgeTarget(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
+    of_vault: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
+    # That somebody opened the vault stays on record, and of whom does not.
+    of_vault[vault_paths.reveals()] = "identity"
+    vault, objects = namespace.vault_lake, namespace.vault.objects
+    for key, mode in of_vault.items():
+        yield PurgeTarget(lake=vault, objects=objects, key=key, pipeline=VAULT, table=key, mode=mode)
+
+
+def _pipeline_targets(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgeTarget]:
+    mode = require_privacy(spec).erase.mode
+    for table in personal_tables(spec, namespace.home(spec.pipeline)):
+        yield PurgeTarget(
+            lake=namespace.lake,
+            objects=namespace.objects,
+            key=paths.table(spec.pipeline, table.name),
+            pipeline=spec.pipeline,
+            table=table.name,
+            needs_write_turn=table.needs_write_turn,
+            mode=mode,
+            kept_because=table.kept_because,
+            record_sequence_numbers=sequence_number_recorder(spec, table.name),
+        )
+
+
+def unfinished_work(namespace: Namespace) -> list[str]:
+    """Restores, start-overs, reprocesses and replays under way, which would bring rows behind a window, in words."""
+    return [reason for spec in namespace.pipelines for reason in _unfinished_in_pipeline(namespace, spec.pipeline)]
+
+
+def _unfinished_in_pipeline(namespace: Namespace, pipeline: str) -> Iterator[str]:
+    home = namespace.home(pipeline)
+    rollback = home.rollbacks.unfinished()
+    if rollback is not None:
+        yield f"the restore of {pipeline}.{rollback.table}"
+    if not home.start_overs.newest()[1]:
+        yield f"the start-over of {pipeline}"
+    generation = home.generations.current()
+    for name in reprocess_ids(home.objects, pipeline):
+        records = home.reprocess(name)
+        plan = records.plan()
+        # One that has read nothing yet will read with the list as it is now; one of another generation is never ended.
+        has_read = plan is not None and plan.generation == generation and records.files() is not None
+        if has_read and records.end() is None:
+            again = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
+            yield f"the reprocess {name} of {pipeline}, which `{again}` ends,"
+    yield from _unfinished_replays(namespace, home)
+
+
+def _unfinished_replays(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
+    """A replay that read before somebody was suppressed: one that runs, and one that died over what it had prepared."""
+    try:
+        # Whoever begins behind this reads with the list as it is now.
+        with rereading_lease(home).held(wait_seconds=WAIT_SECONDS):
+            ordinal = 1 + read_last_replay(namespace.lake, home.pipeline)
+            if home.replays.read(ordinal) is not None:
+                again = f"deltaworks quarantine replay {home.pipeline}"
+                yield f"the replay {ordinal} of {home.pipeline}, which `{again} --no-dry-run` completes,"
+    except ConcurrencyError:
+        yield f"whoever reads landed rows of {home.pipeline} again"
+
+
+class PurgeWindow:
+    """Runs one window. Used by one thread, under the namespace's lease.
+
+    Args:
+        requests: the tokens of each request, by its id.
+        fault: called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`, by tests.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        window: ErasureWindow,
+        requests: dict[str, TokenSearch],
+        *,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._namespace = namespace
+        self._window = window
+        self._requests = requests
+        self._records = ErasureWindows(namespace.objects, namespace.name)
+        self._fault = fault
+
+    def run(self) -> list[PurgedTable]:
+        """Purge every table that the window has not purged yet; what it did to all. Idempotent.
+
+        Raises:
+            ConcurrencyError: TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED: run it again.
+            ContractError: what `TablePurger.purge` raises.
+        """
+        purged = [self._purge_target(place) for place in purge_targets(self._namespace)]
+        gone = {f"{record.pipeline}.{record.table}": frozenset(record.removed) for record in purged if record.removed}
+        for spec in self._namespace.pipelines:
+            remove_references(self._namespace, spec.pipeline, combine_searches(self._requests.values()), purged=gone)
+        return purged
+
+    def stale_gold_tables(self) -> list[str]:
+        """Gold tables that still have rows of these people: their builds have not followed yet."""
+        behind = []
+        for spec in self._namespace.pipelines:
+            for name in [table.name for table in spec.gold.tables]:
+                key = paths.table(spec.pipeline, name)
+                purger = TablePurger(
+                    self._namespace.lake,
+                    self._namespace.objects,
+                    key,
+                    pipeline=spec.pipeline,
+                    table=name,
+                    requests=self._requests,
+                )
+                if purger.survey().hits:
+                    behind.append(f"{spec.pipeline}.{name}")
+        return behind
+
+    def _purge_target(self, target: PurgeTarget) -> PurgedTable:
+        number = self._window.number
+        noted = self._records.table(number, target.pipeline, target.table)
+        if noted is not None:
+            return noted
+        purger = TablePurger(
+            target.lake,
+            target.objects,
+            target.key,
+            pipeline=target.pipeline,
+            table=target.table,
+            requests=self._requests,
+            record_sequence_numbers=target.record_sequence_numbers,
+        )
+        if target.kept_because:
+            rows, why = purger.survey().rows, target.kept_because
+            kept = PurgedTable.untouched(target.pipeline, target.table, rows=rows, kept_because=why)
+            return self._records.note(number, kept)
+        with contextlib.ExitStack() as stack:
+            check: Callable[[], None] = lambda: None  # noqa: E731
+            # A table that nobody of the window is in needs no turn, and no stream waits for it.
+            if target.needs_write_turn and purger.survey().by_file:
+                turn = write_turn(target.objects, target.pipeline, target.table, by=current_run())
+                check = stack.enter_context(turn).check
+            purge = purger.purge(
+                erasure_step(target.pipeline, target.table, number), mode=target.mode, before_commit=check
+            )
+        self._fault(f"purged {target.pipeline}.{target.table}")
+        noted = self._records.note(number, purge)
+        self._fault(f"noted {target.pipeline}.{target.table}")
+        return noted
+
+
+def next_window(
+    namespace: Namespace, waiting: Mapping[str, TokenSearch], *, scan: Callable[[], ScanReport]
+) -> ErasureWindow | None:
+    """The window that was interrupted, or one for those who wait; None where nobody does.
+
+    Args:
+        waiting: of the requests that are shredded and not purged.
+        scan: looks for all of them in the lake, before anything is taken out: what the scan at the end would find.
+    """
+    records = ErasureWindows(namespace.objects, namespace.name)
+    newest = records.newest()
+    window = records.read(newest) if newest else None
+    if window is not None and set(window.requests) & set(waiting):
+        return window
+    if not waiting:
+        return None
+    report = scan()
+    return records.begin({request: report.count_objects(search.tokens) for request, search in sorted(waiting.items())})

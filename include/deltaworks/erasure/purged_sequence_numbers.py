@@ -1,0 +1,37 @@
+"""Which rows that are purged had a number of a collector, so that a look for lost events does not miss them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from deltaworks.erasure.purge_table import SequenceNumberRecorder
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.maintenance.lost_events import collected_table
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.query import QUARANTINE
+
+
+def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRecorder | None:
+    """What takes the numbers out of rows of a table; None where nobody looks for them there."""
+    collected = collected_table(spec)
+    if collected is None or table not in (collected.table, QUARANTINE):
+        return None
+
+    def of_columns(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
+        columns = (_column_values(rows, name) for name in (collected.collector, collected.seq))
+        for process, seq in zip(*columns, strict=True):
+            numbers.add(process, seq)
+
+    def of_raw(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
+        for raw in _column_values(rows, "raw"):
+            numbers.add_raw(raw.encode() if isinstance(raw, str) else b"")
+
+    return of_raw if table == QUARANTINE else of_columns
+
+
+def _column_values(rows: pa.RecordBatch, name: str) -> list[object]:
+    """The values of a column; none for a file that was written before the table had it."""
+    if name not in rows.schema.names:
+        return [None] * rows.num_rows
+    values: list[object] = rows.column(name).to_pylist()
+    return values

@@ -1,0 +1,64 @@
+"""Counts what an erasure would take out: rows and dates by table. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deltaworks.control.records.erasure import ErasureRequest
+from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.person_resolution import MutationIntervals, Person, VaultIdentities, resolve_person
+from deltaworks.erasure.purge_table import TablePurger
+from deltaworks.erasure.purge_window import purge_targets
+from deltaworks.erasure.requests import read_person
+from deltaworks.erasure.token_search import TokenSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonRowCount:
+    """Rows of one person in one table, with the first and the last date that has any."""
+
+    pipeline: str
+    table: str
+    rows: int
+    first_date: str = ""
+    last_date: str = ""
+    kept_because: str = ""
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Table, rows, first date, last date, and why they are kept where they are: a row of a listing."""
+        kept = f"kept: {self.kept_because}" if self.kept_because else ""
+        return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, kept
+
+
+def person_of_token(namespace: Namespace, token: str) -> Person:
+    """Whom a token is of, as the vault and the mutations have it now."""
+    origins = [MutationIntervals(namespace.lake, spec) for spec in namespace.pipelines]
+    return resolve_person(token, VaultIdentities(namespace.vault), origins)
+
+
+def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]:
+    """The rows of a person in every table that has any."""
+    search = {"person": TokenSearch(person.tokens)}
+    for place in purge_targets(namespace):
+        purger = TablePurger(
+            place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=search
+        )
+        survey = purger.survey()
+        if survey.hits:
+            dates = sorted(survey.dates)
+            yield PersonRowCount(
+                pipeline=place.pipeline,
+                table=place.table,
+                rows=survey.hits,
+                first_date=dates[0],
+                last_date=dates[-1],
+                kept_because=place.kept_because,
+            )
+
+
+def current_person(namespace: Namespace, request: ErasureRequest) -> Person:
+    """Whom an open request is about: as it was resolved, or would be now."""
+    person = read_person(namespace, request)
+    return person if request.has_reached("resolved") else person_of_token(namespace, person.subjects[0])

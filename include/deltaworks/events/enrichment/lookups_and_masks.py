@@ -1,0 +1,226 @@
+"""Events on their way to rows: what is looked up of them is added, then what is private of them is masked.
+
+In this order, since a network has other answers than its addresses; and before any column, reason or log line is made,
+since none of them may hold an address. A value is looked up once, however many events have it, as long as there are not
+too many of them. Events are taken one by one as they are read: to come back to a chunk of them costs twice as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.events.enrichment.ip_addresses import format_ip, parse_ip, truncate_ip_text
+from deltaworks.events.events import path_getter
+from deltaworks.events.task_findings import TaskFindings
+from deltaworks.specs.enrich import EnrichSpec, PrivateSpec
+from deltaworks.specs.pipeline import PipelineSpec
+
+if TYPE_CHECKING:
+    from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
+
+LookupAnswer = dict[str, Any] | None
+#: Answers that are kept for the events that follow, and the longest texts that are kept with theirs.
+_MAX_CACHED_ANSWERS, _MAX_CACHED_CHARACTERS = 20_000, 512
+
+
+class LookupsAndMasks:
+    """What a pipeline declares under `enrich` and `private`. Used by one thread."""
+
+    def __init__(self, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
+        """As `spec` declares.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE, a database cannot be opened.
+            TransientError: ENRICHMENT_REPLACED.
+        """
+        self._masks = [_NestedMask(declared) for declared in spec.private]
+        alone = _independent_field_names(spec)
+        self._independent_fields = [_IndependentField(name, spec, databases) for name in alone]
+        self._nested_lookups = [
+            _NestedLookup(declared, databases) for declared in spec.enrich if declared.of not in alone
+        ]
+        self._nested_masks = [mask for mask in self._masks if mask.path not in alone]
+
+    def apply(self, event: dict[str, Any], findings: TaskFindings) -> None:
+        """Add the answers to an event and mask it, in place. Values that are no addresses are counted.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE, a look-up failed for the database's sake.
+        """
+        for look_up in self._nested_lookups:
+            look_up.apply(event)
+        for field in self._independent_fields:
+            if field.apply(event):
+                findings.invalid_addresses[field.name] += 1
+        for mask in self._nested_masks:
+            if mask.apply(event):
+                findings.invalid_addresses[mask.path] += 1
+
+    def masked(self, event: Any) -> Any:
+        """One event that was read again, masked in place; it has no answers."""
+        if type(event) is dict:
+            for mask in self._masks:
+                mask.apply(event)
+        return event
+
+
+def _independent_field_names(spec: PipelineSpec) -> list[str]:
+    """The fields of events that are looked up or masked and lie within no other path that is: the common case, in
+    which it makes no difference which field is first."""
+    paths = [*(declared.of for declared in spec.enrich), *(declared.path for declared in spec.private)]
+    above = {path.split(".")[0] for path in paths if "." in path}
+    return sorted({path for path in paths if "." not in path} - above)
+
+
+class _IndependentField:
+    """Everything that is done with one field of events: one look at what is known of its value, for all of it."""
+
+    def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
+        self.name = name
+        look_ups = [declared for declared in spec.enrich if declared.of == name]
+        self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in look_ups]
+        #: What an event has whose value is no text: whatever a producer sends below these names is not ours.
+        self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in look_ups}
+        self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
+        self._cache: dict[str, tuple[dict[str, LookupAnswer], str | None]] = {}
+
+    def apply(self, event: dict[str, Any]) -> bool:
+        """Add the answers, then mask the value, in place; whether it was to be a network and is no address.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE.
+        """
+        name, keep = self.name, self._mask_mode
+        value = event.pop(name, None) if keep == "nothing" else event.get(name)
+        if type(value) is not str:
+            event.update(self._null_answers)
+            if value is None or keep != "network":
+                return False
+            event[name] = None
+            return True
+        outcome = self._cache.get(value)
+        if outcome is None:
+            outcome = self._compute(value)
+            _cache_answer(self._cache, value, outcome)
+        answers, network = outcome
+        event.update(answers)
+        if keep != "network":
+            return False
+        event[name] = network
+        return network is None
+
+    def _compute(self, value: str) -> tuple[dict[str, LookupAnswer], str | None]:
+        network = truncate_ip_text(value) if self._mask_mode == "network" else None
+        return {name: answer(value) for name, answer in self._lookups}, network
+
+
+class _NestedLookup:
+    """One look-up at a path, below `_<name>` of its event."""
+
+    def __init__(self, declared: EnrichSpec, databases: PinnedDatabases | None) -> None:
+        self._field = declared.output_field
+        self._get_value = path_getter(tuple(declared.of.split(".")))
+        self._lookup = _create_lookup(declared, databases)
+        self._cache: dict[str, LookupAnswer] = {}
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Add the answer, in place.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE.
+        """
+        value = self._get_value(event)
+        # Whatever a producer sends below this name is not ours: it never stands for an answer.
+        if type(value) is not str:
+            event[self._field] = None
+        elif value in self._cache:
+            event[self._field] = self._cache[value]
+        else:
+            event[self._field] = self._lookup(value)
+            _cache_answer(self._cache, value, event[self._field])
+
+
+def _create_lookup(declared: EnrichSpec, databases: PinnedDatabases | None) -> Callable[[str], LookupAnswer]:
+    if declared.kind == "user_agent":
+        # Its thousand expressions are read where a pipeline asks for them.
+        from deltaworks.events.enrichment.user_agents import parse_user_agent
+
+        return parse_user_agent
+    if databases is None or declared.database is None:
+        raise TypeError(f"{declared.name}: databases are fixed before a pass that looks addresses up")
+    fields = {name: tuple(path.split(".")) for name, path in declared.fields.items()}
+    return partial(_lookup_address, databases.open_lookup(declared.database), fields)
+
+
+def _lookup_address(reader: AddressLookup, fields: dict[str, tuple[str, ...]], value: str) -> LookupAnswer:
+    address = parse_ip(value)
+    record = None if address is None else reader.lookup(format_ip(address))
+    return None if record is None else {name: _value_in(record, path) for name, path in fields.items()}
+
+
+def _value_in(record: Any, path: tuple[str, ...]) -> Any:
+    """What lies at a path of names, and of places in lists, in a record of a database."""
+    for name in path:
+        if isinstance(record, dict):
+            record = record.get(name)
+        elif isinstance(record, list) and name.isdecimal() and int(name) < len(record):
+            record = record[int(name)]
+        else:
+            return None
+    return record.hex() if isinstance(record, bytes | bytearray) else record
+
+
+class _NestedMask:
+    """What is kept of the value at one path."""
+
+    def __init__(self, declared: PrivateSpec) -> None:
+        self.path = declared.path
+        *self._above, self._name = declared.path.split(".")
+        self._mode = declared.keep
+        self._cache: dict[str, str | None] = {}
+
+    def apply(self, event: dict[str, Any]) -> bool:
+        """Mask an event in place; whether its value was no address."""
+        holder = _parent_object(event, self._above) if self._above else event
+        if holder is None:
+            return False
+        if self._mode == "nothing":
+            holder.pop(self._name, None)
+            return False
+        value = holder.get(self._name)
+        if value is None:
+            return False
+        if type(value) is not str:
+            network = None
+        elif value in self._cache:
+            network = self._cache[value]
+        else:
+            network = truncate_ip_text(value)
+            _cache_answer(self._cache, value, network)
+        holder[self._name] = network
+        return network is None
+
+
+def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
+    """Keep an answer for the events that follow; not without end, and not for texts without end."""
+    if len(cache) >= _MAX_CACHED_ANSWERS:
+        cache.clear()
+    if len(value) <= _MAX_CACHED_CHARACTERS:
+        cache[value] = answer
+
+
+def _parent_object(event: dict[str, Any], above: Sequence[str]) -> dict[str, Any] | None:
+    """The object that holds the last name of a path. What is no object on the way to it, and might hold it all the
+    same (a list of objects, a text of JSON), is not kept at all."""
+    holder = event
+    for name in above:
+        inner = holder.get(name)
+        if inner is None:
+            return None
+        if type(inner) is not dict:
+            del holder[name]
+            return None
+        holder = inner
+    return holder

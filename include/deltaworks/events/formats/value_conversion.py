@@ -1,0 +1,118 @@
+"""Values of forms that have no JSON types of their own: what texts stand for, and how typed values are written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from deltaworks.events.budget import FramedEvent
+from deltaworks.events.conversion_errors import format_value
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.reasons import to_printable
+from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
+
+_MAX_DOUBLE_DIGITS = 15
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
+
+
+def parse_text(value: Any, kind: ColumnType) -> Any:
+    """What a text stands for in a column of this type; itself, a misfit, where it stands for none."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if isinstance(kind, Array | Map | Struct):
+            return _parse_nested(orjson.loads(value), kind)
+        if isinstance(kind, Primitive) and kind.name in _TEXT_PARSERS:
+            return _TEXT_PARSERS[kind.name](value.strip())
+    except ValueError:
+        pass
+    return value
+
+
+def _parse_nested(value: Any, kind: ColumnType) -> Any:
+    """A value of JSON in a text, whose own texts stand for what its type says, as every text of such a payload does."""
+    match kind:
+        case Array(element) if isinstance(value, list):
+            return [_parse_nested(item, element) for item in value]
+        case Map(held) if isinstance(value, dict):
+            return {name: _parse_nested(item, held) for name, item in value.items()}
+        case Struct(fields) if isinstance(value, dict):
+            return value | {name: _parse_nested(value[name], field) for name, field in fields if name in value}
+    return parse_text(value, kind)
+
+
+def _parse_integer(text: str) -> int | str:
+    return int(text) if _INTEGER.fullmatch(text) else text
+
+
+def _parse_number(text: str) -> float | str:
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _parse_boolean(text: str) -> bool | str:
+    return _BOOLEANS.get(text.lower(), text)
+
+
+_TEXT_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": _parse_integer,
+    "long": _parse_integer,
+    "float": _parse_number,
+    "double": _parse_number,
+    "boolean": _parse_boolean,
+}
+
+
+def to_json_value(value: Any) -> Any:
+    """The value as JSON has it.
+
+    Times become ISO 8601, exact decimals numbers or texts, bytes UTF-8 or hexadecimal text.
+    """
+    if isinstance(value, dict):
+        return {str(name): to_json_value(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [to_json_value(item) for item in value]
+    written = _JSON_ENCODERS.get(type(value))
+    return value if written is None else written(value)
+
+
+def record_to_event(record: Mapping[str, Any]) -> FramedEvent:
+    """A record of typed values as an event with its bytes; `Malformed` where one of its values has no such form."""
+    try:
+        event = to_json_value(record)
+        return event, orjson.dumps(event, default=str)
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        raw = to_printable(format_value(record)).encode()
+        return Malformed(raw, f"a record cannot be written as JSON: {error}"), raw
+
+
+def _encode_decimal(value: decimal.Decimal) -> float | str:
+    # Beyond that a double does not determine its digits.
+    number = float(value)
+    few = len(value.normalize().as_tuple().digits) <= _MAX_DOUBLE_DIGITS and abs(number) < 2.0**63
+    return number if few and decimal.Decimal(repr(number)) == value else str(value)
+
+
+def _encode_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+_JSON_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    dt.datetime: dt.datetime.isoformat,
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: dt.timedelta.total_seconds,
+    decimal.Decimal: _encode_decimal,
+    uuid.UUID: str,
+    bytes: _encode_bytes,
+}

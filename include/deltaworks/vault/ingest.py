@@ -1,0 +1,195 @@
+"""The vault's job: opens what was sealed, and merges it into the tables under the keys of its subjects.
+
+A portion of files goes through four steps: its subjects have keys, which are durable; their cells are merged; links are
+merged; and only then the files are deleted. Each can be done again: whoever dies in between leaves files that the next
+run takes in once more, to the same rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from deltaworks.errors import ContractError
+from deltaworks.privacy.identities import Identity
+from deltaworks.vault.cells import CellAddress, seal_cell
+from deltaworks.vault.namespace_vault import NamespaceVault
+from deltaworks.vault.sealed_files import SealedFile, SealedFiles
+from deltaworks.vault.suppression_list import SuppressionList
+from deltaworks.vault.tables import IDENTITIES, LINKS
+from deltaworks.vault.unreadable_bodies import store_unreadable
+
+#: One merge is of at most so many files, or identities: what it holds in memory is bounded.
+MAX_FILES_PER_MERGE = 500
+MAX_IDENTITIES_PER_MERGE = 50_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RowKey = tuple[str, str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class IngestResult:
+    """What a run took in, or would.
+
+    `subjects` are counted once a portion. `suppressed` identities were dropped; `unreadable` bodies were put below
+    their day; `left` files stay, some of which cannot be opened (`damaged`).
+    """
+
+    namespace: str
+    dry_run: bool
+    files: int = 0
+    identities: int = 0
+    subjects: int = 0
+    links: int = 0
+    suppressed: int = 0
+    unreadable: int = 0
+    remaining: int = 0
+    damaged: list[str] = field(default_factory=list)
+    suppression: int = 0
+    seconds: float = 0.0
+
+
+class VaultIngest:
+    """One run of the job. The caller holds the vault's lock.
+
+    Args:
+        deadline: on the monotonic clock; no portion is begun after it.
+    """
+
+    def __init__(
+        self,
+        vault: NamespaceVault,
+        files: SealedFiles,
+        suppressed: SuppressionList,
+        *,
+        dry_run: bool = False,
+        deadline: float = float("inf"),
+    ) -> None:
+        self._vault = vault
+        self._files = files
+        self._suppressed = suppressed
+        self._deadline = deadline
+        self.result = IngestResult(namespace=vault.namespace, dry_run=dry_run, suppression=suppressed.number)
+
+    def run(self) -> IngestResult:
+        """Take in all that waits. What cannot be opened stays where it is and is named.
+
+        Raises:
+            TransientError: KEY_SERVICE_UNREACHABLE; nothing of the portion is lost.
+            ConcurrencyError: COMMIT_CONTENDED, VAULT_KEYS_CONTENDED.
+        """
+        started, result = time.monotonic(), self.result
+        keys = self._files.keys()
+        portion: list[SealedFile] = []
+        processed = 0
+        for key in keys:
+            processed += 1
+            if (opened := self._open_file(key)) is not None:
+                portion.append(opened)
+            if (
+                len(portion) >= MAX_FILES_PER_MERGE
+                or sum(len(f.identities) for f in portion) >= MAX_IDENTITIES_PER_MERGE
+            ):
+                self._ingest_files(portion)
+                portion = []
+                if time.monotonic() > self._deadline:
+                    break
+        self._ingest_files(portion)
+        result.remaining = len(keys) - processed + len(result.damaged)
+        result.seconds = time.monotonic() - started
+        return result
+
+    def _open_file(self, key: str) -> SealedFile | None:
+        try:
+            return self._files.open(key, split=not self.result.dry_run)
+        except ContractError as error:
+            self.result.damaged.append(f"{key}: {error.condition}")
+            return None
+
+    def _ingest_files(self, portion: Sequence[SealedFile]) -> None:
+        if not portion:
+            return
+        result = self.result
+        kept = self._without_suppressed(identity for file in portion for identity in file.identities)
+        result.files += len(portion)
+        result.identities += sum(identity.value is not None for identity in kept)
+        result.links += len(
+            {(identity.subject, identity.kind, identity.token) for identity in kept if _is_link(identity)}
+        )
+        result.subjects += len({identity.subject for identity in kept if identity.value is not None})
+        result.unreadable += sum(len(frames) for file in portion for frames in file.unreadable.values())
+        if result.dry_run:
+            return
+        self._write_rows(kept, portion)
+        for file in portion:
+            self._files.delete(file.key)
+
+    def _write_rows(self, kept: Sequence[Identity], portion: Sequence[SealedFile]) -> None:
+        """Everything that has to be durable before the first file is deleted."""
+        for file in portion:
+            for day, frames in file.unreadable.items():
+                store_unreadable(self._vault.objects, self._vault.namespace, day, file.key, frames)
+        self._vault.tables.merge_identities(self._cells(kept))
+        self._vault.tables.merge_links(self._link_rows(kept))
+
+    def _without_suppressed(self, identities: Iterable[Identity]) -> list[Identity]:
+        kept: list[Identity] = []
+        for identity in identities:
+            if self._suppressed.matches(identity):
+                self.result.suppressed += 1
+            else:
+                kept.append(identity)
+        return kept
+
+    def _cells(self, identities: Sequence[Identity]) -> pa.Table:
+        """The rows of `identities`, one for each subject, kind and token, each with a fresh cell."""
+        home = self._vault
+        seen: dict[RowKey, tuple[str, int, int]] = {}
+        for identity in identities:
+            if identity.value is None:
+                continue
+            row, at = (identity.subject, identity.kind, identity.token), identity.at_ms
+            value, first, last = seen.get(row, (identity.value, at, at))
+            seen[row] = (identity.value if at >= last else value, min(first, at), max(last, at))
+        keys = home.keys.get_or_create(subject for subject, _, _ in seen)
+        records = []
+        for (subject, kind, token), (value, first, last) in seen.items():
+            place, key = CellAddress(home.namespace, subject, kind, token), keys[subject]
+            records.append(
+                {
+                    **{"namespace": home.namespace, "subject": subject, "kind": kind, "token": token},
+                    "value": seal_cell(value, key, place),
+                    "key_version": key.version,
+                    "first_seen": _instant(first),
+                    "last_seen": _instant(last),
+                }
+            )
+        return pa.Table.from_pylist(records, schema=IDENTITIES)
+
+    def _link_rows(self, identities: Sequence[Identity]) -> pa.Table:
+        first: dict[RowKey, int] = {}
+        for identity in identities:
+            if _is_link(identity):
+                row = (identity.subject, identity.kind, identity.token)
+                first[row] = min(first.get(row, identity.at_ms), identity.at_ms)
+        records = [
+            {
+                **{"namespace": self._vault.namespace, "subject": subject, "kind": kind, "token": token},
+                "first_seen": _instant(at),
+            }
+            for (subject, kind, token), at in first.items()
+        ]
+        return pa.Table.from_pylist(records, schema=LINKS)
+
+
+def _is_link(identity: Identity) -> bool:
+    """Whether it says of a subject that another token was seen with it."""
+    return identity.token != identity.subject
+
+
+def _instant(at_ms: int) -> datetime:
+    """The instant, within the years that a table can name: a clock may say anything."""
+    return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), 253_402_300_799_000))

@@ -1,0 +1,274 @@
+"""The keys of subjects: one for each, wrapped by the newest epoch, in 4,096 pages a namespace.
+
+A page is a small JSON object that is replaced by conditional put, so that of many who add, remove and rewrap keys at
+once nobody's change is lost. Keys lie nowhere else: to take one out of its page destroys what was sealed under it,
+in every version and every copy of the tables.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import ClassVar
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import Field
+
+from deltaworks.control import vault_paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.retry import attempts
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.vault.epochs import EpochKeys, key_remains_error
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_MAX_ATTEMPTS = 12
+_THREADS = 8
+_KIND = RecordKind(
+    noun="page of keys",
+    unreadable="VAULT_KEYS_UNREADABLE",
+    hint="Run the release that wrote it, or a later one. Without it the names behind its tokens are gone.",
+)
+
+
+class WrappedKey(Part):
+    """A subject's key: nonce and AES-256-GCM in base64, under the key of `epoch`. `version` is in each of its cells."""
+
+    epoch: int
+    version: int
+    wrapped: str
+
+
+class KeyPage(Record):
+    """The keys of the subjects of one page."""
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    namespace: str
+    page: str
+    keys: dict[str, WrappedKey] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectKey:
+    """A subject's key in plain. `version` tells the keys apart that a subject had one after the other."""
+
+    version: int
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShredResult:
+    """What shredding came to: the subjects whose key was removed now, and those who had none (any more)."""
+
+    removed: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrapResult:
+    """What a rewrap came to: pages looked at and replaced, and the keys that were given the newest epoch."""
+
+    epoch: int
+    pages: int
+    replaced: int
+    keys: int
+
+
+PageChange = Callable[[KeyPage], KeyPage | None]
+
+
+class SubjectKeys:
+    """The keys of one namespace's subjects. Every change is one conditional put a page, so many may work at once."""
+
+    def __init__(self, objects: ObjectStore, namespace: str, epochs: EpochKeys) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._epochs = epochs
+        self._records = RecordStore(objects, KeyPage)
+
+    def get(self, subjects: Iterable[str]) -> dict[str, SubjectKey]:
+        """The keys of those subjects who have one.
+
+        Raises:
+            ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
+            TransientError: KEY_SERVICE_UNREACHABLE.
+        """
+        keys: dict[str, SubjectKey] = {}
+        for page, members in _group_by_page(subjects):
+            stored = self._records.read(vault_paths.key_page(self._namespace, page))
+            keys |= {} if stored is None else self._unwrap_all(stored, members)
+        return keys
+
+    def get_or_create(self, subjects: Iterable[str]) -> dict[str, SubjectKey]:
+        """The keys of these subjects; who has none gets one, which is durable before it is returned. Idempotent.
+
+        Raises:
+            ConcurrencyError: VAULT_KEYS_CONTENDED.
+            ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
+            TransientError: KEY_SERVICE_UNREACHABLE.
+        """
+        keys: dict[str, SubjectKey] = {}
+        for page, members in _group_by_page(subjects):
+            stored = self._update_page(page, functools.partial(self._add_missing_keys, subjects=members))
+            keys |= self._unwrap_all(stored, members)
+        return keys
+
+    def shred(self, subjects: Iterable[str]) -> ShredResult:
+        """Remove subjects' keys, and read each page back. Idempotent; final: nothing opens what they sealed.
+
+        Raises:
+            ConcurrencyError: VAULT_KEYS_CONTENDED.
+            ContractError: VAULT_KEY_REMAINS, VAULT_KEYS_UNREADABLE.
+        """
+        removed: list[str] = []
+        absent: list[str] = []
+        for page, members in _group_by_page(subjects):
+            there: set[str] = set()
+
+            def without(held: KeyPage, gone: Collection[str] = members, seen: set[str] = there) -> KeyPage | None:
+                here = held.keys.keys() & set(gone)
+                # Of an attempt whose reply was lost, too: what it removed is not there at the next.
+                seen |= here
+                kept = {subject: key for subject, key in held.keys.items() if subject not in here}
+                return held.replace(keys=kept) if here else None
+
+            self._update_page(page, without)
+            self._verify_removed(page, members)
+            removed += [subject for subject in members if subject in there]
+            absent += [subject for subject in members if subject not in there]
+        return ShredResult(removed=tuple(removed), absent=tuple(absent))
+
+    def pages(self) -> list[str]:
+        """The pages there are. One listing."""
+        listed = self._objects.list(vault_paths.key_pages(self._namespace))
+        return [page for key in listed if (page := vault_paths.page_of_object(self._namespace, key)) is not None]
+
+    def rewrap(self) -> RewrapResult:
+        """Give every key that an older epoch wraps the newest one. Idempotent: a run that died is continued.
+
+        Raises:
+            ConcurrencyError: VAULT_KEYS_CONTENDED.
+            ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
+            TransientError: KEY_SERVICE_UNREACHABLE.
+        """
+        # All are opened before: threads then share them and ask the key service for nothing.
+        newest = self._epochs.newest().number
+        for number in self._epochs.numbers():
+            self._epochs.open(number)
+        pages = self.pages()
+        with ThreadPoolExecutor(_THREADS) as threads:
+            counts = list(threads.map(lambda page: self._rewrap_page(page, newest), pages))
+        return RewrapResult(epoch=newest, pages=len(pages), replaced=sum(n > 0 for n in counts), keys=sum(counts))
+
+    def pages_older_than(self, epoch: int) -> list[str]:
+        """The pages with a key that an older epoch wraps."""
+        with ThreadPoolExecutor(_THREADS) as threads:
+            pages = self.pages()
+            stored = threads.map(lambda page: self._records.read(vault_paths.key_page(self._namespace, page)), pages)
+            return [held.page for held in stored if held and any(key.epoch < epoch for key in held.keys.values())]
+
+    def _rewrap_page(self, page: str, newest: int) -> int:
+        count = 0
+
+        def under_newest(held: KeyPage) -> KeyPage | None:
+            nonlocal count
+            older = [subject for subject, wrapped in held.keys.items() if wrapped.epoch < newest]
+            count = len(older)
+            opened = self._unwrap_all(held, older)
+            again = {subject: self._wrap(subject, key, newest) for subject, key in opened.items()}
+            return held.replace(keys={**held.keys, **again}) if older else None
+
+        self._update_page(page, under_newest)
+        return count
+
+    def _add_missing_keys(self, page: KeyPage, *, subjects: Collection[str]) -> KeyPage | None:
+        missing = [subject for subject in subjects if subject not in page.keys]
+        if not missing:
+            return None
+        newest = self._epochs.newest().number
+        # At random: a subject who was erased and comes back must not get the version of cells that are dead.
+        new_keys = {
+            subject: self._wrap(subject, SubjectKey(secrets.randbelow(1 << 16), os.urandom(KEY_BYTES)), newest)
+            for subject in missing
+        }
+        return page.replace(keys={**page.keys, **new_keys})
+
+    def _update_page(self, page: str, change: PageChange) -> KeyPage:
+        """Replace a page by what `change` makes of it, or leave it where that is None; the page that stands then."""
+        key = vault_paths.key_page(self._namespace, page)
+        for _ in attempts(_MAX_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=2.0):
+            stored = self._objects.get(key)
+            current = (
+                KeyPage(namespace=self._namespace, page=page) if stored is None else self._decode(stored.data, key)
+            )
+            changed = change(current)
+            if changed is None:
+                return current
+            data = changed.encode()
+            if stored is None:
+                if self._objects.put_if_absent(key, data):
+                    return changed
+            elif self._objects.put_if_match(key, data, stored.etag) is not None:
+                return changed
+        raise ConcurrencyError(
+            "VAULT_KEYS_CONTENDED",
+            f"{_MAX_ATTEMPTS} attempts to replace {key} all met another writer.",
+            hint="Run it again: pages are replaced one at a time.",
+        )
+
+    def _decode(self, data: bytes, key: str) -> KeyPage:
+        page = KeyPage.decode(data, key=key)
+        if vault_paths.key_page(page.namespace, page.page) != key:
+            raise KeyPage.refusal(key, f"it is page {page.page} of {page.namespace!r}")
+        return page
+
+    def _verify_removed(self, page: str, subjects: Collection[str]) -> None:
+        key = vault_paths.key_page(self._namespace, page)
+        stored = self._records.read(key)
+        if stored is not None and stored.keys.keys() & set(subjects):
+            raise key_remains_error(key)
+
+    def _unwrap_all(self, page: KeyPage, subjects: Iterable[str]) -> dict[str, SubjectKey]:
+        wrapped = {subject: page.keys[subject] for subject in subjects if subject in page.keys}
+        return {subject: self._unwrap(subject, held) for subject, held in wrapped.items()}
+
+    def _unwrap(self, subject: str, wrapped_key: WrappedKey) -> SubjectKey:
+        data = base64.b64decode(wrapped_key.wrapped)
+        cipher = AESGCM(self._epochs.open(wrapped_key.epoch).key)
+        try:
+            key = cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._associated_data(subject, wrapped_key))
+        except InvalidTag as error:
+            raise ContractError(
+                "VAULT_KEYS_UNREADABLE",
+                f"The key of a subject on page {vault_paths.page_of(subject)} of {self._namespace!r} was changed, or "
+                "is another subject's.",
+                hint="Nothing was opened. See who writes to the vault's storage.",
+            ) from error
+        return SubjectKey(wrapped_key.version, key)
+
+    def _wrap(self, subject: str, key: SubjectKey, epoch: int) -> WrappedKey:
+        bare = WrappedKey(epoch=epoch, version=key.version, wrapped="")
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = AESGCM(self._epochs.open(epoch).key).encrypt(nonce, key.key, self._associated_data(subject, bare))
+        return bare.replace(wrapped=base64.b64encode(nonce + sealed).decode())
+
+    def _associated_data(self, subject: str, wrapped_key: WrappedKey) -> bytes:
+        """A key counts for its subject, its version and its epoch alone, wherever somebody puts it."""
+        return "\x00".join((self._namespace, subject, str(wrapped_key.version), str(wrapped_key.epoch))).encode()
+
+
+def _group_by_page(subjects: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Subjects by their page, each once."""
+    pages: Mapping[str, str] = {subject: vault_paths.page_of(subject) for subject in subjects}
+    ordered = sorted(pages, key=lambda subject: (pages[subject], subject))
+    for page, members in groupby(ordered, key=lambda subject: pages[subject]):
+        yield page, list(members)

@@ -1,0 +1,131 @@
+"""What is kept of an address, against the standard library's slow way to say the same."""
+
+from __future__ import annotations
+
+import gzip
+import ipaddress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deltaworks.events.enrichment.ip_addresses import format_ip, parse_ip, truncate_ip_text
+
+IPV4 = st.ip_addresses(v=4)
+IPV6 = st.ip_addresses(v=6)
+#: Addresses inside others, where a careless mask keeps them whole.
+INSIDE = st.one_of(
+    IPV4.map(lambda inner: ipaddress.IPv6Address(f"::ffff:{inner}")),
+    IPV4.map(lambda inner: ipaddress.IPv6Address(f"::{inner}")),
+    IPV4.map(lambda inner: ipaddress.IPv6Address(f"64:ff9b::{inner}")),
+    st.tuples(IPV4, st.integers(0, 2**80 - 1)).map(
+        lambda parts: ipaddress.IPv6Address((0x2002 << 112) | (int(parts[0]) << 80) | parts[1])
+    ),
+)
+ADDRESSES = st.one_of(IPV4, IPV6, INSIDE)
+
+
+def forms(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> st.SearchStrategy[str]:
+    """The ways an address is written."""
+    texts = [str(address), address.exploded, str(address).upper(), f" {address} "]
+    if isinstance(address, ipaddress.IPv6Address):
+        texts.append(f"{address}%eth0")
+        texts.append(f"{ipaddress.IPv6Address(int(address) & ~0xFFFFFFFF)}"[:39])
+    return st.sampled_from(texts)
+
+
+def inside(address: ipaddress.IPv4Address, rest: int) -> tuple[str, str]:
+    """An IPv4 address mapped into IPv6, and as the client of a 6to4 relay."""
+    return f"::ffff:{address}", str(ipaddress.IPv6Address((0x2002 << 112) | (int(address) << 80) | rest))
+
+
+def slowly(text: str) -> str | None:
+    """The network of an address as `ipaddress` has it, number by number."""
+    try:
+        address = ipaddress.ip_address(text.split(",", maxsplit=1)[0].strip())
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        address = ipaddress.IPv6Address(int(address))
+        address = address.ipv4_mapped or address
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(ipaddress.ip_network((int(address), 24), strict=False).network_address)
+    bits = 40 if address.sixtofour is not None else 48
+    return str(ipaddress.ip_network((int(address), bits), strict=False).network_address)
+
+
+@given(ADDRESSES.flatmap(forms))
+@example("FE80::0202:B3FF:FE1E:8329")
+@example("2002:cb00:7107::1")
+@example("::ffff:203.0.113.7")
+@example("::FFFF:0:0")
+def test_any_address_in_any_form_becomes_its_network(text: str) -> None:
+    assert truncate_ip_text(text) == slowly(text)
+
+
+@given(st.one_of(st.text(), st.text("0123456789abcdefABCDEF:.%,[]/ x\x00"), ADDRESSES.map(lambda one: f"{one}/24")))
+@example("x.x.x.x")
+@example("")
+@example("01.2.3.4")
+@example("1.2.3")
+@example("1.2.3.4:443")
+@example("[::1]")
+@example("fe80::1%")
+@example("fe80::1%a%b")
+@example("1.2.3.4%eth0")
+@example("\uff11.2.3.4")
+@example("\udc80")
+@example("::1\x00")
+def test_what_the_standard_library_takes_for_no_address_is_none(text: str) -> None:
+    assert truncate_ip_text(text) == slowly(text)
+
+
+@given(ADDRESSES, st.lists(ADDRESSES, min_size=1, max_size=3))
+def test_of_a_list_the_first_entry_counts(first: object, others: list[object]) -> None:
+    assert truncate_ip_text(", ".join(map(str, [first, *others]))) == truncate_ip_text(str(first))
+
+
+@given(ADDRESSES)
+def test_masking_a_network_again_changes_nothing(address: object) -> None:
+    once = truncate_ip_text(str(address))
+
+    assert once is not None
+    assert truncate_ip_text(once) == once
+
+
+@given(IPV4, st.integers(0, 2**80 - 1))
+def test_no_form_keeps_the_last_octet_of_an_address_inside_another(inner: ipaddress.IPv4Address, rest: int) -> None:
+    neighbour = ipaddress.IPv4Address(int(inner) ^ 0xFF)
+    for one, other in zip(inside(inner, rest), inside(neighbour, rest), strict=True):
+        assert truncate_ip_text(one) == truncate_ip_text(other)
+
+
+@given(ADDRESSES)
+def test_the_text_of_an_address_reads_as_the_same_address(address: object) -> None:
+    address_bytes = parse_ip(str(address))
+
+    assert address_bytes is not None
+    assert parse_ip(format_ip(address_bytes)) == address_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses", "networks"),
+    [("sample-cloudfront-access-logs.gz", 3, 3), ("cf-access-log-sample.gz", 15_596, 15_591)],
+)
+def test_the_networks_of_real_logs_are_those_that_were_counted(
+    cloudfront_logs: Path, name: str, addresses: int, networks: int
+) -> None:
+    lines = gzip.decompress((cloudfront_logs / name).read_bytes()).decode().splitlines()
+    texts = {line.split("\t")[4] for line in lines if line and not line.startswith("#")}
+
+    assert len(texts) == addresses
+    assert len({truncate_ip_text(text) for text in texts}) == networks
+    assert None not in {truncate_ip_text(text) for text in texts}
+
+
+def test_a_log_that_was_masked_by_its_owner_has_no_network(cloudfront_logs: Path) -> None:
+    data = (cloudfront_logs / "E3HXCM7PFRG6HT.2023-04-24-21.d740d76bCloudFront.gz").read_bytes()
+    lines = [line for line in gzip.decompress(data).decode().splitlines() if not line.startswith("#")]
+
+    assert [truncate_ip_text(line.split("\t")[4]) for line in lines] == [None] * 152
