@@ -90,7 +90,7 @@ class DeltaSource:
             raise ContractError(
                 "DELTA_SOURCE_MID_VERSION",
                 f"{self._reader!r} lost its checkpoint in the middle of version {start.get('reservoirVersion')} of "
-                f"{self._source.place()}: where in it the next batch begins cannot be given to Spark.",
+                f"{self._source.display_name()}: where in it the next batch begins cannot be given to Spark.",
                 hint=f"Restore the checkpoint, or read all again: `deltaworks pipelines start-over {self._reader}`.",
             )
         return int(start["reservoirVersion"])
@@ -119,21 +119,21 @@ class DeltaSource:
         if handle is None:
             raise ContractError(
                 "DELTA_SOURCE_MISSING",
-                f"{self._reader!r} reads {source.place()}, which is not there.",
+                f"{self._reader!r} reads {source.display_name()}, which is not there.",
                 hint="Start the pipeline that writes it first, or mend `source`.",
             )
         feed = handle.metadata().configuration.get("delta.enableChangeDataFeed") == "true"
         if source.change_feed and not feed:
             raise ContractError(
                 "DELTA_SOURCE_WITHOUT_CHANGES",
-                f"{source.place()} keeps no change data feed.",
+                f"{source.display_name()} keeps no change data feed.",
                 hint="Set delta.enableChangeDataFeed on it; changes before that are in no feed.",
             )
         objects = open_objects(self._catalog.environment.lake)
-        check_versions(objects, self._reader, source.place(), key=key, latest=handle.version())
+        check_versions(objects, self._reader, source.display_name(), key=key, latest=handle.version())
         if not source.change_feed:
             refuse_rolled_back(
-                objects, self._reader, source.place(), pipeline=str(source.pipeline), table=str(source.table)
+                objects, self._reader, source.display_name(), pipeline=str(source.pipeline), table=str(source.table)
             )
         if first_start and not source.change_feed and not source.skip_change_commits:
             self._refuse_rewritten(handle)
@@ -151,7 +151,7 @@ class DeltaSource:
         if rewrote:
             raise ContractError(
                 "DELTA_SOURCE_REWRITTEN",
-                f"{self._reader!r} reads {self._source.place()}, where rows are rewritten, as no stream can read: "
+                f"{self._reader!r} reads {self._source.display_name()}, where rows are rewritten, as no stream can read: "
                 f"{rewrote}.",
                 hint="Read the bronze table it is made of; or declare `change_feed: true` with the feed switched on, "
                 "which distinguishes inserts from changes; or `skip_change_commits: true`, which skips rewritten rows.",
@@ -164,8 +164,8 @@ class DeltaSource:
         columns = [F.col(f"`{field.name}`").cast(_as_json(field.dataType)).alias(field.name) for field in batch.schema]
         row = F.to_json(F.struct(*columns), _JSON).alias("row")
         frame = batch.select(F.monotonically_increasing_id().alias("position"), row)
-        rows = RowReader(key=self._source.place(), seq=batch_id)
-        return RecordSlice(frame, rows, loss_check(self._reader, self._source.place()))
+        rows = RowReader(key=self._source.display_name(), seq=batch_id)
+        return RecordSlice(frame, rows, loss_check(self._reader, self._source.display_name()))
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Versions of the table that no batch has read to the end."""

@@ -49,6 +49,6 @@ class DeltaSourceSpec(Spec):
             raise ValueError("the change data feed has every change: skip_change_commits says nothing there")
         return self
 
-    def place(self) -> str:
+    def display_name(self) -> str:
         """What is read, for people."""
         return self.uri or f"{self.pipeline}/{self.table}"

@@ -87,6 +87,6 @@ def require_object_source(source: SourceSpec, *, pipeline: str, unsupported: str
         return source
     raise ContractError(
         "SOURCE_HAS_NO_OBJECTS",
-        f"{pipeline!r} reads {source.kind} ({source.place()}), which keeps no objects: {unsupported}.",
+        f"{pipeline!r} reads {source.kind} ({source.display_name()}), which keeps no objects: {unsupported}.",
         hint="What has landed is in the tables; rows kept whole in quarantine can be replayed.",
     )

@@ -85,10 +85,10 @@ def require_file_source(spec: PipelineSpec) -> FileSourceSpec:
             f"Put them into the stream, by `aws kinesis put-records` or `deltaworks collect --stream {source.stream}`."
         )
     else:
-        hint = f"Write rows to that table: {source.place()}."
+        hint = f"Write rows to that table: {source.display_name()}."
     raise ConfigError(
         "LANDING_WITHOUT_OBJECTS",
-        f"{spec.pipeline!r} reads {source.kind} ({source.place()}), no objects: there is no bucket to land in.",
+        f"{spec.pipeline!r} reads {source.kind} ({source.display_name()}), no objects: there is no bucket to land in.",
         hint=hint,
     )
 
