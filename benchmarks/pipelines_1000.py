@@ -127,12 +127,12 @@ class _Health:
         objects, now = FarObjects(self._objects(self._catalog())), utc_now()
         with clock:
             catalog = self._catalog()
-            judged = report.reports(report.subjects(catalog), objects, now=now)
+            judged = report.judge_subjects(report.subjects(catalog), objects, now=now)
             verdicts = [item.verdict for item in judged]
             alert_on_verdicts(objects, verdicts, now=now)
             alert_on_overdue_jobs(objects, catalog, now=now)
             alert_on_stale_gold(objects, catalog, now=now)
-            resolve_restart_alerts(objects, [verdict.name for verdict in verdicts if not verdict.unhealthy], now=now)
+            resolve_restart_alerts(objects, [verdict.name for verdict in verdicts if not verdict.is_unhealthy], now=now)
         if len(verdicts) != PIPELINES + 1:
             raise RuntimeError(f"{len(verdicts)} relays and streams were judged")
         clock.note(requests=objects.requests)
@@ -144,7 +144,7 @@ class _Health:
         objects = FarObjects(self._objects(catalog))
         with clock:
             for subject in report.subjects(catalog)[:_READ_ONE_BY_ONE]:
-                report.report(subject, objects)
+                report.judge_subject(subject, objects)
         clock.seconds *= PIPELINES / _READ_ONE_BY_ONE
 
     def _catalog(self) -> Catalog:

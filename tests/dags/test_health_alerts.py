@@ -24,9 +24,9 @@ from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict, judge
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.control.health.verdicts import Verdict, judge
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import ALERTS, alerts_of_verdicts

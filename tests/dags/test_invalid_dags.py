@@ -159,10 +159,10 @@ def test_the_console_has_a_wrong_one_with_its_mistake_and_its_run(
 
     assert sorted(row["dag_id"] for row in listed["streams"]) == ["stream__edits", "stream__games"]
     (row,) = [row for row in listed["streams"] if row["name"] == "games"]
-    assert row["cause"] == "DECLARED_WRONGLY"
+    assert row["cause"] == "INVALID_DECLARATION"
     assert "pipeline.yaml:2: colour: unknown key 'colour'" in row["detail"]
     assert "Its run under way goes on, as it was declared when it started." in row["detail"]
-    assert (alone["row"]["cause"], alone["owner"]["batch_id"]) == ("DECLARED_WRONGLY", 41)
+    assert (alone["row"]["cause"], alone["owner"]["batch_id"]) == ("INVALID_DECLARATION", 41)
 
 
 def test_the_dag_files_leave_no_wrong_pipeline_out() -> None:

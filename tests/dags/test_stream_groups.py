@@ -12,9 +12,9 @@ import pytest
 from deltaworks.airflow.restarts import hung_reports
 from deltaworks.airflow.stream_notes import MAX_CHARACTERS, due_notes
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import Report, Subject
+from deltaworks.control.health.verdicts import Verdict
 from tests.dags.airflow_project import run_python, write_project
 
 PARSE = """

@@ -10,10 +10,10 @@ import pytest
 
 from deltaworks.airflow.stream_notes import MAX_CHARACTERS, due_notes, run_note, write_notes
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.control.health.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 12, 1, tzinfo=UTC)
 RUN = "scheduled__2026-03-01T09:00:00+00:00"
@@ -82,7 +82,7 @@ def test_every_note_goes_to_its_run() -> None:
         def __init__(self) -> None:
             self.notes: list[tuple[str, str, str]] = []
 
-        def note_run(self, dag_id: str, run_id: str, text: str) -> None:
+        def set_run_note(self, dag_id: str, run_id: str, text: str) -> None:
             self.notes.append((dag_id, run_id, text))
 
     airflow = Airflow()

@@ -199,7 +199,7 @@ def command_in(text: str) -> str:
 def test_a_broken_declaration_is_named_by_its_file_and_key_and_mended_by_the_edit(lake: Lake, console: Console) -> None:
     lake.edit("owner: tests", "ownr: tests")
 
-    trouble = console.await_trouble("DECLARED_WRONGLY", subject=STREAM)
+    trouble = console.await_trouble("INVALID_DECLARATION", subject=STREAM)
     assert "pipeline.yaml" in trouble.detail
     assert "ownr" in trouble.detail
     assert "owner" in trouble.detail + trouble.next_step
@@ -355,7 +355,7 @@ class Intruder:
         record = LeaseRecord(
             owner="intruder",
             epoch=(held.epoch if held else 0) + (0 if mine else 1),
-            beat=beat,
+            renewal=beat,
             released=released,
             host="elsewhere",
             pid=1,

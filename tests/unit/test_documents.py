@@ -21,7 +21,7 @@ from deltaworks.alerts.sending import Delivery
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRecord, Position, ReplayRequest
 from deltaworks.control.records.feeds import Delivery as FeedDelivery
 from deltaworks.control.records.generations import CheckpointRecord, Generations

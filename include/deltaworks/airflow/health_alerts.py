@@ -14,8 +14,8 @@ from deltaworks.airflow.job_alerts import last_success, recorded_at
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.concurrency import map_concurrently
-from deltaworks.control.health.judge import ROWS_QUARANTINED, Verdict, next_step_of_rejection
-from deltaworks.control.health.limits import duration
+from deltaworks.control.health.limits import format_duration
+from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quarantine_next_step
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts, next_step_of
 from deltaworks.specs.catalog import Catalog
@@ -30,9 +30,9 @@ def alert_causes(verdict: Verdict) -> frozenset[str]:
     """The alerts a verdict calls for. LOSS_NEAR and ROWS_QUARANTINED are called for by a stream that was stopped on
     purpose too."""
     causes = {LOSS_NEAR} if verdict.loss_near else set()
-    if verdict.rejection:
+    if verdict.quarantine_excess:
         causes.add(ROWS_QUARANTINED)
-    if verdict.unhealthy:
+    if verdict.is_unhealthy:
         causes.add(alert_of_verdict(verdict.cause))
     return frozenset(causes)
 
@@ -81,20 +81,20 @@ def _summary(verdict: Verdict, cause: str) -> str:
 
 def _observation(verdict: Verdict, cause: str) -> str:
     if cause == ROWS_QUARANTINED:
-        return verdict.rejection
+        return verdict.quarantine_excess
     left = verdict.time_left_seconds
     if cause != LOSS_NEAR or left is None:
         return verdict.detail
-    oldest = f"forgets the oldest that waits in {duration(left)}"
+    oldest = f"forgets the oldest that waits in {format_duration(left)}"
     if left <= 0:
-        oldest = f"may have forgotten the oldest that waits, {duration(-left)} ago"
+        oldest = f"may have forgotten the oldest that waits, {format_duration(-left)} ago"
     return f"The source {oldest}. It is {verdict.state}: {verdict.detail}"
 
 
 def _next_step(verdict: Verdict, cause: str) -> str:
     """What mends this very alert: a stream that loses what it has not read needs more than what its verdict names."""
     if cause == ROWS_QUARANTINED:
-        return next_step_of_rejection(verdict.name)
+        return quarantine_next_step(verdict.name)
     if cause != LOSS_NEAR or verdict.cause == "SOURCE_EXPIRES":
         return verdict.next_step
     if verdict.state in ("stopped", "paused"):
@@ -147,7 +147,7 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
             if dag_id in late_before:
                 resolve_alert(objects, cause="JOB_OVERDUE", subject=dag_id, summary="It has come to its end.", now=now)
             return ""
-        waited = duration((now - succeeded).total_seconds())
+        waited = format_duration((now - succeeded).total_seconds())
         raise_alert(
             objects,
             cause="JOB_OVERDUE",
@@ -177,7 +177,7 @@ def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime
             objects,
             cause="GOLD_STALE",
             subject=subject,
-            summary=f"{subject} was last found to be up to date {duration(age)} ago; "
+            summary=f"{subject} was last found to be up to date {format_duration(age)} ago; "
             f"it may be {max_age_minutes:g} min.",
             detail={"age_seconds": round(age), "max_age_minutes": max_age_minutes},
             now=now,

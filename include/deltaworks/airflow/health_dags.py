@@ -19,8 +19,8 @@ from deltaworks.errors import DeltaworksError, TransientError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from deltaworks.control.health.judge import Verdict
     from deltaworks.control.health.report import Report
+    from deltaworks.control.health.verdicts import Verdict
     from deltaworks.control.objects import ObjectStore
     from deltaworks.operations.airflow_api import AirflowApi
     from deltaworks.specs.catalog import Catalog
@@ -94,19 +94,19 @@ class CheckStreamsOperator(BaseOperator):
         set_environment_keys(catalog.environment)
         objects = open_objects(catalog.environment.lake)
         previous = _previous_verdicts(context)
-        reports = health_report.reports(
+        reports = health_report.judge_subjects(
             health_report.subjects(catalog),
             objects,
             previous=previous,
             paused=lambda dag_id: _is_paused(context, dag_id),
-        ) + health_report.misdeclared(catalog, objects, previous=previous)
+        ) + health_report.invalid_spec_reports(catalog, objects, previous=previous)
         reports += process_reports(catalog, objects, previous=previous)
-        self.log.info("Relays and streams:\n%s", health_report.table(reports))
+        self.log.info("Relays and streams:\n%s", health_report.format_reports(reports))
         if unheard := channel_warning(catalog.environment.alerts):
             self.log.warning("%s", unheard)
-        records = {item.subject.key: health_report.to_record(item.verdict) for item in reports}
+        records = {item.subject.key: health_report.verdict_to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
-        unhealthy = [item.verdict for item in reports if item.verdict.unhealthy]
+        unhealthy = [item.verdict for item in reports if item.verdict.is_unhealthy]
         self._alert(context, catalog, objects, reports)
         self._write_run_notes(catalog.environment, reports, previous)
         if unhealthy:
@@ -122,12 +122,12 @@ class CheckStreamsOperator(BaseOperator):
         from deltaworks.alerts.erasures import alert_on_erasures
         from deltaworks.alerts.sending import forget_deliveries
         from deltaworks.control.clock import utc_now
-        from deltaworks.control.health.report import to_record, write_verdicts
+        from deltaworks.control.health.report import verdict_to_record, write_verdicts
 
         now = utc_now()
         verdicts = [item.verdict for item in reports]
         try:
-            write_verdicts(objects, {item.subject.key: to_record(item.verdict) for item in reports}, now=now)
+            write_verdicts(objects, {item.subject.key: verdict_to_record(item.verdict) for item in reports}, now=now)
             alert_on_verdicts(objects, verdicts, now=now)
             late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
             if late:
@@ -139,7 +139,7 @@ class CheckStreamsOperator(BaseOperator):
             self.log.info("Alerts: %s", sent)
             if now.minute == 0:
                 forget_deliveries(objects, now=now)
-            unhealthy = sum(verdict.unhealthy for verdict in verdicts)
+            unhealthy = sum(verdict.is_unhealthy for verdict in verdicts)
             beat_health(objects, run=str(context["ti"].run_id), judged=len(verdicts), unhealthy=unhealthy)
         except Exception:
             self.log.exception("Alerts were not raised or not sent.")
@@ -228,13 +228,13 @@ def _unhealthy_error(verdicts: list[Verdict]) -> TransientError:
 
 
 def _previous_verdicts(context: Context) -> dict[str, Verdict]:
-    from deltaworks.control.health.report import from_record
+    from deltaworks.control.health.report import verdict_from_record
 
     # With a map index it is the newest earlier one; without, the verdicts of every earlier run.
     records = context["ti"].xcom_pull(
         task_ids=context["ti"].task_id, key=VERDICTS_XCOM, map_indexes=-1, include_prior_dates=True
     )
-    return {dag_id: from_record(record) for dag_id, record in (records or {}).items()}
+    return {dag_id: verdict_from_record(record) for dag_id, record in (records or {}).items()}
 
 
 def _is_paused(context: Context, dag_id: str) -> bool | None:

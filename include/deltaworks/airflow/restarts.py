@@ -46,7 +46,7 @@ def hung_reports(reports: Iterable[Report]) -> list[Report]:
     hung = []
     for items in by_dag.values():
         stale = [item for item in items if item.verdict.cause == "HEARTBEAT_STALE"]
-        if stale and not any(item.is_alive for item in items):
+        if stale and not any(item.is_running for item in items):
             hung.append(stale[0])
     return hung
 

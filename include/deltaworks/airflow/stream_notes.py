@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from deltaworks.control.health.findings import waiting
-from deltaworks.control.health.judge import Verdict
-from deltaworks.control.health.limits import age_seconds, duration
+from deltaworks.control.health.findings import describe_backlog
+from deltaworks.control.health.limits import age_seconds, format_duration
 from deltaworks.control.health.report import Report
+from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.provenance import airflow_run_of
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def run_note(item: Report, now: datetime) -> str:
     verdict, hour = item.verdict, item.throughput.last_hour(now)
     rejected = f"{hour.quarantined:,} in quarantine"
     if hour.quarantined:
-        rejected += f" ({100 * hour.quarantined_share:.1f} %: {hour.why()})"
-    lag = waiting(item.heartbeat) if item.heartbeat is not None else "no heartbeat"
+        rejected += f" ({100 * hour.quarantined_share:.1f} %: {hour.describe_reasons()})"
+    lag = describe_backlog(item.heartbeat) if item.heartbeat is not None else "no heartbeat"
     if item.heartbeat is not None and item.heartbeat.oldest_pending_at is not None:
-        lag += f", the oldest for {duration(age_seconds(item.heartbeat.oldest_pending_at, now))}"
+        lag += f", the oldest for {format_duration(age_seconds(item.heartbeat.oldest_pending_at, now))}"
     lines = (
         f"{verdict.state} ({verdict.cause}) since {verdict.since:%Y-%m-%d %H:%M} UTC",
         f"last hour: {hour.events:,} events read, {hour.rows:,} rows landed, {rejected}",
@@ -46,7 +46,7 @@ def run_note(item: Report, now: datetime) -> str:
 def group_run_note(items: Iterable[Report], now: datetime) -> str:
     """The note of a run that several streams share: a line each, the unhealthy first."""
     lines = []
-    for item in sorted(items, key=lambda item: (not item.verdict.unhealthy, item.subject.name)):
+    for item in sorted(items, key=lambda item: (not item.verdict.is_unhealthy, item.subject.name)):
         hour = item.throughput.last_hour(now)
         verdict = f"{item.verdict.state} ({item.verdict.cause})"
         lines.append(f"{item.subject.name}: {verdict}, {hour.rows:,} rows in the last hour")

@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Check every so often until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=float, required=True, help="seconds between two looks")
-    parser.add_argument("--beat-file", type=Path, help="touched after each look, for whoever watches this process")
+    parser.add_argument("--heartbeat-file", type=Path, help="touched after each look, for whoever watches this process")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     deadman, state = open_deadman(grace=True), ""
@@ -178,8 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
         if result.state != state:
             log.info("the health check is %s (silent for %.0f s) %s", result.state, result.silent_seconds, result.error)
         state = result.state
-        if options.beat_file is not None:
-            options.beat_file.touch()
+        if options.heartbeat_file is not None:
+            options.heartbeat_file.touch()
         threading.Event().wait(options.every)
 
 

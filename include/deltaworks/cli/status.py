@@ -13,11 +13,18 @@ from deltaworks.cli.context import check_service, use_settings
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.findings import waiting
+from deltaworks.control.health.findings import describe_backlog
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.limits import age_seconds, duration
+from deltaworks.control.health.limits import age_seconds, format_duration
 from deltaworks.control.health.processes import process_reports
-from deltaworks.control.health.report import Report, misdeclared, read_verdicts, report, subjects, to_record
+from deltaworks.control.health.report import (
+    Report,
+    invalid_spec_reports,
+    judge_subject,
+    read_verdicts,
+    subjects,
+    verdict_to_record,
+)
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldRecords
@@ -51,12 +58,12 @@ def lake_status() -> Answer:
     held, suspended = _held(catalog, objects)
     opened = [alert for alert in alerts(objects) if alert.standing.open]
     parts: list[Part] = [_streams(reports, now)]
-    parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.unhealthy]
+    parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.is_unhealthy]
     parts += [held] if held.cells else ["No table is held back.", held]
     parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
     # No reason to exit with 1: what runs is well, and a person at a terminal has just looked.
     parts += [unheard] if (unheard := channel_warning(catalog.environment.alerts)) else []
-    well = not (suspended or opened or any(item.verdict.unhealthy for item in reports))
+    well = not (suspended or opened or any(item.verdict.is_unhealthy for item in reports))
     return Answer(parts, exit_code=0 if well else NOT_WELL)
 
 
@@ -65,7 +72,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
     previous = read_verdicts(objects)
     paused_keys = {key for key, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
     judged = [
-        report(
+        judge_subject(
             subject,
             objects,
             paused={subject.dag_id: subject.key in paused_keys or None}.get,
@@ -74,7 +81,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         )
         for subject in subjects(catalog)
     ]
-    wrong = misdeclared(catalog, objects, previous=previous, now=now)
+    wrong = invalid_spec_reports(catalog, objects, previous=previous, now=now)
     return judged + wrong + process_reports(catalog, objects, previous=previous, now=now)
 
 
@@ -84,7 +91,7 @@ def _streams(reports: Iterable[Report], now: datetime) -> Listing:
         {
             "kind": item.subject.kind,
             "name": item.subject.name,
-            **to_record(item.verdict),
+            **verdict_to_record(item.verdict),
             "heartbeat": dataclasses.asdict(item.heartbeat) if item.heartbeat else None,
             **{name: cell.value if isinstance(cell, Cell) else cell for name, cell in facts.items()},
         }
@@ -115,9 +122,9 @@ def _facts(item: Report, now: datetime) -> dict[str, Any]:
 def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
     """For how long the oldest waits that is not read yet; in seconds for programs."""
     if parse_iso(heartbeat.oldest_pending_at) is None:
-        return Cell(0.0, waiting(heartbeat))
+        return Cell(0.0, describe_backlog(heartbeat))
     seconds = age_seconds(heartbeat.oldest_pending_at, now)
-    return Cell(seconds, f"{waiting(heartbeat)}, the oldest for {duration(seconds)}")
+    return Cell(seconds, f"{describe_backlog(heartbeat)}, the oldest for {format_duration(seconds)}")
 
 
 def _held(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:

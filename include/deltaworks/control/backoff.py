@@ -53,7 +53,7 @@ def wait_seconds(failures: int, *, retryable: bool = True) -> float:
 class FailureRecord:
     """Early failures in a row, when the last one was (ISO 8601, UTC), and how long to wait after it.
 
-    `quick_failures` are those of them that are the stream's own, and no outage of a server's; `parked` is the condition
+    `non_outage_failures` are those of them that are the stream's own, and no outage of a server's; `parked` is the condition
     of the last one where a group of streams goes on without this one until somebody starts it. A record of an earlier
     release has only `failures`; nothing is waited for then.
     """
@@ -137,14 +137,14 @@ class RestartBackoff:
         early = (now - self._started).total_seconds() < STABLE_RUN_SECONDS
         before = self.read()
         failures = before.failures + 1 if early else 1
-        quick_failures = (before.non_outage_failures if early else 0) + (0 if is_outage else 1)
+        non_outage_failures = (before.non_outage_failures if early else 0) + (0 if is_outage else 1)
         # Streams that failed together, as when their storage was away, do not come back together.
         seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), MAX_WAIT_SECONDS)
         record = FailureRecord(
             failures=failures,
             failed_at=now.isoformat(),
             wait_seconds=round(seconds, 1),
-            non_outage_failures=quick_failures,
+            non_outage_failures=non_outage_failures,
         )
         self._objects.put(self._key, json.dumps(asdict(record)).encode())
         return record.wait_seconds

@@ -2,7 +2,7 @@
 
 `main_of` is the program of a relay, of a pipeline's feeds, of a remediation. Its exit code and, on an error, the last
 line of output say what the launcher should do next. A launcher that starts it again at once, whatever a stop request
-says, gives it `--wait-while-stopped`; one that sees nothing but its process watches the age of `--beat-file`.
+says, gives it `--wait-while-stopped`; one that sees nothing but its process watches the age of `--heartbeat-file`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def _parse(kind: DaemonKind, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {kind.module}", description=__doc__)
     parser.add_argument(f"--{kind.noun}", dest="name", required=True, help=kind.help)
     parser.add_argument("--early-failure-wait-seconds", type=float, default=10.0)
-    parser.add_argument("--beat-file", type=Path, help="touched every few seconds, for whoever watches this process")
+    parser.add_argument(
+        "--heartbeat-file", type=Path, help="touched every few seconds, for whoever watches this process"
+    )
     parser.add_argument(
         "--wait-while-stopped", action="store_true", help="while a stop holds, wait for its end before starting"
     )
@@ -109,7 +111,10 @@ def _parse(kind: DaemonKind, arguments: list[str] | None) -> argparse.Namespace:
 def _run(
     kind: DaemonKind, options: argparse.Namespace, terminated: threading.Event, stop_callbacks: list[Callable[[], None]]
 ) -> DeltaworksError | None:
-    name, touch_heartbeat = options.name, options.beat_file.touch if options.beat_file is not None else lambda: None
+    name, touch_heartbeat = (
+        options.name,
+        options.heartbeat_file.touch if options.heartbeat_file is not None else lambda: None,
+    )
     label = f"{kind.noun.capitalize()} {name}"
     try:
         catalog = load_catalog(skip_invalid=True)
@@ -151,7 +156,7 @@ def _wait_while_stopped(
         if request is None:
             return
         if not is_waiting:
-            restart_command = request.withdrawn_by(kind.cli_name(name))
+            restart_command = request.restart_command(kind.cli_name(name))
             kind.logger.info("%s %s is stopped: %s. It waits for %s", kind.noun, name, request.reason, restart_command)
         is_waiting = True
         touch_heartbeat()

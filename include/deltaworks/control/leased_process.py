@@ -12,7 +12,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import HeartbeatWriter, StreamState
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.locks.lease import Lease, watch
+from deltaworks.control.locks.lease import Lease, watch_lease
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError, FencedError
 
@@ -56,7 +56,7 @@ class LeasedProcess:
             paths.heartbeat(folder),
             pipeline=name,
             trigger_seconds=trigger_seconds,
-            gets_on=lambda: not self.is_stalled,
+            is_progressing=lambda: not self.is_stalled,
         )
 
     @property
@@ -97,7 +97,7 @@ class LeasedProcess:
         wait_seconds: float | None = None,
         state: StreamState = "idle",
     ) -> Iterator[Lease]:
-        """Hold the lease and write the heartbeat while the block runs; `on_turn` is called every few seconds meanwhile,
+        """Hold the lease and write the heartbeat while the block runs; `on_tick` is called every few seconds meanwhile,
         but not while it hangs.
 
         Args:
@@ -115,9 +115,9 @@ class LeasedProcess:
             known_epoch=self._known_epoch,
         )
         wait_seconds = 1.5 * self._ttl_seconds if wait_seconds is None else wait_seconds
-        lease.acquire(wait_seconds=wait_seconds, give_up=self.stopping.is_set)
+        lease.acquire(wait_seconds=wait_seconds, should_give_up=self.stopping.is_set)
         try:
-            watch(lease, self._on_lost)
+            watch_lease(lease, self._on_lost)
             self._ends_at = time.monotonic() + self._max_run_seconds
             self.record_progress()
             self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state=state)

@@ -58,7 +58,7 @@ def gold_refresh_running(
         catalog,
         spec.pipeline,
         pool=host.pool("gold"),
-        holds_lease=lambda: not lease.lost,
+        holds_lease=lambda: not lease.is_lost,
         report_failures=report,
     )
     loop.start()

@@ -15,8 +15,8 @@ from typing import TypeVar
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.locks.turn_server import WriteTurnServer
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outcome
@@ -156,7 +156,7 @@ class TableHolds:
             TransientError: the storage does not answer.
         """
         self._suspend_failed_keyed(_next_batch(last_completed))
-        requests = self._turns.look()
+        requests = self._turns.read_requests()
         for table, turn in requests.turns.items():
             self._grant_turn(table, turn, _next_batch(last_completed))
         for record in self.records():
@@ -169,13 +169,13 @@ class TableHolds:
                 self._resuming.add(table)
                 self._resume(table)
             if table not in self._resuming:
-                self._turns.resumed(table)
+                self._turns.remove_resume_request(table)
         for record in self.records():
             # Last, when the table whose rows it announces may have become free.
             if record.reason == "announces" and record.table not in requests.turns:
                 self._resume(record.table)
-        for table in requests.over:
-            self._turns.forget(table)
+        for table in requests.ended:
+            self._turns.remove_ended_turn(table)
 
     def _suspend_failed_keyed(self, following: int) -> None:
         for table, error in self._keyed.pop_failures().items():

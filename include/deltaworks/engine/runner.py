@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import HeartbeatWriter, ended_by_force
+from deltaworks.control.health.heartbeat import HeartbeatWriter, was_killed
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.lease import Lease, watch
+from deltaworks.control.locks.lease import Lease, watch_lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batch_report import BatchReport
@@ -116,12 +116,13 @@ class IngestRun:
         lease = stream_lease(Lake(self._storage), PipelineHome(self._objects, self._spec.pipeline), self._spec)
         # Before the lease is ours the heartbeat belongs to whoever holds it.
         epoch = lease.acquire(
-            wait_seconds=self._spec.stream.lease_ttl_seconds * 3, give_up=lambda: self._host.stop_reason() is not None
+            wait_seconds=self._spec.stream.lease_ttl_seconds * 3,
+            should_give_up=lambda: self._host.stop_reason() is not None,
         )
         try:
-            watch(lease, self._lease_lost)
+            watch_lease(lease, self._lease_lost)
             # Before our heartbeat replaces the last one.
-            self._predecessor_died = ended_by_force(self._objects, paths.heartbeat(self._home.control()))
+            self._predecessor_died = was_killed(self._objects, paths.heartbeat(self._home.control()))
             self._heartbeat.start()
             self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
             ended_by = self._stream(lease, epoch)
@@ -250,7 +251,7 @@ class IngestRun:
         self._use_scheduler_pool("live")
 
         def check_lease() -> None:
-            if lease.lost:
+            if lease.is_lost:
                 raise FencedError("LEASE_LOST", f"The lease of {self._spec.pipeline!r} went to a successor.")
 
         return [

@@ -47,7 +47,7 @@ Publish = Callable[[str, str, Mapping[str, str], str], None]
 def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Iterator[None]:
     """Publish changed answers of the views that declare it while the block runs, in a thread of its own."""
     views = [view for view in spec.views if view.announce is not None]
-    thread = AnnouncerThread(ViewAnnouncer(catalog, spec), views, has_lease=lambda: not lease.lost)
+    thread = AnnouncerThread(ViewAnnouncer(catalog, spec), views, has_lease=lambda: not lease.is_lost)
     thread.start()
     try:
         yield

@@ -15,8 +15,8 @@ from pyarrow import fs
 
 from deltaworks.control import paths, vault_paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.rereading import WAIT_SECONDS, rereading_lease
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.reread_lease import WAIT_SECONDS, reread_lease
+from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
@@ -120,7 +120,7 @@ def _unfinished_replays(namespace: Namespace, home: PipelineHome) -> Iterator[st
     """A replay that read before somebody was suppressed: one that runs, and one that died over what it had prepared."""
     try:
         # Whoever begins behind this reads with the list as it is now.
-        with rereading_lease(home).held(wait_seconds=WAIT_SECONDS):
+        with reread_lease(home).held(wait_seconds=WAIT_SECONDS):
             ordinal = 1 + read_last_replay(namespace.lake, home.pipeline)
             if home.replays.read(ordinal) is not None:
                 again = f"deltaworks quarantine replay {home.pipeline}"

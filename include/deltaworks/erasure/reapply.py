@@ -14,7 +14,7 @@ from functools import cached_property
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import PurgedTable

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from deltaworks.control import paths as lake_paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.health.judge import is_live
 from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.verdicts import is_live
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.control.records.vault import read_vault_beat

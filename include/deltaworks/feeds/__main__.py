@@ -11,13 +11,13 @@ from deltaworks.feeds.process import FeedsProcess
 from deltaworks.specs.catalog import Catalog
 
 
-def open_feeds(catalog: Catalog, pipeline: str, on_turn: Callable[[], None]) -> FeedsProcess:
+def open_feeds(catalog: Catalog, pipeline: str, on_tick: Callable[[], None]) -> FeedsProcess:
     """The process of a pipeline's feeds.
 
     Raises:
         ConfigError: PIPELINE_UNKNOWN, what is wrong with its declaration, PIPELINE_WITHOUT_FEEDS.
     """
-    return FeedsProcess(catalog, pipeline, on_turn=on_turn)
+    return FeedsProcess(catalog, pipeline, on_tick=on_tick)
 
 
 FEEDS = DaemonKind(

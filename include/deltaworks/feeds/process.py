@@ -55,7 +55,7 @@ class FeedsProcess:
     """One run of a pipeline's feeds. `run` returns when its time is over or a stop is asked for.
 
     Args:
-        on_turn: called every few seconds, so that one that hangs is seen. open_sink: makes sinks.
+        on_tick: called every few seconds, so that one that hangs is seen. open_sink: makes sinks.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class FeedsProcess:
         catalog: Catalog,
         pipeline: str,
         *,
-        on_turn: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
         open_sink: OpenSink = open_sink,
         max_run_seconds: float = MAX_RUN_SECONDS,
     ) -> None:
@@ -75,7 +75,7 @@ class FeedsProcess:
                 hint=f"Declare them under `feeds` in include/pipelines/{pipeline}/pipeline.yaml.",
             )
         self._objects = open_objects(catalog.environment.lake)
-        self._on_turn, self._open_sink = on_turn, open_sink
+        self._on_turn, self._open_sink = on_tick, open_sink
         self._tenure = LeasedProcess(
             self._objects,
             outbound_paths.feeds_control(pipeline),

@@ -14,7 +14,7 @@ from typing import Final
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -92,5 +92,5 @@ class _WriteTurnCheck:
         """Raise where the process ends, or a job has the table's write turn, or waits for it."""
         stored = self._home.objects.get(paths.turn_request(self._home.pipeline, self._table))
         turn = TurnRecord.decode(stored.data) if stored is not None else None
-        if not self._should_continue() or (turn is not None and not turn.over):
+        if not self._should_continue() or (turn is not None and not turn.is_over):
             raise _CompactionDeferred(self._table)

@@ -44,7 +44,7 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
         "relay",
         [
             *("python", "-m", "deltaworks.sources.objects.relay", "--relay", relay.relay),
-            *("--beat-file", _HEARTBEAT_FILE, "--wait-while-stopped"),
+            *("--heartbeat-file", _HEARTBEAT_FILE, "--wait-while-stopped"),
         ],
         size=spec.relay,
         variables=from_secret(spec, names),
@@ -67,7 +67,7 @@ def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]
         "deadman",
         [
             *("python", "-m", "deltaworks.alerts.deadman", "--every", str(_DEADMAN_EVERY_SECONDS)),
-            *("--beat-file", _HEARTBEAT_FILE),
+            *("--heartbeat-file", _HEARTBEAT_FILE),
         ],
         size=spec.deadman,
         variables=[*from_secret(spec, names), *from_secret(spec, webhook, optional=True)],

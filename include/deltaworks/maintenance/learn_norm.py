@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.limits import DAYS, InputNorm, by_hour, norm_of, write_norm
+from deltaworks.control.health.limits import MAX_DAYS, InputRate, median_input_rate, sum_by_hour, write_input_rate
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 
-def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputNorm:
+def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputRate:
     """Compute and store the norm of a pipeline's input. Idempotent; safe beside the stream."""
     catalog.pipeline(pipeline)
     now = now or utc_now()
-    since = now - timedelta(days=DAYS + 1)
+    since = now - timedelta(days=MAX_DAYS + 1)
     progress = Lake(catalog.environment.lake).rows(
         paths.progress(pipeline),
         columns=["at", "rows"],
@@ -31,7 +31,7 @@ def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = 
     rows = progress.to_pylist() if progress is not None else []
     inputs = [(row["at"].astimezone(UTC), int(row["rows"])) for row in rows]
     first = min((at for at, _ in inputs), default=now)
-    norm = norm_of(by_hour(inputs), first=first, now=now)
+    norm = median_input_rate(sum_by_hour(inputs), first_input_at=first, now=now)
     objects = open_objects(catalog.environment.lake)
-    write_norm(objects, paths.input_rate(pipeline), norm)
+    write_input_rate(objects, paths.input_rate(pipeline), norm)
     return norm

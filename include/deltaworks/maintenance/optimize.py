@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import Turn, TurnOf, free_turn
+from deltaworks.control.locks.write_turn import Turn, TurnFactory, uncontested_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose, partition_name
@@ -98,7 +98,7 @@ class TableOptimizer:
         layout: Layout,
         *,
         policy: OptimizePolicy,
-        turn_of: TurnOf = free_turn,
+        turn_of: TurnFactory = uncontested_turn,
         check: Callable[[], None] = lambda: None,
         until: float = float("inf"),
     ) -> None:
@@ -253,7 +253,7 @@ def _groups(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[
 
 
 def optimize_table(
-    spark: Sessions, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnOf = free_turn
+    spark: Sessions, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnFactory = uncontested_turn
 ) -> OptimizeResult:
     """OPTIMIZE every partition of one table that needs it, for a job that holds the table exclusively. Idempotent.
 

@@ -15,7 +15,7 @@ from functools import partial
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock
-from deltaworks.control.locks.turn import TurnOf, free_turn, write_turn
+from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
 from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
@@ -107,9 +107,9 @@ class OptimizeRun:
                 results[name] = replace(results[name], error=str(error).splitlines()[0][:300])
         return list(results.values())
 
-    def _turn_of(self, table: OptimizedTable) -> TurnOf:
+    def _turn_of(self, table: OptimizedTable) -> TurnFactory:
         if not table.merged:
-            return free_turn
+            return uncontested_turn
         return partial(write_turn, self._home.objects, self._home.pipeline, by=current_run())
 
 

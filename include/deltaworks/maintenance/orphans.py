@@ -149,7 +149,7 @@ def _run(
         skipped = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
         results.append(
             run_unless_files_held(
-                home.objects, pipeline, name, work="Removing orphans", run=of_table, skipped=skipped, dry_run=dry_run
+                home.objects, pipeline, name, work="Removing orphans", run=of_table, on_skip=skipped, dry_run=dry_run
             )
         )
         staged = _staged(lake, home, name, before, protected)

@@ -193,7 +193,7 @@ class _Run:
             name,
             work="VACUUM",
             run=lambda: self._vacuum_table(name),
-            skipped=lambda reason: VacuumResult(table=name, dry_run=False, reason=reason),
+            on_skip=lambda reason: VacuumResult(table=name, dry_run=False, reason=reason),
             dry_run=self._dry_run,
         )
 

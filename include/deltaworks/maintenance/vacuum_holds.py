@@ -27,7 +27,7 @@ from pyarrow import fs
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import batch_numbers
 from deltaworks.errors import ConfigError
@@ -175,7 +175,7 @@ def _turn(home: PipelineHome, table: str) -> Iterator[Hold]:
     """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
     stored = home.objects.get(paths.turn_request(home.pipeline, table))
     turn = TurnRecord.decode(stored.data) if stored is not None else None
-    granted = parse_iso(turn.granted_at) if turn is not None and not turn.over else None
+    granted = parse_iso(turn.granted_at) if turn is not None and not turn.is_over else None
     if turn is None or granted is None:
         return
     if utc_now() < granted + timedelta(seconds=turn.max_turn_seconds) + _TURN_MARGIN:

@@ -23,9 +23,9 @@ from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.collectors import CollectorFacts, collector_reports, read_collectors
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import HealthState, age_seconds
 from deltaworks.control.health.report import Report
+from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.records.collector import CollectorBeat
 from deltaworks.control.records.store import RecordStore
@@ -82,8 +82,8 @@ def _subjects(
     previous: Mapping[str, Verdict],
     now: datetime,
 ) -> Iterator[Sample]:
-    items = health_report.reports(health_report.subjects(catalog), objects, previous=previous, now=now)
-    items += health_report.misdeclared(catalog, objects, previous=previous, now=now)
+    items = health_report.judge_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
+    items += health_report.invalid_spec_reports(catalog, objects, previous=previous, now=now)
     items += collector_reports(collectors, previous=previous, now=now)
     for item in items:
         kind, name = item.subject.kind, item.subject.name
@@ -99,7 +99,7 @@ def _previous_verdicts(verdicts: Callable[[], StoredObject | None]) -> dict[str,
     """What health last found: since when there has been no input. Without it streams are judged all the same."""
     try:
         item = verdicts()
-        return health_report.verdicts_of(item.data) if item is not None else {}
+        return health_report.decode_verdicts(item.data) if item is not None else {}
     except DeltaworksError as error:
         log.warning("Earlier verdicts are not known: %s", error)
         return {}
@@ -112,7 +112,7 @@ def _states(kind: str, name: str, current: str) -> Iterator[Sample]:
 
 def _stream(item: Report, now: datetime) -> Iterator[Sample]:
     name, verdict, beat = (item.subject.name,), item.verdict, item.heartbeat
-    if verdict.unhealthy:
+    if verdict.is_unhealthy:
         yield Sample("deltaworks_stream_unhealthy", (*name, verdict.cause), 1)
     if verdict.time_left_seconds is not None:
         yield Sample("deltaworks_stream_time_left_seconds", name, verdict.time_left_seconds)
@@ -154,7 +154,7 @@ def _collectors(collectors: Iterable[CollectorFacts], now: datetime) -> Iterator
     unread = None
     for facts in collectors:
         unread = unread or facts.error
-        beats = [beat for beat in facts.beats if beat.state != "ended" or beat.oldest_at is not None]
+        beats = [beat for beat in facts.heartbeats if beat.state != "ended" or beat.oldest_at is not None]
         if beats:
             yield from _collector(facts.name, beats, now)
     if unread is not None:

@@ -17,7 +17,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock, exclusive_lock
-from deltaworks.control.locks.turn import Turn, TurnOf, write_turn
+from deltaworks.control.locks.write_turn import Turn, TurnFactory, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationEnd
@@ -58,7 +58,7 @@ class MutationRun:
         catalog: Catalog,
         pipeline: str,
         *,
-        turn_of: TurnOf | None = None,
+        turn_of: TurnFactory | None = None,
         fault: Callable[[str], None] = lambda point: None,
         lease_wait_seconds: float = 2 * LEASE_SECONDS,
     ) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
-from deltaworks.control.locks.turn import Turn, TurnOf
+from deltaworks.control.locks.write_turn import Turn, TurnFactory
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd, TableMutation
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import optimize_table
@@ -63,7 +63,7 @@ class BatchSteps:
         spec: PipelineSpec,
         batch: MutationBatch,
         *,
-        turn_of: TurnOf,
+        turn_of: TurnFactory,
         check: Callable[[], None],
         fault: Callable[[str], None],
     ) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
 from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound

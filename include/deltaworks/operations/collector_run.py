@@ -22,7 +22,7 @@ from collector.sinks.vault import VaultSink
 from collector.spool import Spool
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.collector_beats import CollectorBeats, Taken
+from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter, EventCounts
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorBeat, SourceBeat
 from deltaworks.errors import ConcurrencyError
@@ -87,7 +87,7 @@ class _FolderProcess(CollectorProcess):
             background.append(SuppressionReload(self._run_settings.redaction, self._run_settings.objects))
         return background
 
-    def _accepted_counts(self) -> Taken:
+    def _accepted_counts(self) -> EventCounts:
         counts: dict[str, dict[str, int]] = {}
         for (source, verdict), count in list(self._app.metrics.events.items()):
             counts.setdefault(source, {})[verdict] = count
@@ -104,7 +104,7 @@ class DrainedFolder:
         drain: Drain,
         *,
         next_seq: Callable[[], int],
-        accepted_counts: Callable[[], Taken] = lambda: {},
+        accepted_counts: Callable[[], EventCounts] = lambda: {},
     ) -> None:
         self._run_settings = run
         self._folder = folder
@@ -112,7 +112,9 @@ class DrainedFolder:
         self._next_seq = next_seq
         self._started_at = iso_now()
         self._has_ended = False
-        self._heartbeats = CollectorBeats(run.objects, self._heartbeat, accepted_counts, beat_seconds=run.beat_seconds)
+        self._heartbeats = CollectorHeartbeatWriter(
+            run.objects, self._heartbeat, accepted_counts, interval_seconds=run.beat_seconds
+        )
 
     def start(self) -> None:
         """Begin, in threads."""

@@ -208,7 +208,7 @@ def resume(context: OperationContext, options: ResumeOptions) -> Report:
         )
     home.held.request_resume(table, by=current_person())
     lease = LeaseWatch(home.objects, paths.stream_lease(pipeline), silent_seconds=60)
-    if not lease.runs():
+    if not lease.is_held():
         return Report(parts=[f"Asked. The stream of {pipeline} does not run; its next start catches {table} up."])
     deadline = time.monotonic() + options.wait_seconds
     while time.monotonic() < deadline:

@@ -50,7 +50,7 @@ class RemediationProcess:
 
     Args:
         queue, remediator: for tests; by default what the environment declares.
-        on_turn: called every few seconds, so that one that hangs is seen.
+        on_tick: called every few seconds, so that one that hangs is seen.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RemediationProcess:
         *,
         queue: Queue | None = None,
         remediator: Remediator | None = None,
-        on_turn: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
         max_run_seconds: float = MAX_RUN_SECONDS,
     ) -> None:
         self._spec = spec
@@ -74,7 +74,7 @@ class RemediationProcess:
             max_run_seconds=max_run_seconds,
         )
         self._remediator = remediator or Remediator(spec, self._objects, pause=self._tenure.pause)
-        self._on_turn = on_turn
+        self._on_turn = on_tick
         self.counts = RemediationCounts()
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -87,7 +87,7 @@ class RemediationProcess:
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST. ConfigError: QUEUE_REFUSED.
         """
-        with self._tenure.hold_lease(on_turn=self._on_turn):
+        with self._tenure.hold_lease(on_tick=self._on_turn):
             while not self._tenure.should_stop:
                 try:
                     self.turn()
@@ -125,13 +125,13 @@ class RemediationProcess:
         self._queue.delete([message])
 
 
-def open_remediation(catalog: Catalog, name: str, on_turn: Callable[[], None]) -> RemediationProcess:
+def open_remediation(catalog: Catalog, name: str, on_tick: Callable[[], None]) -> RemediationProcess:
     """The process of a remediation.
 
     Raises:
         ConfigError: REMEDIATION_UNKNOWN, REFERENCE_UNRESOLVED.
     """
-    return RemediationProcess(catalog.environment, remediation_named(catalog, name), on_turn=on_turn)
+    return RemediationProcess(catalog.environment, remediation_named(catalog, name), on_tick=on_tick)
 
 
 def remediation_named(catalog: Catalog, name: str) -> RemediationSpec:

@@ -11,9 +11,9 @@ from deltaworks.rules.process import RuleProcess
 from deltaworks.specs.catalog import Catalog
 
 
-def open_rule_process(catalog: Catalog, _name: str, on_turn: Callable[[], None]) -> RuleProcess:
+def open_rule_process(catalog: Catalog, _name: str, on_tick: Callable[[], None]) -> RuleProcess:
     """The process that judges the rules of all pipelines."""
-    return RuleProcess(catalog, on_progress=on_turn)
+    return RuleProcess(catalog, on_progress=on_tick)
 
 
 RULES = DaemonKind(

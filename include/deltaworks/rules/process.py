@@ -46,7 +46,7 @@ class RuleProcess:
     """One run. `run` returns when its time is over or a stop is asked for, and raises on failure.
 
     Args:
-        on_turn: called every few seconds, so that one that hangs is seen.
+        on_tick: called every few seconds, so that one that hangs is seen.
     """
 
     def __init__(self, catalog: Catalog, *, on_progress: Callable[[], None] = lambda: None) -> None:
@@ -77,7 +77,7 @@ class RuleProcess:
                 was read.
             TransientError: the lake has not answered for minutes.
         """
-        with self._leased_process.hold_lease(on_turn=self._on_progress):
+        with self._leased_process.hold_lease(on_tick=self._on_progress):
             self._evaluate_until_end(self._catalog)
         return self._counts
 

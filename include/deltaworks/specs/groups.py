@@ -33,7 +33,7 @@ class StreamGroupSpec(Spec):
     max_run_seconds: int | None = Field(
         default=None, ge=10, description="after the first batch of any member; without it the least of the members'"
     )
-    quick_failures: int = Field(
+    non_outage_failures: int = Field(
         default=5, ge=1, description="a member that fails so often in a row, each time early, is parked"
     )
 

@@ -8,7 +8,7 @@ import typer
 
 from deltaworks.cli.output import Answer, Part, heading, line, listing, listing_command
 from deltaworks.cli.status import NOT_WELL, lake_status
-from deltaworks.control.health.channels import HOW, channel_warning
+from deltaworks.control.health.channels import CHANNEL_SETUP_HINT, channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.specs.project import load_catalog
@@ -43,7 +43,7 @@ def offer_channel(home: StackHome, *, interactive: bool) -> None:
         _ask_for_channel(home)
         if kept_webhook(home):
             return
-    heading("No alert reaches a person:", f"{HOW}.", style="yellow")
+    heading("No alert reaches a person:", f"{CHANNEL_SETUP_HINT}.", style="yellow")
 
 
 def _ask_for_channel(home: StackHome) -> None:

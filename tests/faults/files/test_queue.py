@@ -15,7 +15,7 @@ import pytest
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.judge import judge
+from deltaworks.control.health.verdicts import judge
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError

@@ -13,7 +13,7 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
-from deltaworks.control.locks.turn import free_turn
+from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.records.mutation import MutationBatch, MutationBatches
 from deltaworks.mutations import apply, commits, small_merge
 from deltaworks.mutations.apply import MutationRun
@@ -42,7 +42,7 @@ def switch_off(names: str) -> None:
 
 def _turn() -> None:
     """Whoever merges does so at once."""
-    apply.write_turn = lambda *_, **__: free_turn("")  # type: ignore[assignment]
+    apply.write_turn = lambda *_, **__: uncontested_turn("")  # type: ignore[assignment]
 
 
 def _transactions() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from deltaworks.control.job import run_job
-from deltaworks.control.locks.turn import free_turn
+from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.mutations import apply
@@ -72,7 +72,7 @@ def switch_off(names: str) -> None:
 
 def _turn() -> None:
     """Whoever merges does so at once."""
-    apply.write_turn = lambda *_, **__: free_turn("")  # type: ignore[assignment]
+    apply.write_turn = lambda *_, **__: uncontested_turn("")  # type: ignore[assignment]
 
 
 def _holds() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.write_turn import write_turn
 from tests.unit.engine.hold_stage import TABLES, Stage
 from tests.waiting import PATIENCE_SECONDS, eventually
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import maintenance_lock
-from deltaworks.control.locks.turn import free_turn
+from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance import alerts as maintenance_alerts
@@ -240,7 +240,7 @@ def test_a_second_run_is_refused_and_without_the_lock_both_would_rewrite(
             run(spark, pulse, tables=["events"])
         assert pulse.lake.open(KEY).version() == before
         assert [(each.cause, each.subject) for each in alerts(objects)] == [("MAINTENANCE_OVERLAP", "pulse")]
-        monkeypatch.setattr(maintenance_alerts, "maintenance_lock", lambda *_, **__: free_turn("events"))
+        monkeypatch.setattr(maintenance_alerts, "maintenance_lock", lambda *_, **__: uncontested_turn("events"))
         run(spark, pulse, tables=["events"])
         assert pulse.lake.open(KEY).version() == before + 1
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.locks.turn import TurnRecord, write_turn
+from deltaworks.control.locks.write_turn import TurnRecord, write_turn
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance import optimize_night
 from deltaworks.maintenance.choice import OptimizePolicy

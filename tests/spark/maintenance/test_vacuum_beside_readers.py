@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.objects import open_objects
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
@@ -110,7 +110,7 @@ def test_a_long_transaction_finds_the_files_it_wrote_a_day_and_a_half_ago(
     since = utc_now().fromtimestamp(begun, tz=utc_now().tzinfo).isoformat()
     turn = TurnRecord(
         table="events", turn="t", reason="write_turn", state="granted", by="m", run="mutations__pulse/r/mutate/1",
-        beat=1, ttl_seconds=20, max_turn_seconds=48 * 3600, asked_at=since, granted_at=since,
+        renewal=1, ttl_seconds=20, max_turn_seconds=48 * 3600, requested_at=since, granted_at=since,
     )  # fmt: skip
     objects = open_objects(pulse.catalog.environment.lake)
     objects.put(paths.turn_request("pulse", "events"), turn.encode())

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import free_turn
+from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.records.mutation import MutationEnd
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations import purge
@@ -191,7 +191,7 @@ def repeat(spark: SparkSession, stage: MutationStage) -> MutationEnd:
         stage.lake,
         stage.spec,
         batch,
-        turn_of=free_turn,
+        turn_of=uncontested_turn,
         check=lambda: None,
         fault=lambda point: None,
     )

@@ -21,7 +21,7 @@ from deltaworks.cli.output import Answer
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.report import read_verdicts, to_record, write_verdicts
+from deltaworks.control.health.report import read_verdicts, verdict_to_record, write_verdicts
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.objects import LocalObjects
@@ -109,9 +109,9 @@ def test_it_is_said_that_no_alert_reaches_a_person_until_a_channel_does(
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://alerts.example/hook")
     heard = status()
 
-    assert "ALERTS_UNHEARD: no alert reaches a person" in alone.stdout
+    assert "ALERTS_UNDELIVERED: no alert reaches a person" in alone.stdout
     assert WEBHOOK_VARIABLE in alone.stdout
-    assert "ALERTS_UNHEARD" not in heard.stdout
+    assert "ALERTS_UNDELIVERED" not in heard.stdout
     assert (alone.exit_code, heard.exit_code) == (0, 0)
 
 
@@ -121,7 +121,9 @@ def test_a_stream_is_listed_with_its_rows_its_quarantine_its_lag_and_since_when(
     throughput = ThroughputWriter(objects, paths.throughput("control/pipelines/orders"))
     throughput.add(utc_now(), EventTotals(events=1_040, rows=2_000, quarantined=40))
     throughput.write(utc_now())
-    before = {dag_id: to_record(dataclasses.replace(verdict, since=since)) for dag_id, verdict in judged().items()}
+    before = {
+        dag_id: verdict_to_record(dataclasses.replace(verdict, since=since)) for dag_id, verdict in judged().items()
+    }
     write_verdicts(objects, before, now=utc_now())
 
     shown, orders = status(), rows_of(status("--json"))["orders"]
@@ -137,7 +139,7 @@ def test_a_stream_is_listed_with_its_rows_its_quarantine_its_lag_and_since_when(
 
 
 def judged() -> dict[str, Any]:
-    from deltaworks.control.health.judge import Verdict
+    from deltaworks.control.health.verdicts import Verdict
 
     facts = {"state": "healthy", "cause": "OK", "detail": "", "next_step": "", "since": utc_now()}
     return {"stream__orders": Verdict(kind="stream", name="orders", **facts)}  # type: ignore[arg-type]
@@ -204,7 +206,7 @@ def test_a_declaration_that_is_wrong_is_listed_beside_the_others(objects: LocalO
     assert {name: row["cause"] for name, row in rows_of(shown).items()} == {
         "landing": "OK",
         "orders": "OK",
-        "returns": "DECLARED_WRONGLY",
+        "returns": "INVALID_DECLARATION",
     }
 
 

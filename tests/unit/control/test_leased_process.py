@@ -77,7 +77,7 @@ def test_without_a_bound_nothing_hangs(tmp_path: Path) -> None:
 
 def test_a_stop_is_seen_though_it_hangs_and_whoever_watches_it_hears_nothing(tmp_path: Path) -> None:
     held, turns = Held(tmp_path, stall_seconds=0.01), list[int]()
-    with held.tenure.hold_lease(on_turn=lambda: turns.append(1)):
+    with held.tenure.hold_lease(on_tick=lambda: turns.append(1)):
         eventually(lambda: held.tenure.is_stalled, "it hangs")
         held.objects.put(
             paths.stop_request(FOLDER), b'{"by": "me", "reason": "over", "at": "2026-03-01T00:00:00+00:00"}'

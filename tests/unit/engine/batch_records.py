@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deltaworks.control.locks.turn import TurnReason, TurnRecord
+from deltaworks.control.locks.write_turn import TurnReason, TurnRecord
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import StepOutcome
 
@@ -56,8 +56,8 @@ def asked_turn(table: str, *, reason: TurnReason = "write_turn") -> TurnRecord:
         state="asked",
         by="tests",
         run="manual",
-        beat=0,
+        renewal=0,
         ttl_seconds=600,
         max_turn_seconds=600,
-        asked_at="",
+        requested_at="",
     )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
-from deltaworks.control.health.judge import judge
+from deltaworks.control.health.verdicts import judge
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import alert_of_verdict
 from deltaworks.engine import gold_refresh

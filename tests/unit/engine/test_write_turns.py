@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import TurnRecord, WriteTurn, write_turn
+from deltaworks.control.locks.write_turn import TurnRecord, WriteTurn, write_turn
 from deltaworks.errors import ConcurrencyError
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_stage import Crash, Stage, crash_at
@@ -150,7 +150,7 @@ def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage
     assert granted.state == "granted"
     assert stage.landed("orders") == stage.expected()
     # The last the job says: from now on it is silent, and has little time.
-    stage.objects.put(key, replace(granted, beat=granted.beat + 1, ttl_seconds=0.3).encode())
+    stage.objects.put(key, replace(granted, beat=granted.renewal + 1, ttl_seconds=0.3).encode())
 
     eventually(
         lambda: processor.serve_requests() and stage.landed("orders") == stage.expected(0), "the stream takes it back"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.locks.rereading import rereading_lease
+from deltaworks.control.locks.reread_lease import reread_lease
 from deltaworks.erasure import purge_window, reapply
 from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
 from deltaworks.erasure.namespace import Namespace, open_namespace
@@ -204,7 +204,7 @@ def test_a_window_is_not_begun_beside_a_replay(stage: PeopleStage, monkeypatch: 
     monkeypatch.setattr(purge_window, "WAIT_SECONDS", 0.2)
     stage.ask()
     home = stage.namespace.home("shop")
-    with rereading_lease(home).held(wait_seconds=1):
+    with reread_lease(home).held(wait_seconds=1):
         (waiting,) = stage.advance()
     assert (waiting.state, "reads landed rows" in waiting.waiting_for) == ("shredded", True)
     (purged,) = stage.advance()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.gold import input_compaction
 from deltaworks.gold.input_compaction import compact_inputs, compactable_inputs
 from deltaworks.specs.pipeline import PipelineSpec
@@ -90,8 +90,8 @@ def test_a_table_whose_write_turn_somebody_has_or_waits_for_is_left_to_them(
 ) -> None:
     key = make(lake, "shop", "orders", files=FILES, days=1)
     turn = TurnRecord(
-        table="orders", turn="t", reason="erase", state=state, by="job", run="r", beat=1, ttl_seconds=60,  # type: ignore[arg-type]
-        max_turn_seconds=600, asked_at="2026-03-01T00:00:00Z",
+        table="orders", turn="t", reason="erase", state=state, by="job", run="r", renewal=1, ttl_seconds=60,  # type: ignore[arg-type]
+        max_turn_seconds=600, requested_at="2026-03-01T00:00:00Z",
     )  # fmt: skip
     lake.objects.put(paths.turn_request("shop", "orders"), json.dumps(asdict(turn)).encode())
 

@@ -209,10 +209,10 @@ def test_what_probes_and_arguments_name_is_there(render: Callable[..., Rendered]
 
     for deployment in ("relay-landing", "deadman"):
         container = rendered.container(deployment)
-        beat_file = container["args"][container["args"].index("--beat-file") + 1]
+        heartbeat_file = container["args"][container["args"].index("--heartbeat-file") + 1]
         for probe in ("startupProbe", "livenessProbe"):
-            assert beat_file in container[probe]["exec"]["command"][-1]
-        assert beat_file.startswith(container["volumeMounts"][0]["mountPath"])
+            assert heartbeat_file in container[probe]["exec"]["command"][-1]
+        assert heartbeat_file.startswith(container["volumeMounts"][0]["mountPath"])
 
 
 def test_other_settings_are_other_pods(render: Callable[..., Rendered]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.locks.turn import free_turn
+from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.errors import DeltaworksError
 from deltaworks.maintenance import vacuum_files
 from deltaworks.maintenance import vacuum_holds as holds
@@ -67,7 +67,7 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
-        monkeypatch.setattr(one_table, "table_files_lock", lambda *_, **__: free_turn("orders"))
+        monkeypatch.setattr(one_table, "table_files_lock", lambda *_, **__: uncontested_turn("orders"))
     ended: list[str] = []
 
     def restoring() -> None:

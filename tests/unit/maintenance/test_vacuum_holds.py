@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Generations
@@ -214,8 +214,8 @@ def rollback(*, to_version: int) -> Rollback:
 
 def turn(granted: dt.datetime, *, state: Any = "granted") -> bytes:
     return TurnRecord(
-        table="orders", turn="t", reason="write_turn", state=state, by="m", run="mutations__shop/r/mutate/1", beat=1,
-        ttl_seconds=20, max_turn_seconds=600, asked_at=granted.isoformat(), granted_at=granted.isoformat(),
+        table="orders", turn="t", reason="write_turn", state=state, by="m", run="mutations__shop/r/mutate/1", renewal=1,
+        ttl_seconds=20, max_turn_seconds=600, requested_at=granted.isoformat(), granted_at=granted.isoformat(),
     ).encode()  # fmt: skip
 
 

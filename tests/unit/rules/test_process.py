@@ -12,7 +12,7 @@ import pytest
 
 from deltaworks.control import paths, rule_paths
 from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.report import report, subjects
+from deltaworks.control.health.report import judge_subject, subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.rules import process
 from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
@@ -34,9 +34,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
 
 
 @contextmanager
-def running(stage: RuleStage, *, on_turn: Callable[[], None] = lambda: None) -> Iterator[RuleProcess]:
+def running(stage: RuleStage, *, on_tick: Callable[[], None] = lambda: None) -> Iterator[RuleProcess]:
     """The process in a thread of this one, stopped by its flag."""
-    judging = RuleProcess(stage.catalog, on_progress=on_turn)
+    judging = RuleProcess(stage.catalog, on_progress=on_tick)
     thread = threading.Thread(target=judging.run)
     thread.start()
     try:
@@ -53,7 +53,7 @@ def verdict(stage: RuleStage, *, after_seconds: float = 0) -> tuple[str, str]:
     assert beat is not None
     now = dt.datetime.fromisoformat(beat.written_at) + dt.timedelta(seconds=after_seconds)
     (subject,) = [item for item in subjects(stage.catalog) if item.kind == "rules"]
-    found = report(subject, stage.objects, now=now).verdict
+    found = judge_subject(subject, stage.objects, now=now).verdict
     return found.state, found.cause
 
 
@@ -73,7 +73,7 @@ def test_a_look_that_hangs_is_noticed_by_whoever_watches_the_process(
 
     monkeypatch.setattr(PipelineEvaluator, "look", look)
     turns = list[int]()
-    with running(stage, on_turn=lambda: turns.append(1)) as judging:
+    with running(stage, on_tick=lambda: turns.append(1)) as judging:
         tenure = judging._leased_process
         assert hangs.wait(60)
         eventually(lambda: tenure.is_stalled, "its bound is over")

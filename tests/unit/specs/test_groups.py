@@ -55,12 +55,12 @@ def test_pipelines_that_name_the_same_group_are_its_members(tmp_path: Path) -> N
 
 
 def test_settings_of_a_group_are_the_environments(tmp_path: Path) -> None:
-    settings = "stream_groups: {small: {driver_memory: 2g, max_run_seconds: 60, quick_failures: 2}}\n"
+    settings = "stream_groups: {small: {driver_memory: 2g, max_run_seconds: 60, non_outage_failures: 2}}\n"
     root = project(tmp_path, settings, a="stream_group: small")
 
     group = stream_groups(read(root))["small"]
 
-    assert (group.settings.driver_memory, group.max_run_seconds, group.settings.quick_failures) == ("2g", 60, 2)
+    assert (group.settings.driver_memory, group.max_run_seconds, group.settings.non_outage_failures) == ("2g", 60, 2)
 
 
 def test_where_groups_are_declared_another_name_is_a_mistake_with_the_nearest(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def group_runbook(group: StreamGroup) -> str:
         "stream_group",
         group=group.name,
         members="\n".join(listed),
-        quick_failures=group.settings.quick_failures,
+        non_outage_failures=group.settings.non_outage_failures,
         max_run_seconds=group.max_run_seconds,
     )
 

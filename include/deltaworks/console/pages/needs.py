@@ -17,8 +17,8 @@ from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
 from deltaworks.console.look import Look
 from deltaworks.console.readings import instant
 from deltaworks.control import paths
-from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.report import Report
+from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.troubles import ALERTS, alert_of_verdict, alerts_of_verdicts, next_step_of
 from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
@@ -57,7 +57,7 @@ def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *
     needs: list[Need] = [] if pipeline else list(_silence(look))
     shown = {(SILENT, need.subject) for need in needs}
     for item in reports:
-        if item.verdict.unhealthy and not _is_unread(look, item):
+        if item.verdict.is_unhealthy and not _is_unread(look, item):
             same = [alert for alert in stored if _says_the_same(item, alert)]
             shown |= {(alert.cause, alert.subject) for alert in same}
             needs += _of_verdict(item, judged, same)

@@ -19,9 +19,9 @@ from deltaworks.console.seams import Question
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.judge import Verdict, unreadable
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import Report, Subject
+from deltaworks.control.health.verdicts import Verdict, unreadable_verdict
 from deltaworks.control.summaries.stream import recent_freshness
 from deltaworks.errors import DeltaworksError
 
@@ -133,7 +133,9 @@ def _declared_reports(look: Look, *, only: Callable[[Subject], bool]) -> tuple[l
     except DeltaworksError:
         previous = {}
     reports = [_report(look, subject, previous) for subject in sound]
-    wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
+    wrong = (
+        health_report.invalid_spec_reports(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
+    )
     reports += [item for item in wrong if look.person.may_read(item.subject.dag_id) and only(item.subject)]
     return reports, previous
 
@@ -142,7 +144,7 @@ def _report(look: Look, subject: Subject, previous: Mapping[str, Verdict]) -> Re
     """A report as of now; a heartbeat with values of another release is a verdict, and ends no page."""
     paused = look.paused
     try:
-        return health_report.report(
+        return health_report.judge_subject(
             subject,
             look.objects,
             previous=previous,
@@ -151,7 +153,7 @@ def _report(look: Look, subject: Subject, previous: Mapping[str, Verdict]) -> Re
         )
     except (ValueError, TypeError, AttributeError) as error:
         before = previous.get(subject.key)
-        verdict = unreadable(error, kind=subject.kind, name=subject.name, now=look.now, previous=before)
+        verdict = unreadable_verdict(error, kind=subject.kind, name=subject.name, now=look.now, previous=before)
         return Report(subject, verdict, None)
 
 

@@ -9,7 +9,7 @@ from deltaworks.control.health.limits import Finding
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, AlertsSpec, LogChannelSpec
 
 #: What to write, in one line.
-HOW = (
+CHANNEL_SETUP_HINT = (
     f"set {WEBHOOK_VARIABLE} to an address that takes alerts as JSON, or declare a channel of kind webhook or sns "
     "under `alerts` of the environment; `deltaworks alerts check --send` tries it"
 )
@@ -19,7 +19,9 @@ def channel_finding(alerts: AlertsSpec) -> Finding | None:
     """What is wrong where every channel is a log, which nobody reads in time; None where one reaches people."""
     if any(not isinstance(channel, LogChannelSpec) for channel in alerts.channels):
         return None
-    return Finding("lagging", "ALERTS_UNHEARD", "no alert reaches a person: the log is the only channel.", HOW)
+    return Finding(
+        "lagging", "ALERTS_UNDELIVERED", "no alert reaches a person: the log is the only channel.", CHANNEL_SETUP_HINT
+    )
 
 
 def channel_warning(alerts: AlertsSpec) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.limits import Finding, HealthLimits, InputNorm, age_seconds, duration, silent_hour
+from deltaworks.control.health.limits import Finding, HealthLimits, InputRate, age_seconds, format_duration, silent_hour
 from deltaworks.control.health.stop import StopRequest
 
 
@@ -21,7 +21,7 @@ def finding_of_unstarted(
         return finding_of_stopped(stop, name)
     if paused:
         return Finding("paused", "PAUSED", "It has never run and its DAG is paused.", f"deltaworks start {name}")
-    detail = f"It has never written a heartbeat; looked for since {duration(missing_seconds)}."
+    detail = f"It has never written a heartbeat; looked for since {format_duration(missing_seconds)}."
     if missing_seconds <= limits.grace_seconds:
         return Finding("starting", "NEVER_STARTED", detail)
     return Finding("unhealthy", "NEVER_STARTED", detail, "Open the log of its DAG's last run.")
@@ -30,7 +30,7 @@ def finding_of_unstarted(
 def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
     """The finding of a stream that was stopped on purpose."""
     detail = f"Stopped by {stop.by} at {stop.at}: {stop.reason}."
-    return Finding("stopped", "STOP_REQUESTED", detail, stop.withdrawn_by(name))
+    return Finding("stopped", "STOP_REQUESTED", detail, stop.restart_command(name))
 
 
 def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
@@ -43,13 +43,13 @@ def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthL
 def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) -> Finding:
     """The finding of a stream that does not run, and whose DAG is paused."""
     if heartbeat.state == "ended":
-        detail = f"Its DAG is paused; it ended {duration(silent_seconds)} ago."
+        detail = f"Its DAG is paused; it ended {format_duration(silent_seconds)} ago."
         return Finding("paused", "PAUSED", detail, f"deltaworks start {name}")
     return Finding(
         "unhealthy",
         "PAUSED_WITHOUT_STOP",
         f"Its DAG is paused, nobody asked it to stop, and it last was {heartbeat.state!r} "
-        f"{duration(silent_seconds)} ago{_reason(heartbeat)}.",
+        f"{format_duration(silent_seconds)} ago{_error_suffix(heartbeat)}.",
         f"If that is meant: deltaworks stop {name}. If not (a DAG pauses itself after many failed runs): "
         f"mend the cause, then deltaworks start {name}.",
     )
@@ -58,7 +58,7 @@ def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) ->
 def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
     error = heartbeat.error or {}
     condition = str(error.get("condition", "FAILED"))
-    detail = f"It failed {duration(silent_seconds)} ago{_reason(heartbeat)}."
+    detail = f"It failed {format_duration(silent_seconds)} ago{_error_suffix(heartbeat)}."
     if error.get("retryable", True) and silent_seconds <= limits.grace_seconds:
         return Finding("starting", condition, detail + " It is being started again.")
     hint = str(error.get("hint") or "Open the log of its DAG's last run.")
@@ -68,12 +68,14 @@ def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -
 def _ended(silent_seconds: float, limits: HealthLimits) -> Finding:
     if silent_seconds <= limits.grace_seconds:
         return Finding(
-            "starting", "BETWEEN_RUNS", f"It ended its run {duration(silent_seconds)} ago; the next one is starting."
+            "starting",
+            "BETWEEN_RUNS",
+            f"It ended its run {format_duration(silent_seconds)} ago; the next one is starting.",
         )
     return Finding(
         "unhealthy",
         "NOT_RESTARTED",
-        f"It ended its run {duration(silent_seconds)} ago and no new one has begun.",
+        f"It ended its run {format_duration(silent_seconds)} ago and no new one has begun.",
         "Check that its DAG is not paused, that its pool has a free slot and that the scheduler is alive.",
     )
 
@@ -82,7 +84,7 @@ def _stale(heartbeat: Heartbeat, silent_seconds: float) -> Finding:
     return Finding(
         "unhealthy",
         "HEARTBEAT_STALE",
-        f"Its last heartbeat is {duration(silent_seconds)} old (process {heartbeat.pid} on {heartbeat.host}, "
+        f"Its last heartbeat is {format_duration(silent_seconds)} old (process {heartbeat.pid} on {heartbeat.host}, "
         f"run {heartbeat.run}).",
         "If its task runs, clear it: it resumes where it was. If it does not, check scheduler and pool.",
     )
@@ -94,21 +96,21 @@ def finding_of_live(
     limits: HealthLimits,
     *,
     last_input: datetime | None = None,
-    norm: InputNorm | None = None,
+    input_rate: InputRate | None = None,
 ) -> Finding:
     """The finding of a stream whose heartbeat is young: whether it works, keeps up, and gets input."""
     running_seconds = age_seconds(heartbeat.started_at, now)
     if heartbeat.error is not None:
         hint = str(heartbeat.error.get("hint") or "Open its driver log.")
         condition = str(heartbeat.error.get("condition", "ERROR"))
-        return Finding("unhealthy", condition, f"It reports{_reason(heartbeat)}.", hint)
+        return Finding("unhealthy", condition, f"It reports{_error_suffix(heartbeat)}.", hint)
     if heartbeat.state == "starting":
         if running_seconds <= limits.starting_seconds_max:
-            return Finding("starting", "STARTING", f"It started {duration(running_seconds)} ago.")
+            return Finding("starting", "STARTING", f"It started {format_duration(running_seconds)} ago.")
         return Finding(
             "unhealthy",
             "START_SLOW",
-            f"It has been starting for {duration(running_seconds)}.",
+            f"It has been starting for {format_duration(running_seconds)}.",
             "Open its driver log: the lease may be held by another process, or the cluster has no room.",
         )
     progress_seconds = min(running_seconds, age_seconds(heartbeat.last_batch_at or heartbeat.started_at, now))
@@ -116,16 +118,16 @@ def finding_of_live(
         return Finding(
             "unhealthy",
             "NO_PROGRESS",
-            f"{waiting(heartbeat)} and the last batch was completed {duration(progress_seconds)} ago.",
+            f"{describe_backlog(heartbeat)} and the last batch was completed {format_duration(progress_seconds)} ago.",
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
-    silence = _silent(heartbeat, now, limits, last_input, norm)
-    finding = _suspended(heartbeat, now) or _lost(heartbeat) or silence or _backlog(heartbeat, now, limits)
+    silence = _missing_input(heartbeat, now, limits, last_input, input_rate)
+    finding = _suspended(heartbeat, now) or _data_loss(heartbeat) or silence or _backlog(heartbeat, now, limits)
     # What the stream itself lacks is the graver.
     return finding if finding.state == "unhealthy" else _gold_failing(heartbeat, now) or finding
 
 
-def _lost(heartbeat: Heartbeat) -> Finding | None:
+def _data_loss(heartbeat: Heartbeat) -> Finding | None:
     """Files missing between the bucket and the tables, undeliverable messages, expired records."""
     if heartbeat.dead_letters:
         return Finding(
@@ -160,7 +162,7 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
     return Finding(
         "unhealthy",
         "TABLE_SUSPENDED",
-        f"Held back for {duration(suspended_seconds)}: {names}. {first.get('table')} since batch "
+        f"Held back for {format_duration(suspended_seconds)}: {names}. {first.get('table')} since batch "
         f"{first.get('since_batch')}: [{first.get('condition')}] {first.get('message')}",
         f"Mend the table (the condition says how), then `deltaworks tables resume {heartbeat.pipeline} "
         f"{first.get('table')}`. Nothing is lost meanwhile; the other tables continue.",
@@ -177,18 +179,18 @@ def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
     return Finding(
         "unhealthy",
         "GOLD_REFRESH_FAILING",
-        f"Batches land, but gold cannot be built for {duration(failing_seconds)}: {names}. {first.get('table')}: "
+        f"Batches land, but gold cannot be built for {format_duration(failing_seconds)}: {names}. {first.get('table')}: "
         f"[{first.get('condition')}] {first.get('message')}",
         str(first.get("hint") or "Open its driver log."),
     )
 
 
 def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Finding:
-    what = waiting(heartbeat)
+    what = describe_backlog(heartbeat)
     if heartbeat.oldest_pending_at is not None:
         waited = age_seconds(heartbeat.oldest_pending_at, now)
         after = "" if heartbeat.batch_id is None else f"; batch {heartbeat.batch_id}"
-        detail = f"{what}, the oldest for {duration(waited)}{after}."
+        detail = f"{what}, the oldest for {format_duration(waited)}{after}."
         if waited > limits.backlog_seconds_max:
             return Finding(
                 "unhealthy",
@@ -203,7 +205,7 @@ def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Findi
     return Finding("healthy", "OK", f"{done}; {what}.")
 
 
-def waiting(heartbeat: Heartbeat) -> str:
+def describe_backlog(heartbeat: Heartbeat) -> str:
     """What waits, in the source's own measure; Kinesis has none."""
     for count, noun in ((heartbeat.backlog_records, "record"), (heartbeat.backlog_files, "file")):
         if count:
@@ -211,8 +213,8 @@ def waiting(heartbeat: Heartbeat) -> str:
     return "nothing waits" if heartbeat.oldest_pending_at is None else "records wait"
 
 
-def _silent(
-    heartbeat: Heartbeat, now: datetime, limits: HealthLimits, last_input: datetime | None, norm: InputNorm | None
+def _missing_input(
+    heartbeat: Heartbeat, now: datetime, limits: HealthLimits, last_input: datetime | None, input_rate: InputRate | None
 ) -> Finding | None:
     """Missing input. No finding while something waits: then the stream is behind, not the source."""
     if last_input is None or heartbeat.backlog_files or heartbeat.backlog_records:
@@ -222,16 +224,20 @@ def _silent(
     if limits.no_input_seconds is not None:
         if silent_seconds <= limits.no_input_seconds:
             return None
-        bound = f"{duration(limits.no_input_seconds)} are declared"
-        return Finding("unhealthy", "INPUT_SILENT", f"No input for {duration(silent_seconds)}, and {bound}.", next_step)
-    hour = silent_hour(norm, last_input, now)
-    if hour is None or norm is None:
+        bound = f"{format_duration(limits.no_input_seconds)} are declared"
+        return Finding(
+            "unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}, and {bound}.", next_step
+        )
+    hour = silent_hour(input_rate, last_input, now)
+    if hour is None or input_rate is None:
         return None
-    usual = f"the hour from {hour:%H:%M} usually brings {norm.rows_by_hour[hour.hour]:.0f} rows"
-    return Finding("unhealthy", "INPUT_SILENT", f"No input for {duration(silent_seconds)}, and {usual}.", next_step)
+    usual = f"the hour from {hour:%H:%M} usually brings {input_rate.rows_by_hour[hour.hour]:.0f} rows"
+    return Finding(
+        "unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}, and {usual}.", next_step
+    )
 
 
-def _reason(heartbeat: Heartbeat) -> str:
+def _error_suffix(heartbeat: Heartbeat) -> str:
     """The error of the heartbeat, as the end of a sentence."""
     if heartbeat.error is None:
         return ""

@@ -71,7 +71,7 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
     return Heartbeat(**{**record, **lists})
 
 
-def ended_by_force(objects: ObjectStore, key: str) -> bool:
+def was_killed(objects: ObjectStore, key: str) -> bool:
     """Whether the run that wrote the last heartbeat was killed, or ended itself over a batch that hung.
 
     False where there never was one, True where it cannot be read.
@@ -102,13 +102,13 @@ class HeartbeatWriter:
         *,
         pipeline: str,
         trigger_seconds: float,
-        beat_seconds: float = 5.0,
-        gets_on: Callable[[], bool] = lambda: True,
+        interval_seconds: float = 5.0,
+        is_progressing: Callable[[], bool] = lambda: True,
     ) -> None:
         self._objects = objects
         self._key = key
-        self._beat_seconds = beat_seconds
-        self._gets_on = gets_on
+        self._beat_seconds = interval_seconds
+        self._is_progressing = is_progressing
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -155,7 +155,7 @@ class HeartbeatWriter:
             self._wake.wait(self._beat_seconds)
             self._wake.clear()
             closing = self._closed
-            if closing or self._gets_on():
+            if closing or self._is_progressing():
                 self._write()
             if closing:
                 return

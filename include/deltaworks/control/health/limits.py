@@ -66,7 +66,7 @@ def age_seconds(text: str | None, now: datetime) -> float:
     return max(0.0, (now - instant).total_seconds()) if instant else float("inf")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as text for people: `90 s`, `15 min`, `2.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -75,14 +75,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def time_left_seconds(heartbeat: Heartbeat, limits: HealthLimits, now: datetime, *, dead: bool) -> float | None:
+def time_left_seconds(heartbeat: Heartbeat, limits: HealthLimits, now: datetime, *, is_dead: bool) -> float | None:
     """Seconds until the source deletes the oldest that waits; None where nothing waits or its retention is unknown.
 
     Args:
         dead: the stream does not run. Then whatever has come since its last heartbeat waits too.
     """
     retention = heartbeat.retention_seconds or limits.retention_seconds
-    oldest = heartbeat.oldest_pending_at or (heartbeat.written_at if dead else None)
+    oldest = heartbeat.oldest_pending_at or (heartbeat.written_at if is_dead else None)
     if retention is None or oldest is None:
         return None
     return retention - age_seconds(oldest, now)
@@ -100,12 +100,12 @@ def is_loss_near(left_seconds: float | None, heartbeat: Heartbeat, limits: Healt
 FORMAT = 1
 HOURS = 24
 #: A norm of fewer days is not used.
-FEWEST_DAYS = 7
-DAYS = 28
+MIN_DAYS = 7
+MAX_DAYS = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputNorm:
+class InputRate:
     """The median of rows per hour of the day, in UTC, and the number of days it was computed from."""
 
     rows_by_hour: tuple[float, ...]
@@ -114,7 +114,7 @@ class InputNorm:
     format: int = FORMAT
 
 
-def norm_of(rows_by_hour: Mapping[datetime, int], *, first: datetime, now: datetime) -> InputNorm:
+def median_input_rate(rows_by_hour: Mapping[datetime, int], *, first_input_at: datetime, now: datetime) -> InputRate:
     """The norm of whole days.
 
     Args:
@@ -122,31 +122,31 @@ def norm_of(rows_by_hour: Mapping[datetime, int], *, first: datetime, now: datet
         first: when the pipeline first had input; days before it are not counted.
     """
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    begin = max(today - timedelta(days=DAYS), first)
-    days = [day for back in range(1, DAYS + 1) if (day := today - timedelta(days=back)) >= begin]
+    begin = max(today - timedelta(days=MAX_DAYS), first_input_at)
+    days = [day for back in range(1, MAX_DAYS + 1) if (day := today - timedelta(days=back)) >= begin]
     medians = (
         statistics.median([rows_by_hour.get(day + timedelta(hours=hour), 0) for day in days]) if days else 0.0
         for hour in range(HOURS)
     )
-    return InputNorm(rows_by_hour=tuple(map(float, medians)), days=len(days), written_at=now.isoformat())
+    return InputRate(rows_by_hour=tuple(map(float, medians)), days=len(days), written_at=now.isoformat())
 
 
-def silent_hour(norm: InputNorm | None, last_input: datetime, now: datetime) -> datetime | None:
+def silent_hour(input_rate: InputRate | None, last_input: datetime, now: datetime) -> datetime | None:
     """The first whole hour since the last input that usually brings rows and has brought none."""
-    if norm is None or norm.days < FEWEST_DAYS or len(norm.rows_by_hour) != HOURS:
+    if input_rate is None or input_rate.days < MIN_DAYS or len(input_rate.rows_by_hour) != HOURS:
         return None
     hour = last_input.replace(minute=0, second=0, microsecond=0)
     hour += timedelta(hours=1)
     for _ in range(HOURS):
         if hour + timedelta(hours=1) > now:
             return None
-        if norm.rows_by_hour[hour.hour] > 0:
+        if input_rate.rows_by_hour[hour.hour] > 0:
             return hour
         hour += timedelta(hours=1)
     return None
 
 
-def by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
+def sum_by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
     """Rows by the hour they came in."""
     totals: dict[datetime, int] = {}
     for at, rows in inputs:
@@ -155,19 +155,19 @@ def by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
     return totals
 
 
-def write_norm(objects: ObjectStore, key: str, norm: InputNorm) -> None:
+def write_input_rate(objects: ObjectStore, key: str, input_rate: InputRate) -> None:
     """Store the norm."""
-    objects.put(key, json.dumps(asdict(norm)).encode())
+    objects.put(key, json.dumps(asdict(input_rate)).encode())
 
 
-def read_norm(objects: ObjectStore, key: str) -> InputNorm | None:
+def read_input_rate(objects: ObjectStore, key: str) -> InputRate | None:
     """The stored norm; None where there is none that can be read."""
     item = objects.get(key)
     try:
         record = json.loads(item.data) if item else None
         if record is None or record["format"] != FORMAT:
             return None
-        fields = {name: record[name] for name in InputNorm.__slots__ if name in record}
-        return InputNorm(**{**fields, "rows_by_hour": tuple(record["rows_by_hour"])})
+        fields = {name: record[name] for name in InputRate.__slots__ if name in record}
+        return InputRate(**{**fields, "rows_by_hour": tuple(record["rows_by_hour"])})
     except (ValueError, KeyError, TypeError):
         return None

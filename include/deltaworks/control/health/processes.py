@@ -7,9 +7,9 @@ from datetime import datetime
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.collectors import collector_reports, read_collectors
-from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.vaults import vault_reports
+from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.catalog import Catalog
 

@@ -17,17 +17,24 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, is_live, judge, unreadable
-from deltaworks.control.health.limits import HealthLimits, InputNorm, duration, read_norm
+from deltaworks.control.health.limits import HealthLimits, InputRate, format_duration, read_input_rate
 from deltaworks.control.health.stop import StopFlag, StopRequest
 from deltaworks.control.health.throughput import Throughput, read_with_replays
+from deltaworks.control.health.verdicts import (
+    SubjectKind,
+    Verdict,
+    invalid_spec_verdict,
+    is_live,
+    judge,
+    unreadable_verdict,
+)
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.groups import group_dag_id, group_of
 from deltaworks.specs.pipeline import PipelineSpec
 
-Paused = Callable[[str], bool | None]
+PausedLookup = Callable[[str], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Report:
     throughput: Throughput = field(default_factory=Throughput)
 
     @property
-    def is_alive(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a process of it writes heartbeats."""
         ended = self.heartbeat is None or self.heartbeat.state in ("ended", "failed")
         return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE")
@@ -91,8 +98,10 @@ def subjects(catalog: Catalog) -> list[Subject]:
         )
         for name, spec in catalog.pipelines.items()
     ]
-    judged = any(spec.rules for spec in catalog.pipelines.values())
-    rules = [Subject("rules", rule_paths.RULES_PROCESS, rule_paths.rules_control(), HealthLimits())] if judged else []
+    has_rules = any(spec.rules for spec in catalog.pipelines.values())
+    rules = (
+        [Subject("rules", rule_paths.RULES_PROCESS, rule_paths.rules_control(), HealthLimits())] if has_rules else []
+    )
     feeds = [
         Subject("feeds", name, outbound_paths.feeds_control(name), HealthLimits())
         for name, spec in catalog.pipelines.items()
@@ -121,24 +130,24 @@ def limits_of(spec: PipelineSpec) -> HealthLimits:
     )
 
 
-def report(
+def judge_subject(
     subject: Subject,
     objects: ObjectStore,
     *,
-    paused: Paused = lambda dag_id: None,
+    paused: PausedLookup = lambda dag_id: None,
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> Report:
     """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
     now = now or utc_now()
-    return _judged(_read(subject, objects, now), paused=paused, previous=previous, now=now)
+    return _judge_facts(_read(subject, objects, now), paused=paused, previous=previous, now=now)
 
 
-def reports(
-    several: Iterable[Subject],
+def judge_subjects(
+    selected: Iterable[Subject],
     objects: ObjectStore,
     *,
-    paused: Paused = lambda dag_id: None,
+    paused: PausedLookup = lambda dag_id: None,
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> list[Report]:
@@ -148,42 +157,46 @@ def reports(
         paused: is asked by one thread, and only of what does not run.
     """
     now = now or utc_now()
-    all_facts = map_concurrently(lambda subject: _read(subject, objects, now), several)
-    return [_judged(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
+    all_facts = map_concurrently(lambda subject: _read(subject, objects, now), selected)
+    return [_judge_facts(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _SubjectFacts:
     """What is on record of a subject; `error` where it could not be read."""
 
     subject: Subject
     heartbeat: Heartbeat | None = None
     stop: StopRequest | None = None
-    norm: InputNorm | None = None
+    input_rate: InputRate | None = None
     throughput: Throughput = field(default_factory=Throughput)
     error: Exception | None = None
 
 
-def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _Facts:
+def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFacts:
     control, streams = subject.control, subject.kind == "stream"
     try:
-        return _Facts(
+        return _SubjectFacts(
             subject,
             heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
-            stop=StopFlag(objects, paths.stop_request(control)).read() or _stop_of_group(subject, objects),
-            norm=read_norm(objects, f"{control}/input_norm.json") if streams else None,
+            stop=StopFlag(objects, paths.stop_request(control)).read() or _group_stop_request(subject, objects),
+            input_rate=read_input_rate(objects, f"{control}/input_norm.json") if streams else None,
             throughput=read_with_replays(objects, control, subject.limits, now) if streams else Throughput(),
         )
     except Exception as error:
-        return _Facts(subject, error=error)
+        return _SubjectFacts(subject, error=error)
 
 
-def _judged(facts: _Facts, *, paused: Paused, previous: Mapping[str, Verdict] | None, now: datetime) -> Report:
+def _judge_facts(
+    facts: _SubjectFacts, *, paused: PausedLookup, previous: Mapping[str, Verdict] | None, now: datetime
+) -> Report:
     subject, before = facts.subject, (previous or {}).get(facts.subject.key)
     if facts.error is not None:
-        wrong = unreadable(facts.error, kind=subject.kind, name=subject.name, now=now, previous=before)
-        return Report(subject, wrong, None)
-    runs = facts.heartbeat is not None and is_live(facts.heartbeat, subject.limits, now)
+        verdict_on_error = unreadable_verdict(
+            facts.error, kind=subject.kind, name=subject.name, now=now, previous=before
+        )
+        return Report(subject, verdict_on_error, None)
+    is_running = facts.heartbeat is not None and is_live(facts.heartbeat, subject.limits, now)
     verdict = judge(
         facts.heartbeat,
         facts.stop,
@@ -191,16 +204,16 @@ def _judged(facts: _Facts, *, paused: Paused, previous: Mapping[str, Verdict] | 
         name=subject.argument,
         now=now,
         # Airflow takes a request for each answer, and of what runs it says nothing that counts.
-        paused=None if runs else paused(subject.dag_id),
+        paused=None if is_running else paused(subject.dag_id),
         previous=before,
         limits=subject.limits,
-        norm=facts.norm,
+        input_rate=facts.input_rate,
         throughput=facts.throughput,
     )
     return Report(subject, verdict, facts.heartbeat, facts.throughput)
 
 
-def misdeclared(
+def invalid_spec_reports(
     catalog: Catalog,
     objects: ObjectStore,
     *,
@@ -211,9 +224,9 @@ def misdeclared(
     until that is mended."""
     now = now or utc_now()
     reports = []
-    for subject, error in misdeclared_subjects(catalog):
+    for subject, error in subjects_with_invalid_spec(catalog):
         heartbeat = _heartbeat(subject, objects)
-        verdict = declared_wrongly(
+        verdict = invalid_spec_verdict(
             error,
             kind=subject.kind,
             name=subject.name,
@@ -226,19 +239,19 @@ def misdeclared(
     return reports
 
 
-def misdeclared_subjects(catalog: Catalog) -> list[tuple[Subject, DeltaworksError]]:
+def subjects_with_invalid_spec(catalog: Catalog) -> list[tuple[Subject, DeltaworksError]]:
     """Every relay and stream whose declaration is wrong, with its error."""
-    wrong: list[tuple[Subject, DeltaworksError]] = []
+    invalid: list[tuple[Subject, DeltaworksError]] = []
     for (declared, name), error in catalog.broken.items():
         if declared == "relay":
-            wrong.append((Subject("relay", name, paths.relay_control(name), HealthLimits()), error))
+            invalid.append((Subject("relay", name, paths.relay_control(name), HealthLimits()), error))
         elif declared == "pipeline":
             group = group_of(catalog, name) or ""
-            wrong.append((Subject("stream", name, paths.pipeline_control(name), HealthLimits(), group=group), error))
-    return wrong
+            invalid.append((Subject("stream", name, paths.pipeline_control(name), HealthLimits(), group=group), error))
+    return invalid
 
 
-def _stop_of_group(subject: Subject, objects: ObjectStore) -> StopRequest | None:
+def _group_stop_request(subject: Subject, objects: ObjectStore) -> StopRequest | None:
     """The request that stops its whole group."""
     request = group_stop_flag(objects, subject.group).read() if subject.group else None
     return None if request is None else dataclasses.replace(request, group=subject.group)
@@ -252,20 +265,20 @@ def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:
         return None
 
 
-def table(reports: Iterable[Report]) -> str:
+def format_reports(reports: Iterable[Report]) -> str:
     """The reports as lines of text, one per subject, the unhealthy first and with their next step.
 
     LEFT is the time until the source forgets the oldest that waits.
     """
     rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "LEFT", "DETAIL")]
-    ordered = sorted(reports, key=lambda report: (not report.verdict.unhealthy, report.subject.key))
+    ordered = sorted(reports, key=lambda report: (not report.verdict.is_unhealthy, report.subject.key))
     for item in ordered:
         verdict = item.verdict
         since = verdict.since.strftime("%m-%d %H:%M")
-        mark = "!" if verdict.unhealthy else ""
-        left = "" if verdict.time_left_seconds is None else duration(max(0.0, verdict.time_left_seconds))
+        mark = "!" if verdict.is_unhealthy else ""
+        left = "" if verdict.time_left_seconds is None else format_duration(max(0.0, verdict.time_left_seconds))
         rows.append((mark, item.subject.key, verdict.state, verdict.cause, since, left, verdict.detail))
-        if verdict.unhealthy:
+        if verdict.is_unhealthy:
             rows.append(("", "", "", "", "next", "", verdict.next_step))
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     return "\n".join(
@@ -282,24 +295,24 @@ def write_verdicts(objects: ObjectStore, records: Mapping[str, Mapping[str, Any]
 def read_verdicts(objects: ObjectStore) -> dict[str, Verdict]:
     """What the health check last found, by subject; nothing where it has noted nothing that can be read."""
     item = objects.get(paths.health_verdicts())
-    return verdicts_of(item.data) if item else {}
+    return decode_verdicts(item.data) if item else {}
 
 
-def verdicts_of(data: bytes) -> dict[str, Verdict]:
+def decode_verdicts(data: bytes) -> dict[str, Verdict]:
     """The verdicts that `write_verdicts` noted, by subject; none where they are torn."""
     try:
         records = json.loads(data)["verdicts"]
-        return {key: from_record(record) for key, record in records.items()}
+        return {key: verdict_from_record(record) for key, record in records.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def to_record(verdict: Verdict) -> dict[str, Any]:
+def verdict_to_record(verdict: Verdict) -> dict[str, Any]:
     """A verdict as plain data."""
     return {**dataclasses.asdict(verdict), "since": verdict.since.isoformat()}
 
 
-def from_record(record: Mapping[str, Any]) -> Verdict:
+def verdict_from_record(record: Mapping[str, Any]) -> Verdict:
     """The verdict of a record of `to_record`; fields that an earlier release did not write have their defaults."""
     since = parse_iso(record["since"]) or utc_now()
     fields = {item.name: record[item.name] for item in dataclasses.fields(Verdict) if item.name in record}

@@ -18,7 +18,7 @@ class StopRequest:
     at: str
     group: str = ""
 
-    def withdrawn_by(self, name: str) -> str:
+    def restart_command(self, name: str) -> str:
         """The command that withdraws it."""
         return f"deltaworks start --group {self.group}" if self.group else f"deltaworks start {name}"
 

@@ -22,11 +22,11 @@ from deltaworks.control.objects import ObjectStore
 
 FORMAT = 1
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-_FINE = timedelta(minutes=5)
+_FINE_SPAN = timedelta(minutes=5)
 #: Reasons that a total remembers, the most frequent ones: they name declared fields, rules and budgets.
-MOST_REASONS = 20
-_REASONS_SHOWN = 3
-_LONGEST_PATH = 80
+MAX_REASONS = 20
+_MAX_REASONS_SHOWN = 3
+_MAX_PATH_LENGTH = 80
 
 #: Events by the code of a reason and the field that it is about. Values are never part of it.
 Reasons = Mapping[tuple[str, str], int]
@@ -51,17 +51,17 @@ class EventTotals:
             events=self.events + other.events,
             rows=self.rows + other.rows,
             quarantined=self.quarantined + other.quarantined,
-            reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]),
+            reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]),
         )
 
-    def without(self, landed: EventTotals) -> EventTotals:
+    def minus(self, replayed: EventTotals) -> EventTotals:
         """The same where these went to quarantine and have landed since. No count gets below nothing."""
-        left = {reason: number - landed.reasons.get(reason, 0) for reason, number in self.reasons.items()}
+        remaining = {reason: number - replayed.reasons.get(reason, 0) for reason, number in self.reasons.items()}
         return EventTotals(
             events=self.events,
             rows=self.rows,
-            quarantined=max(0, self.quarantined - landed.quarantined),
-            reasons={reason: number for reason, number in left.items() if number > 0},
+            quarantined=max(0, self.quarantined - replayed.quarantined),
+            reasons={reason: number for reason, number in remaining.items() if number > 0},
         )
 
     @property
@@ -69,12 +69,12 @@ class EventTotals:
         """The share of events that went to quarantine."""
         return self.quarantined / self.events if self.events else 0.0
 
-    def why(self) -> str:
+    def describe_reasons(self) -> str:
         """The most frequent reasons as text: `9,998 type_mismatch at level, 2 malformed`."""
         listed = list(self.reasons.items())
         shown = [
-            f"{number:,} {code}" + (f" at {path[:_LONGEST_PATH]}" if path else "")
-            for (code, path), number in listed[:_REASONS_SHOWN]
+            f"{number:,} {code}" + (f" at {path[:_MAX_PATH_LENGTH]}" if path else "")
+            for (code, path), number in listed[:_MAX_REASONS_SHOWN]
         ]
         more = len(listed) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more else "")
@@ -85,11 +85,11 @@ class Throughput:
     """Totals by the time at which their span began, and those of what has `landed` again since. Immutable."""
 
     spans: Mapping[datetime, EventTotals] = field(default_factory=dict)
-    landed: Mapping[datetime, EventTotals] = field(default_factory=dict)
+    replayed: Mapping[datetime, EventTotals] = field(default_factory=dict)
 
     def with_batch(self, at: datetime, total: EventTotals) -> Throughput:
         """The record with a batch that was complete at that time."""
-        return self.merged(Throughput({_begin(at, _FINE): total}), now=at)
+        return self.merged(Throughput({_span_start(at, _FINE_SPAN): total}), now=at)
 
     def merged(self, other: Throughput, *, now: datetime) -> Throughput:
         """Both records as one, without what is older than a day."""
@@ -97,19 +97,19 @@ class Throughput:
         for at, total in sorted([*self.spans.items(), *other.spans.items()], key=lambda item: item[0]):
             if at + HOUR <= now - DAY:
                 continue
-            begin = at if at + _FINE > now - HOUR else _begin(at, HOUR)
+            begin = at if at + _FINE_SPAN > now - HOUR else _span_start(at, HOUR)
             spans[begin] = spans.get(begin, EventTotals()) + total
         return Throughput(spans)
 
     def last_hour(self, now: datetime) -> EventTotals:
         """What was read within the last hour."""
-        return self._since(now - HOUR - _FINE)
+        return self._since(now - HOUR - _FINE_SPAN)
 
     def _since(self, first: datetime) -> EventTotals:
-        total, landed = (_sum(one for at, one in spans.items() if at > first) for spans in (self.spans, self.landed))
-        return total.without(landed)
+        total, landed = (_sum(one for at, one in spans.items() if at > first) for spans in (self.spans, self.replayed))
+        return total.minus(landed)
 
-    def newest(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
+    def recent_totals(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
         """What was read within the last hour or, where that was fewer than `events`, within as many hours of the last
         day as it takes; and within which time that is."""
         window, total = HOUR, self.last_hour(now)
@@ -153,16 +153,16 @@ def read_throughput(objects: ObjectStore, key: str) -> Throughput:
 def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, now: datetime) -> Throughput:
     """The stored record of a control folder. What replays have landed is read only where it may change a verdict."""
     read = read_throughput(objects, paths.throughput(control))
-    if not rejection(read, limits, now):
+    if not describe_quarantine_excess(read, limits, now):
         return read
     return replace(read, landed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
 
 
-def note_landed(objects: ObjectStore, control: str, landed: Throughput, *, now: datetime) -> None:
+def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *, now: datetime) -> None:
     """Keep what a replay has landed, by when it was quarantined. Of replays, one writes at a time."""
-    if landed.spans:
+    if replayed.spans:
         key = summary_paths.replayed_throughput(control)
-        objects.put(key, read_throughput(objects, key).merged(landed, now=now).encode())
+        objects.put(key, read_throughput(objects, key).merged(replayed, now=now).encode())
 
 
 class ThroughputWriter:
@@ -175,25 +175,25 @@ class ThroughputWriter:
         self._objects = objects
         self._key = key
         self._stored: Throughput | None = None
-        self._fresh = Throughput()
+        self._pending = Throughput()
 
     def add(self, at: datetime, total: EventTotals) -> None:
         """Take a batch; nothing is written yet."""
-        self._fresh = self._fresh.with_batch(at, total)
+        self._pending = self._pending.with_batch(at, total)
 
     def write(self, now: datetime) -> None:
         """Write what was added since the last time. Nothing to add, nothing is written."""
-        if not self._fresh.spans:
+        if not self._pending.spans:
             return
         before = self._stored if self._stored is not None else read_throughput(self._objects, self._key)
-        merged = before.merged(self._fresh, now=now)
+        merged = before.merged(self._pending, now=now)
         self._objects.put(self._key, merged.encode())
-        self._stored, self._fresh = merged, Throughput()
+        self._stored, self._pending = merged, Throughput()
 
 
-def rejection(throughput: Throughput, limits: HealthLimits, now: datetime) -> str:
+def describe_quarantine_excess(throughput: Throughput, limits: HealthLimits, now: datetime) -> str:
     """What is to be said of too many events in quarantine; empty where they are few, or too few to judge by."""
-    total, window = throughput.newest(now, events=limits.quarantined_events_min)
+    total, window = throughput.recent_totals(now, events=limits.quarantined_events_min)
     if total.events < limits.quarantined_events_min or total.quarantined_share <= limits.quarantined_share_max:
         return ""
     hours = window // HOUR
@@ -201,7 +201,7 @@ def rejection(throughput: Throughput, limits: HealthLimits, now: datetime) -> st
     bound = f"{100 * limits.quarantined_share_max:g} % are declared"
     return (
         f"{total.quarantined:,} of {total.events:,} events of {within} are in quarantine "
-        f"({100 * total.quarantined_share:.1f} %, {bound}): {total.why()}."
+        f"({100 * total.quarantined_share:.1f} %, {bound}): {total.describe_reasons()}."
     )
 
 
@@ -215,7 +215,7 @@ def _sum(totals: Iterable[EventTotals]) -> EventTotals:
     return sum(totals, start=EventTotals())
 
 
-def _begin(at: datetime, span: timedelta) -> datetime:
+def _span_start(at: datetime, span: timedelta) -> datetime:
     """The begin of the span of the clock that `at` lies in."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + (at - midnight) // span * span

@@ -46,7 +46,7 @@ class ExclusiveLock:
         Raises:
             ConcurrencyError: the condition of the lock's kind when another run took over or renewing failed.
         """
-        if self._lease.lost:
+        if self._lease.is_lost:
             raise self._lost()
 
 
@@ -57,8 +57,8 @@ def exclusive_lock(
     *,
     name: str,
     wait_seconds: float,
-    lost: Callable[[], ConcurrencyError],
-    held: Callable[[ConcurrencyError], ConcurrencyError] = lambda error: error,
+    lost_error: Callable[[], ConcurrencyError],
+    held_error: Callable[[ConcurrencyError], ConcurrencyError] = lambda error: error,
     ttl_seconds: float = TTL_SECONDS,
     poll_seconds: float = 0.5,
 ) -> Iterator[ExclusiveLock]:
@@ -81,11 +81,11 @@ def exclusive_lock(
                 )
             )
         except ConcurrencyError as error:
-            mapped = held(error)
+            mapped = held_error(error)
             if mapped is error:
                 raise
             raise mapped from error
-        yield ExclusiveLock(lease, lost)
+        yield ExclusiveLock(lease, lost_error)
 
 
 @contextlib.contextmanager
@@ -121,7 +121,7 @@ def maintenance_lock(
 
     def held(_: ConcurrencyError) -> ConcurrencyError:
         current = objects.get(key)
-        return _running(pipeline, work, LeaseRecord.decode(current.data) if current else None)
+        return _already_running(pipeline, work, LeaseRecord.decode(current.data) if current else None)
 
     _refuse_live_holder(objects, key, pipeline, work, ttl_seconds=ttl_seconds, poll_seconds=poll_seconds)
     with exclusive_lock(
@@ -150,14 +150,14 @@ def _refuse_live_holder(
         if record is not None and record.released:
             return
         if current.etag != first_etag:
-            raise _running(pipeline, work, record)
+            raise _already_running(pipeline, work, record)
         if unchanged.seconds(current.etag) >= ttl_seconds:
             return
         time.sleep(poll_seconds)
         current = objects.get(key)
 
 
-def _running(pipeline: str, work: str, holder: LeaseRecord | None) -> ConcurrencyError:
+def _already_running(pipeline: str, work: str, holder: LeaseRecord | None) -> ConcurrencyError:
     by = f"process {holder.pid} on {holder.host} (run {holder.run})" if holder else "a newcomer"
     return ConcurrencyError(
         "MAINTENANCE_RUNNING",
@@ -226,7 +226,7 @@ def run_unless_files_held(
     *,
     work: str,
     run: Callable[[], R],
-    skipped: Callable[[str], R],
+    on_skip: Callable[[str], R],
     dry_run: bool,
 ) -> R:
     """The result of `run` under the table's files lock; that of `skipped(reason)` where another job holds it.
@@ -241,4 +241,4 @@ def run_unless_files_held(
     except ConcurrencyError as error:
         if error.condition != FILES_HELD:
             raise
-        return skipped(f"skipped: {error.message}")
+        return on_skip(f"skipped: {error.message}")

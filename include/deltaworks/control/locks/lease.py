@@ -31,7 +31,7 @@ class LeaseRecord:
 
     owner: str
     epoch: int
-    beat: int
+    renewal: int
     released: bool
     host: str
     pid: int
@@ -90,7 +90,7 @@ class Lease:
     ) -> None:
         self._objects = objects
         self._key = key
-        self._ttl = ttl_seconds
+        self._ttl_seconds = ttl_seconds
         self._name = name
         self._known_epoch = known_epoch
         self._owner = uuid.uuid4().hex
@@ -112,12 +112,12 @@ class Lease:
         return self._record.epoch if self._record else 0
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether somebody else has taken over, or renewing has failed for a whole time to live."""
         return self._lost.is_set()
 
     def acquire(
-        self, *, wait_seconds: float, poll_seconds: float = 0.5, give_up: Callable[[], bool] = lambda: False
+        self, *, wait_seconds: float, poll_seconds: float = 0.5, should_give_up: Callable[[], bool] = lambda: False
     ) -> int:
         """Take the lease and keep it renewed in the background; returns the owner epoch.
 
@@ -134,10 +134,10 @@ class Lease:
             if current is None or self._is_free(current):
                 if self._claim(current):
                     return self.epoch
-            elif unchanged.seconds(current.etag) >= self._ttl and self._claim(current):
+            elif unchanged.seconds(current.etag) >= self._ttl_seconds and self._claim(current):
                 return self.epoch
-            if time.monotonic() >= deadline or give_up():
-                raise self._held(current)
+            if time.monotonic() >= deadline or should_give_up():
+                raise self._held_error(current)
             time.sleep(poll_seconds)
 
     @contextlib.contextmanager
@@ -161,7 +161,7 @@ class Lease:
     def _claim(self, current: StoredObject | None) -> bool:
         before = LeaseRecord.decode(current.data) if current else None
         epoch = (before.epoch if before else self._known_epoch()) + 1
-        record = self._make(epoch=epoch, beat=0)
+        record = self._build_record(epoch=epoch, beat=0)
         if current is None:
             won = self._objects.put_if_absent(self._key, record.encode())
             written = self._objects.get(self._key) if won else None
@@ -171,24 +171,24 @@ class Lease:
         if etag is None:
             return False
         self._record, self._etag, self._renewed_at = record, etag, time.monotonic()
-        self._thread = threading.Thread(target=self._keep, name=f"lease-{self._name}", daemon=True)
+        self._thread = threading.Thread(target=self._renew_until_stopped, name=f"lease-{self._name}", daemon=True)
         self._thread.start()
         return True
 
-    def _make(self, *, epoch: int, beat: int, released: bool = False) -> LeaseRecord:
+    def _build_record(self, *, epoch: int, beat: int, released: bool = False) -> LeaseRecord:
         return LeaseRecord(
             owner=self._owner,
             epoch=epoch,
-            beat=beat,
+            renewal=beat,
             released=released,
             host=socket.gethostname(),
             pid=os.getpid(),
             run=current_run(),
             written_at=iso_now(),
-            ttl_seconds=self._ttl,
+            ttl_seconds=self._ttl_seconds,
         )
 
-    def _held(self, current: StoredObject | None) -> ConcurrencyError:
+    def _held_error(self, current: StoredObject | None) -> ConcurrencyError:
         holder = LeaseRecord.decode(current.data) if current else None
         where = f"by process {holder.pid} on {holder.host} (run {holder.run})" if holder else "by a newcomer"
         return ConcurrencyError(
@@ -197,8 +197,8 @@ class Lease:
             hint=f"Nothing to do if that one is meant to run; else end it with `deltaworks stop {self._name}`.",
         )
 
-    def _keep(self) -> None:
-        while not self._stop.wait(self._ttl / 3):
+    def _renew_until_stopped(self) -> None:
+        while not self._stop.wait(self._ttl_seconds / 3):
             if not self._renew():
                 self._lost.set()
                 return
@@ -208,22 +208,22 @@ class Lease:
         record = self._record
         if record is None:
             return False
-        successor = self._make(epoch=record.epoch, beat=record.beat + 1)
+        successor = self._build_record(epoch=record.epoch, beat=record.renewal + 1)
         try:
             etag = self._objects.put_if_match(self._key, successor.encode(), self._etag)
         except Exception:  # any failure of storage counts the same here: time decides
-            return time.monotonic() - self._renewed_at < self._ttl
+            return time.monotonic() - self._renewed_at < self._ttl_seconds
         if etag is None:
-            return self._adopt(record)
+            return self._adopt_own_renewal(record)
         self._record, self._etag, self._renewed_at = successor, etag, time.monotonic()
         return True
 
-    def _adopt(self, record: LeaseRecord) -> bool:
+    def _adopt_own_renewal(self, record: LeaseRecord) -> bool:
         """Whether the stored object is a renewal of our own whose reply never arrived."""
         try:
             current = self._objects.get(self._key)
         except Exception:  # as in `_renew`
-            return time.monotonic() - self._renewed_at < self._ttl
+            return time.monotonic() - self._renewed_at < self._ttl_seconds
         stored = LeaseRecord.decode(current.data) if current else None
         if current is None or stored is None or (stored.owner, stored.epoch) != (record.owner, record.epoch):
             return False
@@ -234,10 +234,10 @@ class Lease:
         """Give the lease up so that a successor need not wait. Harmless when it is lost."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=self._ttl)
-        if self._record is None or self.lost:
+            self._thread.join(timeout=self._ttl_seconds)
+        if self._record is None or self.is_lost:
             return
-        record = self._make(epoch=self._record.epoch, beat=self._record.beat + 1, released=True)
+        record = self._build_record(epoch=self._record.epoch, beat=self._record.renewal + 1, released=True)
         try:
             self._objects.put_if_match(self._key, record.encode(), self._etag)
         except DeltaworksError:
@@ -253,7 +253,7 @@ class LeaseWatch:
         self._silent_seconds = silent_seconds
         self._unchanged = UnchangedTimer()
 
-    def runs(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the lease is held and its holder has renewed it recently enough to be alive."""
         current = self._objects.get(self._key)
         if current is None:
@@ -265,11 +265,11 @@ class LeaseWatch:
         return self._unchanged.seconds(current.etag) < limit_seconds
 
 
-def watch(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float = 0.5) -> threading.Thread:
+def watch_lease(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float = 0.5) -> threading.Thread:
     """Call `on_lost` from a thread once the lease is lost."""
 
     def loop() -> None:
-        while not lease.lost:
+        while not lease.is_lost:
             if lease._stop.wait(poll_seconds):
                 return
         on_lost()

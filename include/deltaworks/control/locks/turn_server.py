@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.locks.lease import UnchangedTimer
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.objects import ObjectStore, StoredObject
 
 #: The longest turn a stream grants, whatever the request: prepared batches pile up while it lasts.
@@ -21,12 +21,12 @@ MAX_TURN_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class PendingRequests:
     """The requests of a pipeline: tables to resume, turns that are requested or granted, tables whose turn is over."""
 
     resume: tuple[str, ...]
     turns: dict[str, TurnRecord]
-    over: tuple[str, ...]
+    ended: tuple[str, ...]
 
 
 class WriteTurnServer:
@@ -49,7 +49,7 @@ class WriteTurnServer:
         self._unchanged: dict[str, UnchangedTimer] = {}
         self._granted_at: dict[str, tuple[str, float]] = {}
 
-    def look(self) -> Requests:
+    def read_requests(self) -> PendingRequests:
         """Read every request in force, with one listing and one read for each turn.
 
         Takes back a turn whose holder has been silent for its time to live, or that has lasted too long.
@@ -61,37 +61,37 @@ class WriteTurnServer:
             if kind == "resume":
                 resume.append(table)
             elif kind == "turn":
-                record = self._turn(table)
+                record = self._active_turn(table)
                 if record is not None:
                     turns[table] = record
                 else:
                     over.append(table)
-        return Requests(tuple(resume), turns, tuple(over))
+        return PendingRequests(tuple(resume), turns, tuple(over))
 
-    def _turn(self, table: str) -> TurnRecord | None:
+    def _active_turn(self, table: str) -> TurnRecord | None:
         """The turn of a table while it lasts; None once it is over."""
         current = self._objects.get(paths.turn_request(self._pipeline, table))
         record = TurnRecord.decode(current.data) if current else None
-        if current is None or record is None or record.over:
+        if current is None or record is None or record.is_over:
             return None
         unchanged = self._unchanged.setdefault(table, UnchangedTimer(self._clock))
         if unchanged.seconds(current.etag) >= record.ttl_seconds:
-            return self._end(current, record, f"its holder was silent for {record.ttl_seconds:.0f} s")
+            return self._revoke(current, record, f"its holder was silent for {record.ttl_seconds:.0f} s")
         if record.state == "granted":
             now = self._clock()
             if self._granted_at.get(table, ("", 0.0))[0] != record.turn:
                 self._granted_at[table] = (record.turn, now)
-            longest_seconds = min(record.max_turn_seconds, self._max_turn_seconds)
-            if now - self._granted_at[table][1] >= longest_seconds:
-                return self._end(current, record, f"it lasted {longest_seconds:.0f} s")
+            max_seconds = min(record.max_turn_seconds, self._max_turn_seconds)
+            if now - self._granted_at[table][1] >= max_seconds:
+                return self._revoke(current, record, f"it lasted {max_seconds:.0f} s")
         return record
 
-    def _end(self, current: StoredObject, record: TurnRecord, message: str) -> TurnRecord | None:
+    def _revoke(self, current: StoredObject, record: TurnRecord, message: str) -> TurnRecord | None:
         """Take a turn back. Returns the record where its holder changed it at this very moment, None otherwise."""
-        ended = replace(record, state="taken_back", message=message)
+        ended = replace(record, state="revoked", message=message)
         key = paths.turn_request(self._pipeline, record.table)
-        taken = self._objects.put_if_match(key, ended.encode(), current.etag)
-        return None if taken is not None else record
+        etag = self._objects.put_if_match(key, ended.encode(), current.etag)
+        return None if etag is not None else record
 
     def grant(self, request: TurnRecord) -> bool:
         """Grant a requested turn. False where its holder has just changed or withdrawn it: read the requests again."""
@@ -110,16 +110,16 @@ class WriteTurnServer:
         answered = replace(record, **changes)  # type: ignore[arg-type]
         return self._objects.put_if_match(key, answered.encode(), current.etag) is not None
 
-    def resumed(self, table: str) -> None:
+    def remove_resume_request(self, table: str) -> None:
         """Remove the request to resume a table, which has been dealt with."""
         self._objects.delete(paths.resume_request(self._pipeline, table))
 
-    def forget(self, table: str) -> None:
+    def remove_ended_turn(self, table: str) -> None:
         """Remove a turn that is over, so that the next pass need not read it."""
         key = paths.turn_request(self._pipeline, table)
         current = self._objects.get(key)
         record = TurnRecord.decode(current.data) if current else None
-        if current is not None and (record is None or record.over):
+        if current is not None and (record is None or record.is_over):
             self._objects.delete(key)
             self._unchanged.pop(table, None)
             self._granted_at.pop(table, None)

@@ -51,7 +51,7 @@ HEALTH: Final = (
         alert="STREAM_UNHEALTHY",
     ),
     Trouble(
-        "DECLARED_WRONGLY",
+        "INVALID_DECLARATION",
         "its declaration is wrong, so that nothing starts it; a run under way continues",
         "mend what is named, then `deltaworks pipelines check`",
         alert="STREAM_UNHEALTHY",
@@ -110,7 +110,7 @@ HEALTH: Final = (
     Trouble(
         "VAULT_EPOCH_OLD",
         "the keys of the vault were not rotated for forty days, so copies of destroyed ones may still open",
-        "look at its DAG of upkeep, or run `deltaworks privacy keep NAMESPACE --no-dry-run`",
+        "look at its DAG of upkeep, or run `deltaworks privacy maintain NAMESPACE --no-dry-run`",
         runbook="how-to/run-the-vault.md#rotation",
         alert="VAULT_UNHEALTHY",
     ),
@@ -149,7 +149,7 @@ HEALTH: Final = (
         alert="INPUT_SILENT",
     ),
     Trouble(
-        "ALERTS_UNHEARD",
+        "ALERTS_UNDELIVERED",
         "no alert reaches a person: every channel of the environment is a log",
         "set `DELTAWORKS_ALERTS_WEBHOOK`, or declare a channel under `alerts` of the environment; then `deltaworks "
         "alerts check --send`",

@@ -175,7 +175,7 @@ class Member:
             return Outcome(end=RunEnd.OTHER_OWNER)
         try:
             self.backoff.record_failure(retryable=mapped.retryable, is_outage=mapped.condition in OUTAGE_CONDITIONS)
-            return Outcome(end=RunEnd.FAILED, quick_failures=self.backoff.read().non_outage_failures)
+            return Outcome(end=RunEnd.FAILED, non_outage_failures=self.backoff.read().non_outage_failures)
         except Exception as problem:
             log.warning("pipeline=%s: its failure could not be recorded: %s", self.pipeline, problem)
             return Outcome(end=RunEnd.FAILED)

@@ -134,7 +134,7 @@ class GroupRun:
                 self._first_batch = time.monotonic()
             if outcome is None:
                 continue
-            max_quick_failures = self._group_members.group.settings.quick_failures
+            max_quick_failures = self._group_members.group.settings.non_outage_failures
             self._states[name], action = state_after_run(
                 self._states[name], outcome, max_quick_failures=max_quick_failures
             )

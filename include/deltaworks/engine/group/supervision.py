@@ -57,15 +57,15 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The end of a run. `quick_failures`: early failures of its own in a row by now, with this one."""
+    """The end of a run. `non_outage_failures`: early failures of its own in a row by now, with this one."""
 
     end: RunEnd
-    quick_failures: int = 0
+    non_outage_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """The state of a member. `quick_failures` counts up to the number at which it is parked."""
+    """The state of a member. `non_outage_failures` counts up to the number at which it is parked."""
 
     phase: Phase = Phase.WAITING
 
@@ -108,7 +108,7 @@ def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures:
     """The state after a run has ended, and what to do: only a member that keeps failing is parked."""
     if outcome.end is RunEnd.FINISHED:
         return replace(state, phase=Phase.REMOVED), Action.NOTHING
-    if outcome.end is RunEnd.FAILED and outcome.quick_failures >= max_quick_failures:
+    if outcome.end is RunEnd.FAILED and outcome.non_outage_failures >= max_quick_failures:
         return replace(state, phase=Phase.PARKED), Action.PARK
     return replace(state, phase=Phase.WAITING), Action.NOTHING
 

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.maintenance.alerts import exclusive_maintenance

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.throughput import EventTotals, Throughput, note_landed
+from deltaworks.control.health.throughput import EventTotals, Throughput, record_replayed
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.summaries.base import failing_nobody
 from deltaworks.engine.fan_out import FanOutResult, partition_columns, write_with_new_columns
@@ -202,7 +202,7 @@ class _Replayer:
             self._result.replays += 1
             landed = [row for row in open_rows if key_of(row) in rows.landed]
             with failing_nobody(f"What was quarantined lately of {self._spec.pipeline}"):
-                note_landed(self._home.objects, self._home.control(), _by_when(landed), now=utc_now())
+                record_replayed(self._home.objects, self._home.control(), _by_when(landed), now=utc_now())
         self._result.add(rows)
         return True
 

@@ -22,7 +22,7 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.rereading import WAIT_SECONDS, rereading_lease
+from deltaworks.control.locks.reread_lease import WAIT_SECONDS, reread_lease
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.engine.table_set import TableSet
@@ -52,7 +52,7 @@ def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: 
         ConcurrencyError: LEASE_HELD.
         ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
     """
-    with rereading_lease(home).held(wait_seconds=WAIT_SECONDS):
+    with reread_lease(home).held(wait_seconds=WAIT_SECONDS):
         if not starting_over:
             home.start_overs.refuse_unfinished()
         if not rolling_back:

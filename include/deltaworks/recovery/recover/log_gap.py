@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable

@@ -21,7 +21,7 @@ from deltalake import Schema
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import Turn, TurnOf, free_turn, write_turn
+from deltaworks.control.locks.write_turn import Turn, TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
 from deltaworks.errors import ConfigError
@@ -97,7 +97,7 @@ class Reprocess:
         catalog: Catalog,
         pipeline: str,
         *,
-        turn_of: TurnOf | None = None,
+        turn_of: TurnFactory | None = None,
         direct_bytes: int = DIRECT_BYTES,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
@@ -227,7 +227,7 @@ class Reprocess:
         return RowReplacer(self._spark(), self._lake, key).replace(ranges, addresses, **commit)
 
     def _turn(self, plan: ReprocessPlan, table: str) -> AbstractContextManager[Turn]:
-        return self._turn_of(table) if plan.mode == "in_place" else free_turn(table)
+        return self._turn_of(table) if plan.mode == "in_place" else uncontested_turn(table)
 
     def _ensure_shadow(self, table: str, key: str, metadata: str) -> None:
         spec = None if table == QUARANTINE_TABLE else self._spec.table(table)

@@ -82,7 +82,7 @@ def refuse_running_followers(catalog: Catalog, home: PipelineHome, tables: tuple
     for table in tables:
         for follower in followers_of(catalog, home.pipeline, table, None):
             watch = LeaseWatch(home.objects, paths.stream_lease(follower.pipeline), silent_seconds=60)
-            if follower.reads != "change feed" and watch.runs():
+            if follower.reads != "change feed" and watch.is_held():
                 raise ConcurrencyError(
                     "RESTORE_FOLLOWED",
                     f"The stream of {follower.pipeline!r} follows {home.pipeline}.{table} and runs: it would land rows "

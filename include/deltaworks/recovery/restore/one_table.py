@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
-from deltaworks.control.locks.turn import TurnOf, write_turn
+from deltaworks.control.locks.write_turn import TurnFactory, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.ledger import Ledger
@@ -72,7 +72,7 @@ class TableRestore:
         pipeline: str,
         table: str,
         *,
-        turn_of: TurnOf | None = None,
+        turn_of: TurnFactory | None = None,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._catalog = catalog

@@ -42,7 +42,7 @@ class GroupStage:
 
     root: Path
     #: At the first failure: after one that no retry can mend the next try comes only after minutes.
-    settings: dict[str, Any] = field(default_factory=lambda: {"quick_failures": 1})
+    settings: dict[str, Any] = field(default_factory=lambda: {"non_outage_failures": 1})
     owed: Counter[tuple[str, int]] = field(default_factory=Counter)
     number: int = 0
     files: int = 0

@@ -97,7 +97,7 @@ TROUBLES = {
         "/acts/control/games?verb=restart",
     ),
     "a lost lease": Trouble(failed("LEASE_LOST"), "LEASE_LOST", "/acts/control/games?verb=restart"),
-    "a broken spec": Trouble(spec_breaks, "DECLARED_WRONGLY", "", "/streams/games"),
+    "a broken spec": Trouble(spec_breaks, "INVALID_DECLARATION", "", "/streams/games"),
     "a dead channel": Trouble(
         alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", "", "/alerts?only=sns+people"
     ),

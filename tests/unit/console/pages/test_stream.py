@@ -156,7 +156,7 @@ def test_a_pipeline_that_is_declared_wrongly_has_its_page(stage: ConsoleStage) -
     stage.catalog.root.joinpath("include/pipelines/games/pipeline.yaml").write_text("pipeline: games\ncolour: blue\n")
     shown = stage.view("/streams/games")
 
-    assert (shown["row"]["cause"], shown["owner"]["batch_id"]) == ("DECLARED_WRONGLY", 41)
+    assert (shown["row"]["cause"], shown["owner"]["batch_id"]) == ("INVALID_DECLARATION", 41)
     assert "unknown key 'colour'" in shown["row"]["detail"]
 
 

@@ -26,7 +26,7 @@ def test_a_log_is_no_channel_that_anybody_sees(channels: list[dict[str, str]]) -
     assert finding is not None
     assert finding.state == "lagging", "a warning, and nothing that restarts or pages"
     assert HEALTH_CAUSES[finding.cause].alert is None
-    assert channel_warning(alerts).startswith("ALERTS_UNHEARD: no alert reaches a person")
+    assert channel_warning(alerts).startswith("ALERTS_UNDELIVERED: no alert reaches a person")
     assert "DELTAWORKS_ALERTS_WEBHOOK" in channel_warning(alerts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.health.collector_beats import CollectorBeats
+from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter
 from deltaworks.control.health.collectors import judge_collector
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
@@ -70,9 +70,9 @@ def beat(**changes: Any) -> CollectorBeat:
 )
 def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any], cause: str, said: str) -> None:
     verdict = judge_collector("edge", [beat(**facts)], None, now=NOW)
-    assert (verdict.cause, verdict.unhealthy) == (cause, cause != "OK")
+    assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
     assert said in verdict.detail
-    if verdict.unhealthy:
+    if verdict.is_unhealthy:
         assert verdict.next_step
         assert alert_of_verdict(cause) in ("COLLECTOR_UNHEALTHY", "EVENTS_LOST")
 
@@ -112,8 +112,8 @@ def test_counts_of_an_hour_go_on_after_a_restart_and_end_with_the_hour(tmp_path:
     taken: dict[str, dict[str, int]] = {"shop": {"accepted": 10}}
     seq = 11
 
-    def process() -> CollectorBeats:
-        return CollectorBeats(objects, lambda: beat(next_seq=seq), lambda: taken, clock=lambda: now)
+    def process() -> CollectorHeartbeatWriter:
+        return CollectorHeartbeatWriter(objects, lambda: beat(next_seq=seq), lambda: taken, clock=lambda: now)
 
     first = process()
     first.write()
@@ -138,6 +138,6 @@ def test_a_storage_that_fails_costs_the_collector_nothing(tmp_path: Path) -> Non
         def put(self, key: str, data: bytes) -> None:
             raise OSError("away")
 
-    beats = CollectorBeats(Failing(tmp_path), beat, dict, beat_seconds=0.01)
+    beats = CollectorHeartbeatWriter(Failing(tmp_path), beat, dict, interval_seconds=0.01)
     beats.start()
     assert beats.stop(timeout_seconds=30)

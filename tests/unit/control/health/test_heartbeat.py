@@ -14,7 +14,7 @@ KEY = "control/heartbeat.json"
 
 
 def make(objects: ObjectStore, beat_seconds: float = 0.05) -> HeartbeatWriter:
-    return HeartbeatWriter(objects, KEY, pipeline="games", trigger_seconds=60, beat_seconds=beat_seconds)
+    return HeartbeatWriter(objects, KEY, pipeline="games", trigger_seconds=60, interval_seconds=beat_seconds)
 
 
 def heard(objects: ObjectStore, condition: Callable[[Heartbeat], bool]) -> Heartbeat:

@@ -7,21 +7,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deltaworks.control.health.limits import (
-    DAYS,
-    FEWEST_DAYS,
-    InputNorm,
-    by_hour,
-    norm_of,
-    read_norm,
+    MAX_DAYS,
+    MIN_DAYS,
+    InputRate,
+    median_input_rate,
+    read_input_rate,
     silent_hour,
-    write_norm,
+    sum_by_hour,
+    write_input_rate,
 )
 from deltaworks.control.objects import LocalObjects
 
 NOW = datetime(2026, 3, 30, 12, 0, tzinfo=UTC)
 
 
-def norm_over(days: int, hours: range, *, rows: int = 50) -> InputNorm:
+def norm_over(days: int, hours: range, *, rows: int = 50) -> InputRate:
     """Input at these hours of each of the last days."""
     today = NOW.replace(hour=0)
     inputs = [
@@ -29,25 +29,25 @@ def norm_over(days: int, hours: range, *, rows: int = 50) -> InputNorm:
         for day in range(1, days + 1)
         for hour in hours
     ]
-    return norm_of(by_hour(inputs), first=today - timedelta(days=days), now=NOW)
+    return median_input_rate(sum_by_hour(inputs), first_input_at=today - timedelta(days=days), now=NOW)
 
 
 def test_the_norm_is_the_median_of_each_hour() -> None:
-    norm = norm_over(DAYS, range(8, 18))
+    norm = norm_over(MAX_DAYS, range(8, 18))
 
     assert [hour for hour, rows in enumerate(norm.rows_by_hour) if rows] == list(range(8, 18))
     assert norm.rows_by_hour[8] == 50
-    assert norm.days == DAYS
+    assert norm.days == MAX_DAYS
 
 
 def test_one_wild_day_and_one_lost_day_do_not_move_it() -> None:
     today = NOW.replace(hour=0)
-    inputs = {today - timedelta(days=day) + timedelta(hours=9): 50 for day in range(1, DAYS + 1)}
+    inputs = {today - timedelta(days=day) + timedelta(hours=9): 50 for day in range(1, MAX_DAYS + 1)}
     inputs[today - timedelta(days=3) + timedelta(hours=9)] = 9_000_000
     inputs[today - timedelta(days=4) + timedelta(hours=9)] = 0
     inputs[today - timedelta(days=5) + timedelta(hours=3)] = 7
 
-    norm = norm_of(inputs, first=today - timedelta(days=DAYS), now=NOW)
+    norm = median_input_rate(inputs, first_input_at=today - timedelta(days=MAX_DAYS), now=NOW)
 
     assert (norm.rows_by_hour[9], norm.rows_by_hour[3]) == (50, 0)
 
@@ -70,7 +70,7 @@ def test_a_whole_hour_that_usually_brings_rows_and_brought_none_is_silence_and_a
         hour, minute = map(int, clock.split(":"))
         return NOW.replace(hour=hour, minute=minute) + timedelta(days=int(days or 0))
 
-    found = silent_hour(norm_over(DAYS, range(8, 18)), at(last_input), at(now))
+    found = silent_hour(norm_over(MAX_DAYS, range(8, 18)), at(last_input), at(now))
 
     assert (f"{found:%H:%M}" if found else None) == silent_from
 
@@ -78,17 +78,17 @@ def test_a_whole_hour_that_usually_brings_rows_and_brought_none_is_silence_and_a
 def test_a_few_days_say_nothing_of_what_is_usual() -> None:
     day_ago = NOW - timedelta(days=1)
 
-    assert silent_hour(norm_over(FEWEST_DAYS - 1, range(24)), day_ago, NOW) is None
-    assert silent_hour(norm_over(FEWEST_DAYS, range(24)), day_ago, NOW) is not None
+    assert silent_hour(norm_over(MIN_DAYS - 1, range(24)), day_ago, NOW) is None
+    assert silent_hour(norm_over(MIN_DAYS, range(24)), day_ago, NOW) is not None
     assert silent_hour(None, day_ago, NOW) is None
 
 
 def test_the_norm_is_kept_and_a_torn_one_is_none(local_objects: LocalObjects) -> None:
-    norm = norm_over(DAYS, range(3))
+    norm = norm_over(MAX_DAYS, range(3))
 
-    write_norm(local_objects, "norm.json", norm)
+    write_input_rate(local_objects, "norm.json", norm)
     local_objects.put("torn.json", b'{"format": 1, "rows')
 
-    assert read_norm(local_objects, "norm.json") == norm
-    assert read_norm(local_objects, "torn.json") is None
-    assert read_norm(local_objects, "none.json") is None
+    assert read_input_rate(local_objects, "norm.json") == norm
+    assert read_input_rate(local_objects, "torn.json") is None
+    assert read_input_rate(local_objects, "none.json") is None

@@ -18,10 +18,10 @@ from deltaworks.control.health.throughput import (
     EventTotals,
     Throughput,
     ThroughputWriter,
-    note_landed,
+    describe_quarantine_excess,
     read_throughput,
     read_with_replays,
-    rejection,
+    record_replayed,
 )
 from deltaworks.control.objects import LocalObjects
 
@@ -66,14 +66,14 @@ def test_a_share_above_five_percent_of_a_hundred_events_is_too_much(
 ) -> None:
     record = read((minutes(3), totals(events, quarantined)))
 
-    assert bool(rejection(record, LIMITS, NOW)) is too_many
+    assert bool(describe_quarantine_excess(record, LIMITS, NOW)) is too_many
 
 
 def test_the_reasons_are_said_with_their_counts_and_fields_the_most_frequent_first() -> None:
     reasons = {("rule", "positive"): 900, MISMATCH: 8_000, ("malformed", ""): 1_000, ("unknown_event", ""): 100}
     record = read((minutes(3), totals(10_000, 10_000, reasons)))
 
-    assert rejection(record, LIMITS, NOW) == (
+    assert describe_quarantine_excess(record, LIMITS, NOW) == (
         "10,000 of 10,000 events of the last hour are in quarantine (100.0 %, 5 % are declared): "
         "8,000 type_mismatch at level, 1,000 malformed, 900 rule at positive and 1 more."
     )
@@ -89,31 +89,31 @@ def test_the_reasons_are_said_with_their_counts_and_fields_the_most_frequent_fir
     ],
 )
 def test_the_bounds_are_those_declared(limits: HealthLimits, too_many: bool) -> None:
-    assert bool(rejection(read((minutes(3), totals(200, 100))), limits, NOW)) is too_many
+    assert bool(describe_quarantine_excess(read((minutes(3), totals(200, 100))), limits, NOW)) is too_many
 
 
 def test_a_bad_hour_is_forgotten_once_a_good_one_has_passed() -> None:
     record = read((minutes(3), totals(10_000, 10_000)))
-    assert rejection(record, LIMITS, NOW)
+    assert describe_quarantine_excess(record, LIMITS, NOW)
 
     for minute in range(0, 60, 10):
         record = record.merged(Throughput().with_batch(NOW + minutes(minute), totals(50)), now=NOW + minutes(minute))
 
-    assert rejection(record, LIMITS, NOW + minutes(50))
-    assert not rejection(record, LIMITS, NOW + minutes(65))
+    assert describe_quarantine_excess(record, LIMITS, NOW + minutes(50))
+    assert not describe_quarantine_excess(record, LIMITS, NOW + minutes(65))
 
 
 def test_a_stream_that_reads_little_is_judged_by_as_many_hours_as_it_takes() -> None:
     record = read(*((timedelta(hours=ago), totals(20, 20)) for ago in range(10, 0, -1)))
 
-    assert "of the last 6 hours" in rejection(record, LIMITS, NOW)
-    assert not rejection(record, LIMITS, NOW + DAY + HOUR)
+    assert "of the last 6 hours" in describe_quarantine_excess(record, LIMITS, NOW)
+    assert not describe_quarantine_excess(record, LIMITS, NOW + DAY + HOUR)
 
 
 def test_good_events_of_today_outweigh_bad_ones_of_yesterday() -> None:
     record = read((timedelta(hours=20), totals(10_000, 10_000)), (minutes(5), totals(120, 2)))
 
-    assert not rejection(record, LIMITS, NOW)
+    assert not describe_quarantine_excess(record, LIMITS, NOW)
 
 
 def test_what_was_read_counts_on_over_restarts_and_lost_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,19 +176,19 @@ def test_what_a_replay_has_landed_is_held_against_a_stream_no_longer(tmp_path: P
     objects, control = LocalObjects(tmp_path), "control/pipelines/games"
     sick = read((minutes(3), totals(10_000, 9_000)), (minutes(200), totals(1_000, 1_000)))
     objects.put(paths.throughput(control), sick.encode())
-    assert rejection(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
+    assert describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
 
-    note_landed(objects, control, read((minutes(4), totals(0, 8_000))), now=NOW)
-    part = rejection(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
-    note_landed(objects, control, read((minutes(4), totals(0, 1_000))), now=NOW)
+    record_replayed(objects, control, read((minutes(4), totals(0, 8_000))), now=NOW)
+    part = describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
+    record_replayed(objects, control, read((minutes(4), totals(0, 1_000))), now=NOW)
 
     assert "1,000 of 10,000 events" in part
     assert "1,000 type_mismatch at level" in part
-    assert rejection(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW) == ""
+    assert describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW) == ""
     later = NOW + timedelta(minutes=30)
     sicker = read((minutes(30), totals(10_000, 9_000)), (minutes(0), totals(10_000, 900)), now=later)
     objects.put(paths.throughput(control), sicker.encode())
-    again = rejection(read_with_replays(objects, control, LIMITS, later), LIMITS, later)
+    again = describe_quarantine_excess(read_with_replays(objects, control, LIMITS, later), LIMITS, later)
     assert "900 of 20,000 events" not in again, "4.5 % is no trouble"
     assert not again
 
@@ -200,8 +200,8 @@ def test_nothing_is_less_than_nothing_however_much_has_landed(
     def record(several: list[tuple[int, int]]) -> Throughput:
         return read(*((minutes(ago), totals(number, number)) for ago, number in several))
 
-    total, _ = replace(record(seen), landed=record(landed).spans).newest(NOW, events=100)
-    bare, _ = record(seen).newest(NOW, events=100)
+    total, _ = replace(record(seen), landed=record(landed).spans).recent_totals(NOW, events=100)
+    bare, _ = record(seen).recent_totals(NOW, events=100)
 
     assert total.events == bare.events
     assert 0 <= total.quarantined <= bare.quarantined

@@ -39,7 +39,7 @@ def beat(**fields: Any) -> VaultBeat:
 def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: str) -> None:
     verdict = judge_vault("players", beat(**fields), now=NOW)
 
-    assert (verdict.kind, verdict.cause, verdict.unhealthy) == ("vault", cause, cause != "OK")
+    assert (verdict.kind, verdict.cause, verdict.is_unhealthy) == ("vault", cause, cause != "OK")
     assert cause == "OK" or alert_of_verdict(cause) == "VAULT_UNHEALTHY"
     assert cause == "OK" or verdict.next_step
 

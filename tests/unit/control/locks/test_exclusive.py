@@ -89,7 +89,7 @@ def test_a_run_that_was_overtaken_may_not_go_on(objects: ObjectStore) -> None:
         )
         deadline = threading.Event()
         for _ in range(int(PATIENCE_SECONDS / 0.05)):
-            if mine._lease.lost:
+            if mine._lease.is_lost:
                 break
             deadline.wait(0.05)
         with pytest.raises(ConcurrencyError, match="MAINTENANCE_LOCK_LOST"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control.locks import lease as lease_module
-from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, UnchangedTimer, watch
+from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, UnchangedTimer, watch_lease
 from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
 from deltaworks.errors import ConcurrencyError
 from tests.unit.control.conftest import FaultyObjects
@@ -41,7 +41,7 @@ def pause(lease: Lease) -> None:
 
 def resume(lease: Lease) -> None:
     lease._stop.clear()
-    lease._thread = threading.Thread(target=lease._keep, daemon=True)
+    lease._thread = threading.Thread(target=lease._renew_until_stopped, daemon=True)
     lease._thread.start()
 
 
@@ -79,13 +79,13 @@ def test_the_first_to_come_has_epoch_one_on_every_store(objects: ObjectStore) ->
 def test_a_lease_that_is_renewed_is_not_taken(local_objects: LocalObjects) -> None:
     owner = make(local_objects)
     acquire(owner)
-    eventually(lambda: current(local_objects).beat >= 2, "the owner renews by itself")
+    eventually(lambda: current(local_objects).renewal >= 2, "the owner renews by itself")
 
     refusal = challenge(local_objects, owner)
 
     assert refusal.condition == "LEASE_HELD"
     assert "deltaworks stop games" in refusal.hint
-    assert not owner.lost
+    assert not owner.is_lost
     owner.release()
 
 
@@ -135,12 +135,12 @@ def test_a_paused_owner_learns_that_it_was_succeeded(local_objects: LocalObjects
 
     told = threading.Event()
     resume(owner)
-    watch(owner, told.set, poll_seconds=0.01)
+    watch_lease(owner, told.set, poll_seconds=0.01)
 
     assert told.wait(PATIENCE_SECONDS)
-    assert owner.lost
+    assert owner.is_lost
     owner.release()
-    assert not successor.lost
+    assert not successor.is_lost
     assert current(local_objects).owner == successor.owner
     successor.release()
 
@@ -149,13 +149,13 @@ def test_a_paused_owner_nobody_succeeded_goes_on(local_objects: LocalObjects) ->
     owner = make(local_objects)
     acquire(owner)
     pause(owner)
-    renewed = current(local_objects).beat
+    renewed = current(local_objects).renewal
     time.sleep(TTL_SECONDS * 2)
 
     resume(owner)
 
-    eventually(lambda: current(local_objects).beat >= renewed + 2, "the owner renews again")
-    assert not owner.lost
+    eventually(lambda: current(local_objects).renewal >= renewed + 2, "the owner renews again")
+    assert not owner.is_lost
     owner.release()
 
 
@@ -172,8 +172,8 @@ def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_object
     assert owner._renew()
 
     found = current(faulty_objects)
-    assert (found.owner, found.beat) == (owner.owner, before.beat + 2)
-    assert not owner.lost
+    assert (found.owner, found.renewal) == (owner.owner, before.renewal + 2)
+    assert not owner.is_lost
     owner.release()
     assert current(faulty_objects).released
 
@@ -189,7 +189,7 @@ def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_
     faulty_objects.fail_before = lambda call: False
     assert owner._renew()
 
-    assert current(faulty_objects).beat == before.beat + 1
+    assert current(faulty_objects).renewal == before.renewal + 1
     owner.release()
 
 
@@ -199,10 +199,10 @@ def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objec
 
     faulty_objects.fail_before = lambda call: True
 
-    eventually(lambda: owner.lost, "the owner gives up")
+    eventually(lambda: owner.is_lost, "the owner gives up")
     owner.release()
 
-    assert owner.lost
+    assert owner.is_lost
 
 
 def test_releasing_never_fails_even_when_storage_does(faulty_objects: FaultyObjects) -> None:
@@ -253,7 +253,7 @@ def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_
     owner = make(local_objects)
     acquire(owner)
     local_objects.put(KEY, damage)
-    eventually(lambda: owner.lost, "the owner finds what it cannot read")
+    eventually(lambda: owner.is_lost, "the owner finds what it cannot read")
 
     known = Lease(local_objects, KEY, ttl_seconds=TTL_SECONDS, name="games", known_epoch=lambda: 7)
 
@@ -289,7 +289,7 @@ def test_an_object_is_unchanged_since_its_etag_was_first_seen() -> None:
 
 def test_an_outsider_sees_whether_somebody_holds_the_lease(local_objects: LocalObjects) -> None:
     def runs() -> bool:
-        return LeaseWatch(local_objects, KEY, silent_seconds=60).runs()
+        return LeaseWatch(local_objects, KEY, silent_seconds=60).is_held()
 
     assert not runs()
     lease = make(local_objects)
@@ -305,5 +305,5 @@ def test_an_outsider_takes_a_lease_that_is_not_renewed_for_given_up(local_object
     pause(lease)
     outsider = LeaseWatch(local_objects, KEY, silent_seconds=0.1)
 
-    assert outsider.runs()
-    eventually(lambda: not outsider.runs(), "nothing changes any more")
+    assert outsider.is_held()
+    eventually(lambda: not outsider.is_held(), "nothing changes any more")

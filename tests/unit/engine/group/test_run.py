@@ -138,7 +138,7 @@ def ended_by(stage: Stage) -> str:
 
 def declared(root: Path, *members: str, **others: str) -> Path:
     """Declare these members of the group, and others as they say; a file changes at once, never half."""
-    settings = "stream_groups: {small: {quick_failures: 3}, other: {}}\n"
+    settings = "stream_groups: {small: {non_outage_failures: 3}, other: {}}\n"
     written = project(root / "written", settings, **dict.fromkeys(members, "stream_group: small"), **others)
     environment = written / "include" / "environments" / "local.yaml"
     environment.write_text(environment.read_text().replace("file:///lake", f"file://{root}/lake"))

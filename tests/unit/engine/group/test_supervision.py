@@ -48,7 +48,7 @@ signals = st.builds(
     wait_seconds=st.sampled_from([0.0, 0.0, 5.0]),
     is_closing=st.sampled_from([False, False, False, False, True]),
 )
-outcomes = st.builds(Outcome, end=st.sampled_from(RunEnd), quick_failures=st.integers(0, MAX_FAILURES + 1))
+outcomes = st.builds(Outcome, end=st.sampled_from(RunEnd), non_outage_failures=st.integers(0, MAX_FAILURES + 1))
 stories = st.lists(st.builds(Look, signals) | st.builds(End, outcomes), max_size=40)
 
 
@@ -100,7 +100,7 @@ def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
         return (expected(before)[0] if before else Phase.WAITING), Action.NOTHING
     if last.outcome.end is RunEnd.FINISHED:
         return Phase.REMOVED, Action.NOTHING
-    fails = last.outcome.end is RunEnd.FAILED and last.outcome.quick_failures >= MAX_FAILURES
+    fails = last.outcome.end is RunEnd.FAILED and last.outcome.non_outage_failures >= MAX_FAILURES
     return (Phase.PARKED, Action.PARK) if fails else (Phase.WAITING, Action.NOTHING)
 
 
@@ -155,11 +155,11 @@ def test_one_member_says_nothing_of_another(first: list[Event], second: list[Eve
 
 
 def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it_is_started() -> None:
-    failing = [Look(CALM), End(Outcome(end=RunEnd.FAILED, quick_failures=1)), Look(Signals(wait_seconds=5.0))]
+    failing = [Look(CALM), End(Outcome(end=RunEnd.FAILED, non_outage_failures=1)), Look(Signals(wait_seconds=5.0))]
     story = [
         *failing,
         Look(CALM),
-        End(Outcome(end=RunEnd.FAILED, quick_failures=MAX_FAILURES)),
+        End(Outcome(end=RunEnd.FAILED, non_outage_failures=MAX_FAILURES)),
         Look(Signals(is_parked=True)),
         Look(CALM),
     ]
@@ -175,9 +175,9 @@ def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it
     ]
 
 
-@pytest.mark.parametrize("quick_failures", [0, MAX_FAILURES, MAX_FAILURES + 5])
-def test_a_member_that_somebody_else_runs_is_never_parked(quick_failures: int) -> None:
-    elsewhere = Outcome(end=RunEnd.OTHER_OWNER, quick_failures=quick_failures)
+@pytest.mark.parametrize("non_outage_failures", [0, MAX_FAILURES, MAX_FAILURES + 5])
+def test_a_member_that_somebody_else_runs_is_never_parked(non_outage_failures: int) -> None:
+    elsewhere = Outcome(end=RunEnd.OTHER_OWNER, non_outage_failures=non_outage_failures)
 
     assert run([Look(CALM), End(elsewhere), Look(CALM)]) == [
         (Phase.RUNNING, Action.START),

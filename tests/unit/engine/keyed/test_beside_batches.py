@@ -14,7 +14,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.engine.keyed import catchup_threads as keyed_tables
 from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.errors import ContractError

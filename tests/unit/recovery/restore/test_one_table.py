@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine

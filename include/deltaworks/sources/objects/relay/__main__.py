@@ -16,7 +16,7 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 
 
-def open_relay(catalog: Catalog, name: str, on_turn: Callable[[], None]) -> Relay:
+def open_relay(catalog: Catalog, name: str, on_tick: Callable[[], None]) -> Relay:
     """The relay of that name, with its queue.
 
     Raises:
@@ -28,7 +28,7 @@ def open_relay(catalog: Catalog, name: str, on_turn: Callable[[], None]) -> Rela
         queue = NotificationQueue(
             environment.messaging, resolve_text(spec.queue_url), visibility_seconds=spec.visibility_seconds
         )
-    return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_progress=on_turn)
+    return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_progress=on_tick)
 
 
 RELAY = DaemonKind(

@@ -58,7 +58,7 @@ class Relay:
         open_log: how the log is opened under an owner epoch. lease_wait_seconds: how long to wait for another
         relay's lease; by default its time to live and a half.
         until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
-        on_turn: called every few seconds while it works or waits for input, so that one that hangs is seen.
+        on_tick: called every few seconds while it works or waits for input, so that one that hangs is seen.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Relay:
             ConfigError: the queue, a bucket or a table cannot be used at all.
         """
         with self._process.hold_lease(
-            on_turn=self._report_queue, wait_seconds=self._lease_wait, state="starting"
+            on_tick=self._report_queue, wait_seconds=self._lease_wait, state="starting"
         ) as lease:
             try:
                 self._run_under(lease)

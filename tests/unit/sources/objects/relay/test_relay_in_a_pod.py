@@ -53,11 +53,11 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         (tmp_path / name).mkdir()
     (tmp_path / "landing" / "one.json").write_text("{}")
 
-    def start(beat_file: Path, *, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(heartbeat_file: Path, *, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [
                 *(*before, sys.executable, "-m", "deltaworks.sources.objects.relay", "--relay", "landing"),
-                *("--beat-file", str(beat_file), "--wait-while-stopped", "--early-failure-wait-seconds", "0"),
+                *("--heartbeat-file", str(heartbeat_file), "--wait-while-stopped", "--early-failure-wait-seconds", "0"),
             ],
             env={**os.environ, "PYTHONPATH": str(ROOT / "include"), "DELTAWORKS_PROJECT": str(tmp_path)},
             cwd="/tmp",
@@ -84,11 +84,11 @@ def is_running(lake: StorageSpec) -> bool:
 
 
 def test_it_touches_its_file_again_and_again_and_ends_cleanly(launch: Launch, tmp_path: Path) -> None:
-    beat_file = tmp_path / "beat"
-    process = launch(beat_file)
-    eventually(beat_file.exists, "it works")
-    before = beat_file.stat().st_mtime_ns
-    eventually(lambda: beat_file.stat().st_mtime_ns > before, "it works on")
+    heartbeat_file = tmp_path / "beat"
+    process = launch(heartbeat_file)
+    eventually(heartbeat_file.exists, "it works")
+    before = heartbeat_file.stat().st_mtime_ns
+    eventually(lambda: heartbeat_file.stat().st_mtime_ns > before, "it works on")
 
     process.send_signal(signal.SIGTERM)
 
@@ -98,12 +98,12 @@ def test_it_touches_its_file_again_and_again_and_ends_cleanly(launch: Launch, tm
 def test_while_a_stop_holds_it_waits_and_is_alive_and_then_works(
     launch: Launch, tmp_path: Path, lake: StorageSpec
 ) -> None:
-    beat_file = tmp_path / "beat"
+    heartbeat_file = tmp_path / "beat"
     flag_of(lake).set(by="ada", reason="a look at the bucket")
-    process = launch(beat_file)
-    eventually(beat_file.exists, "it waits")
-    before = beat_file.stat().st_mtime_ns
-    eventually(lambda: beat_file.stat().st_mtime_ns > before, "it still waits")
+    process = launch(heartbeat_file)
+    eventually(heartbeat_file.exists, "it waits")
+    before = heartbeat_file.stat().st_mtime_ns
+    eventually(lambda: heartbeat_file.stat().st_mtime_ns > before, "it still waits")
     assert process.poll() is None
     assert not is_running(lake)
 

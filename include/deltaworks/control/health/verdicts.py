@@ -24,14 +24,14 @@ from deltaworks.control.health.limits import (
     Finding,
     HealthLimits,
     HealthState,
-    InputNorm,
+    InputRate,
     age_seconds,
-    duration,
+    format_duration,
     is_loss_near,
     time_left_seconds,
 )
 from deltaworks.control.health.stop import StopRequest
-from deltaworks.control.health.throughput import Throughput, rejection
+from deltaworks.control.health.throughput import Throughput, describe_quarantine_excess
 from deltaworks.errors import DeltaworksError
 
 SubjectKind = Literal["relay", "stream", "rules", "feeds", "remediation", "collector", "vault"]
@@ -59,10 +59,10 @@ class Verdict:
     time_left_seconds: float | None = None
     loss_near: bool = False
     last_input_at: str | None = None
-    rejection: str = ""
+    quarantine_excess: str = ""
 
     @property
-    def unhealthy(self) -> bool:
+    def is_unhealthy(self) -> bool:
         """Whether someone has to look at it."""
         return self.state == "unhealthy"
 
@@ -77,7 +77,7 @@ def judge(
     paused: bool | None = None,
     previous: Verdict | None = None,
     limits: HealthLimits | None = None,
-    norm: InputNorm | None = None,
+    input_rate: InputRate | None = None,
     throughput: Throughput | None = None,
 ) -> Verdict:
     """Judge one relay or stream.
@@ -92,28 +92,28 @@ def judge(
     limits = limits or HealthLimits()
     if heartbeat is None:
         finding = finding_of_unstarted(name, stop, paused, _missing_seconds(previous, now), limits)
-        return _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
+        return _verdict(_detect_restart_loop(finding, previous, now, limits), kind, name, now, previous)
     is_dead = not is_live(heartbeat, limits, now)
     last_input = _last_input(heartbeat, previous, kind)
     if is_dead or stop is not None:
         finding = _not_running(heartbeat, stop, name, now, paused=paused, limits=limits, is_dead=is_dead)
     else:
-        finding = finding_of_live(heartbeat, now, limits, last_input=last_input, norm=norm)
-    left_seconds = time_left_seconds(heartbeat, limits, now, dead=is_dead)
+        finding = finding_of_live(heartbeat, now, limits, last_input=last_input, input_rate=input_rate)
+    left_seconds = time_left_seconds(heartbeat, limits, now, is_dead=is_dead)
     loss_near = is_loss_near(left_seconds, heartbeat, limits)
     if loss_near and left_seconds is not None and finding.state in ("healthy", "lagging", "starting"):
         finding = _expiring(finding, left_seconds)
-    rejected = rejection(throughput, limits, now) if throughput is not None else ""
+    quarantine_excess = describe_quarantine_excess(throughput, limits, now) if throughput is not None else ""
     # One that starts is not well yet: a loop of starts must show as one.
-    if rejected and finding.state in ("healthy", "lagging"):
-        finding = Finding("unhealthy", "ROWS_QUARANTINED", rejected, next_step_of_rejection(name))
-    verdict = _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
+    if quarantine_excess and finding.state in ("healthy", "lagging"):
+        finding = Finding("unhealthy", "ROWS_QUARANTINED", quarantine_excess, quarantine_next_step(name))
+    verdict = _verdict(_detect_restart_loop(finding, previous, now, limits), kind, name, now, previous)
     return replace(
         verdict,
         time_left_seconds=left_seconds,
         loss_near=loss_near,
         last_input_at=last_input.isoformat() if last_input else None,
-        rejection=rejected,
+        rejection=quarantine_excess,
     )
 
 
@@ -123,7 +123,7 @@ def is_live(heartbeat: Heartbeat, limits: HealthLimits, now: datetime) -> bool:
     return heartbeat.state not in ("ended", "failed") and age <= limits.stale_seconds(heartbeat.trigger_seconds)
 
 
-def next_step_of_rejection(name: str) -> str:
+def quarantine_next_step(name: str) -> str:
     """What to do about too many rows in quarantine."""
     return (
         f"`deltaworks quarantine list {name}`, and show: mend what sends, or pipeline.yaml; then "
@@ -152,7 +152,11 @@ def _not_running(
 
 
 def _expiring(finding: Finding, left_seconds: float) -> Finding:
-    end = f"was over {duration(-left_seconds)} ago" if left_seconds < 0 else f"is over in {duration(left_seconds)}"
+    end = (
+        f"was over {format_duration(-left_seconds)} ago"
+        if left_seconds < 0
+        else f"is over in {format_duration(left_seconds)}"
+    )
     return Finding(
         "unhealthy",
         "SOURCE_EXPIRES",
@@ -176,8 +180,8 @@ def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: SubjectKin
 
 
 def _verdict(finding: Finding, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None) -> Verdict:
-    lasting = previous is not None and (previous.cause == finding.cause or previous.state == finding.state)
-    return _as_verdict(finding, kind, name, since=previous.since if previous is not None and lasting else now)
+    is_unchanged = previous is not None and (previous.cause == finding.cause or previous.state == finding.state)
+    return _as_verdict(finding, kind, name, since=previous.since if previous is not None and is_unchanged else now)
 
 
 def _as_verdict(finding: Finding, kind: SubjectKind, name: str, *, since: datetime) -> Verdict:
@@ -192,7 +196,7 @@ def _as_verdict(finding: Finding, kind: SubjectKind, name: str, *, since: dateti
     )
 
 
-def _without_loop(finding: Finding, previous: Verdict | None, now: datetime, limits: HealthLimits) -> Finding:
+def _detect_restart_loop(finding: Finding, previous: Verdict | None, now: datetime, limits: HealthLimits) -> Finding:
     """The finding, or RESTART_LOOP where several checks in a row found it starting: each run is young, none works."""
     if finding.state != "starting" or previous is None:
         return finding
@@ -203,7 +207,7 @@ def _without_loop(finding: Finding, previous: Verdict | None, now: datetime, lim
         return Finding(
             "unhealthy",
             "RESTART_LOOP",
-            f"It has been starting for {duration(starting_seconds)} without getting well: {finding.detail}",
+            f"It has been starting for {format_duration(starting_seconds)} without getting well: {finding.detail}",
             "Open the log of its DAG's last failed run: its last lines name the condition.",
         )
     return finding
@@ -217,11 +221,11 @@ def verdict_of(
     It holds since `previous` as long as neither the state nor the cause has changed. Of a relay or a stream one of the
     two is enough, since its cause may change while it stays unhealthy.
     """
-    lasting = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
-    return _as_verdict(finding, kind, name, since=previous.since if previous is not None and lasting else now)
+    is_unchanged = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
+    return _as_verdict(finding, kind, name, since=previous.since if previous is not None and is_unchanged else now)
 
 
-def unreadable(
+def unreadable_verdict(
     error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
     """The verdict where the heartbeat itself could not be read."""
@@ -234,7 +238,7 @@ def unreadable(
     return _verdict(finding, kind, name, now, previous)
 
 
-def declared_wrongly(
+def invalid_spec_verdict(
     error: DeltaworksError,
     *,
     kind: SubjectKind,
@@ -246,9 +250,9 @@ def declared_wrongly(
 ) -> Verdict:
     """The verdict where the declaration is wrong: a run under way continues, and no other is started."""
     limits = limits or HealthLimits()
-    runs = heartbeat is not None and is_live(heartbeat, limits, now)
-    under_way = " Its run under way goes on, as it was declared when it started." if runs else " It does not run."
-    finding = Finding("unhealthy", "DECLARED_WRONGLY", error.message + under_way, error.hint)
+    is_running = heartbeat is not None and is_live(heartbeat, limits, now)
+    under_way = " Its run under way goes on, as it was declared when it started." if is_running else " It does not run."
+    finding = Finding("unhealthy", "INVALID_DECLARATION", error.message + under_way, error.hint)
     return _verdict(finding, kind, name, now, previous)
 
 

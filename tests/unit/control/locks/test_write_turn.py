@@ -11,8 +11,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import TurnRecord, write_turn
-from deltaworks.control.locks.turn_server import Requests, WriteTurnServer
+from deltaworks.control.locks.turn_server import PendingRequests, WriteTurnServer
+from deltaworks.control.locks.write_turn import TurnRecord, write_turn
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -37,7 +37,7 @@ def record_of(objects: ObjectStore) -> TurnRecord | None:
 
 
 @contextmanager
-def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[Requests]]:
+def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[PendingRequests]]:
     """A stream that holds its lease and grants what is asked for."""
     lease = Lease(objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)
@@ -45,13 +45,13 @@ def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[Reque
 
     def serve() -> None:
         while not ended.wait(0.02):
-            requests = server.look()
+            requests = server.read_requests()
             seen.append(requests)
             for turn in requests.turns.values():
                 if turn.state == "asked":
                     server.grant(turn)
-            for table in requests.over:
-                server.forget(table)
+            for table in requests.ended:
+                server.remove_ended_turn(table)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -79,10 +79,10 @@ def test_without_a_stream_the_job_takes_the_turn_itself_and_a_stream_that_starts
 ) -> None:
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
         assert "no stream" in turn.record.granted_by
-        requests = WriteTurnServer(local_objects, "shop", granted_by="epoch 2").look()
+        requests = WriteTurnServer(local_objects, "shop", granted_by="epoch 2").read_requests()
         assert requests.turns["orders"].state == "granted"
 
-    assert WriteTurnServer(local_objects, "shop", granted_by="epoch 2").look().turns == {}
+    assert WriteTurnServer(local_objects, "shop", granted_by="epoch 2").read_requests().turns == {}
 
 
 def test_a_job_does_not_take_the_turn_itself_while_a_stream_holds_its_lease(local_objects: LocalObjects) -> None:
@@ -131,8 +131,8 @@ def test_a_turn_is_renewed_beyond_its_time_to_live(local_objects: LocalObjects) 
     ):
         # The stream's clock advances with each renewal it has seen: by half a time to live or more, by less than one.
         for _ in range(4):
-            beat = turn.record.beat
-            eventually(lambda beat=beat: seen[-1].turns["orders"].beat > beat, "the stream sees a renewal")
+            beat = turn.record.renewal
+            eventually(lambda beat=beat: seen[-1].turns["orders"].renewal > beat, "the stream sees a renewal")
             clock.now += 0.3
         turn.check()
         assert record_of(local_objects).state == "granted"
@@ -162,12 +162,12 @@ def test_a_holder_that_is_silent_for_its_time_to_live_loses_the_turn(local_objec
     asked(local_objects, state)
     server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock)
 
-    assert "orders" in server.look().turns
+    assert "orders" in server.read_requests().turns
     clock.now = 29.0
-    assert "orders" in server.look().turns
+    assert "orders" in server.read_requests().turns
     clock.now = 30.0
-    assert server.look() == Requests((), {}, ("orders",))
-    assert record_of(local_objects).state == "taken_back"
+    assert server.read_requests() == PendingRequests((), {}, ("orders",))
+    assert record_of(local_objects).state == "revoked"
 
 
 def test_a_turn_that_is_renewed_for_ever_is_taken_back_after_its_longest_time(local_objects: LocalObjects) -> None:
@@ -177,11 +177,11 @@ def test_a_turn_that_is_renewed_for_ever_is_taken_back_after_its_longest_time(lo
     for beat in range(10):
         clock.now = beat * 10.0
         asked(local_objects, "granted", beat=beat)
-        assert "orders" in server.look().turns
+        assert "orders" in server.read_requests().turns
     clock.now = 100.0
     asked(local_objects, "granted", beat=10)
 
-    assert server.look().over == ("orders",)
+    assert server.read_requests().ended == ("orders",)
     assert "lasted 100 s" in record_of(local_objects).message
 
 
@@ -192,7 +192,7 @@ def test_a_holder_learns_that_its_turn_was_taken_back(local_objects: LocalObject
         stream(local_objects, server),
         write_turn(local_objects, "shop", "orders", **{**FAST, "ttl_seconds": 0.4}) as turn,
     ):
-        eventually(lambda: turn.lost, "the holder finds out")
+        eventually(lambda: turn.is_lost, "the holder finds out")
         with pytest.raises(ConcurrencyError, match="TURN_LOST"):
             turn.check()
 
@@ -223,7 +223,7 @@ def test_a_turn_that_was_refused_says_why(local_objects: LocalObjects) -> None:
     lease.acquire(wait_seconds=1)
 
     def refuse() -> None:
-        while not (turns := server.look().turns):
+        while not (turns := server.read_requests().turns):
             time.sleep(0.02)
         server.refuse(turns["orders"], "there is no such table")
 

@@ -33,7 +33,7 @@ from deltaworks.errors import ConcurrencyError, DeltaworksError
 
 FORMAT = 1
 POLL_SECONDS = 0.5
-TurnState = Literal["asked", "granted", "released", "refused", "taken_back"]
+TurnState = Literal["asked", "granted", "released", "refused", "revoked"]
 TurnReason = Literal["write_turn", "reprocess"]
 
 
@@ -45,18 +45,18 @@ class Turn(Protocol):
 
 
 #: Gives the turn of a table, by its name, for the time of a block.
-TurnOf = Callable[[str], AbstractContextManager[Turn]]
+TurnFactory = Callable[[str], AbstractContextManager[Turn]]
 
 
-class _FreeTurn:
+class _UncontestedTurn:
     def check(self) -> None:
         """Never lost."""
 
 
 @contextlib.contextmanager
-def free_turn(table: str) -> Iterator[Turn]:
+def uncontested_turn(table: str) -> Iterator[Turn]:
     """The `TurnOf` of tables that nobody else writes, or whose other writers only append."""
-    yield _FreeTurn()
+    yield _UncontestedTurn()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,10 @@ class TurnRecord:
     state: TurnState
     by: str
     run: str
-    beat: int
+    renewal: int
     ttl_seconds: float
     max_turn_seconds: float
-    asked_at: str
+    requested_at: str
     granted_at: str = ""
     granted_by: str = ""
     message: str = ""
@@ -91,7 +91,7 @@ class TurnRecord:
             return None
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the turn has ended or was never given."""
         return self.state not in ("asked", "granted")
 
@@ -120,10 +120,12 @@ class WriteTurn:
         self._lost = threading.Event()
         self._renewed_at = 0.0
         self._unchanged = UnchangedTimer()
-        self._thread = threading.Thread(target=self._keep, name=f"write-turn-{record.table}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._renew_until_stopped, name=f"write-turn-{record.table}", daemon=True
+        )
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the turn was taken back, refused, or could not be renewed for its time to live."""
         return self._lost.is_set()
 
@@ -138,7 +140,7 @@ class WriteTurn:
         Raises:
             ConcurrencyError: TURN_LOST.
         """
-        if self.lost:
+        if self.is_lost:
             reason = self._record.message or "it was not renewed in time"
             raise ConcurrencyError(
                 "TURN_LOST",
@@ -153,38 +155,38 @@ class WriteTurn:
             ConcurrencyError: TURN_NOT_GRANTED, or TURN_LOST when the stream refused it.
         """
         deadline = time.monotonic() + wait_seconds
-        while not self._ask():
+        while not self._request():
             if time.monotonic() >= deadline:
-                raise self._not_granted(wait_seconds)
+                raise self._not_granted_error(wait_seconds)
             time.sleep(self._poll_seconds)
         self._thread.start()
         if not self._answered.wait(max(0.0, deadline - time.monotonic())):
             self.release()
-            raise self._not_granted(wait_seconds)
+            raise self._not_granted_error(wait_seconds)
         self.check()
 
-    def _not_granted(self, wait_seconds: float) -> ConcurrencyError:
+    def _not_granted_error(self, wait_seconds: float) -> ConcurrencyError:
         return ConcurrencyError(
             "TURN_NOT_GRANTED",
             f"The write turn of {self._pipeline}.{self._record.table} was not granted within {wait_seconds:.0f} s.",
             hint="A long batch or another job's turn ends first; run the job again.",
         )
 
-    def _ask(self) -> bool:
+    def _request(self) -> bool:
         current = self._objects.get(self._key)
         if current is None:
             # Read back for its etag; another job's object there means that this one was not first.
             self._objects.put_if_absent(self._key, self._record.encode())
-            return self._adopt(self._objects.get(self._key))
+            return self._adopt_stored(self._objects.get(self._key))
         other = TurnRecord.decode(current.data)
-        if other is None or other.over or self._unchanged.seconds(current.etag) >= other.ttl_seconds:
+        if other is None or other.is_over or self._unchanged.seconds(current.etag) >= other.ttl_seconds:
             etag = self._objects.put_if_match(self._key, self._record.encode(), current.etag)
             if etag is not None:
                 self._etag, self._renewed_at = etag, time.monotonic()
                 return True
         return False
 
-    def _adopt(self, current: StoredObject | None) -> bool:
+    def _adopt_stored(self, current: StoredObject | None) -> bool:
         """Take over the stored record where it is still this turn; False otherwise."""
         record = TurnRecord.decode(current.data) if current else None
         if current is None or record is None or record.turn != self._record.turn:
@@ -192,13 +194,13 @@ class WriteTurn:
         self._record, self._etag, self._renewed_at = record, current.etag, time.monotonic()
         return True
 
-    def _keep(self) -> None:
+    def _renew_until_stopped(self) -> None:
         while not self._stop.is_set():
             try:
-                lasts = self._step()
+                is_valid = self._step()
             except Exception:  # any failure of storage counts the same: time decides
-                lasts = time.monotonic() - self._renewed_at < self._record.ttl_seconds
-            if not lasts:
+                is_valid = time.monotonic() - self._renewed_at < self._record.ttl_seconds
+            if not is_valid:
                 self._lost.set()
                 self._answered.set()
                 return
@@ -209,17 +211,17 @@ class WriteTurn:
         """Read the turn, renew it when that is due, and grant it where no stream runs. False when it is over."""
         current = self._objects.get(self._key)
         renewed_at = self._renewed_at
-        if not self._adopt(current):
+        if not self._adopt_stored(current):
             # Removed together with the turn before it, or overtaken by another job: nobody has answered this one yet.
             if self._record.state == "asked":
-                self._ask()
+                self._request()
             return self._record.state == "asked"
-        if self._record.over:
+        if self._record.is_over:
             return False
         self._renewed_at = renewed_at
         if self._record.state == "granted":
             self._answered.set()
-        elif not self._stream.runs():
+        elif not self._stream.is_held():
             return self._replace(state="granted", granted_at=iso_now(), granted_by="the job: no stream runs")
         if time.monotonic() - renewed_at >= self._record.ttl_seconds / 3:
             return self._replace()
@@ -227,7 +229,7 @@ class WriteTurn:
 
     def _replace(self, **changes: Any) -> bool:
         """Rewrite the turn. A conflict is resolved by the next step."""
-        renewed = replace(self._record, beat=self._record.beat + 1, **changes)
+        renewed = replace(self._record, beat=self._record.renewal + 1, **changes)
         etag = self._objects.put_if_match(self._key, renewed.encode(), self._etag)
         if etag is not None:
             self._record, self._etag, self._renewed_at = renewed, etag, time.monotonic()
@@ -242,9 +244,9 @@ class WriteTurn:
             self._thread.join(timeout=self._record.ttl_seconds)
         for _ in range(3):
             with contextlib.suppress(DeltaworksError):
-                if not self._adopt(self._objects.get(self._key)) or self._record.over:
+                if not self._adopt_stored(self._objects.get(self._key)) or self._record.is_over:
                     return
-                released = replace(self._record, state="released", beat=self._record.beat + 1)
+                released = replace(self._record, state="released", beat=self._record.renewal + 1)
                 if self._objects.put_if_match(self._key, released.encode(), self._etag) is not None:
                     self._record = released
                     return
@@ -283,10 +285,10 @@ def write_turn(
         state="asked",
         by=by,
         run=current_run(),
-        beat=0,
+        renewal=0,
         ttl_seconds=ttl_seconds,
         max_turn_seconds=max_turn_seconds,
-        asked_at=iso_now(),
+        requested_at=iso_now(),
     )
     stream = LeaseWatch(objects, paths.stream_lease(pipeline), silent_seconds=max(60.0, ttl_seconds))
     turn = WriteTurn(objects, pipeline, record, stream=stream, poll_seconds=poll_seconds)

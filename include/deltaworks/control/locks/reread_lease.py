@@ -12,7 +12,7 @@ LEASE_SECONDS = 30
 WAIT_SECONDS = 2 * LEASE_SECONDS
 
 
-def rereading_lease(home: PipelineHome) -> Lease:
+def reread_lease(home: PipelineHome) -> Lease:
     """The lease of whoever reads again what has landed of the pipeline."""
     key = paths.reprocess(home.pipeline, LEASE_NAME)
     return Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)

@@ -18,10 +18,10 @@ from deltaworks.control.records.store import RecordStore
 
 log = logging.getLogger(__name__)
 #: Events by source and verdict, since the process began.
-Taken = Mapping[str, Mapping[str, int]]
+EventCounts = Mapping[str, Mapping[str, int]]
 
 
-class CollectorBeats(BackgroundThread):
+class CollectorHeartbeatWriter(BackgroundThread):
     """Writes the heartbeat and the counts of the hour; a last time, what `beat` says then, when it is stopped.
 
     Args:
@@ -32,20 +32,20 @@ class CollectorBeats(BackgroundThread):
     def __init__(
         self,
         objects: ObjectStore,
-        beat: Callable[[], CollectorBeat],
-        taken: Callable[[], Taken],
+        heartbeat: Callable[[], CollectorBeat],
+        event_counts: Callable[[], EventCounts],
         *,
-        beat_seconds: float = 10.0,
+        interval_seconds: float = 10.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         super().__init__(name="collector-beats")
         self._objects = objects
-        self._beat = beat
-        self._taken = taken
-        self._beat_seconds = beat_seconds
+        self._heartbeat = heartbeat
+        self._event_counts = event_counts
+        self._beat_seconds = interval_seconds
         self._clock = clock
         self._counts: HourCounts | None = None
-        self._before: Taken = {}
+        self._last_event_counts: EventCounts = {}
 
     def write(self) -> None:
         """Write the heartbeat and the counts once. Used by one thread.
@@ -53,29 +53,29 @@ class CollectorBeats(BackgroundThread):
         Raises:
             TransientError: the storage does not answer.
         """
-        beat = self._beat()
-        self._objects.put(beat_key(beat.collector, beat.id), beat.encode())
-        self._write_counts(beat)
+        heartbeat = self._heartbeat()
+        self._objects.put(beat_key(heartbeat.collector, heartbeat.id), heartbeat.encode())
+        self._write_counts(heartbeat)
 
-    def _write_counts(self, beat: CollectorBeat) -> None:
+    def _write_counts(self, heartbeat: CollectorBeat) -> None:
         hour = self._clock().strftime("%Y-%m-%dT%H")
-        taken = {source: dict(verdicts) for source, verdicts in self._taken().items()}
-        counts = self._counts or self._counts_on_record(beat, hour)
-        added = _sum(counts.sources, _difference(taken, self._before))
-        current = counts.replace(next_seq=beat.next_seq, sources=added, whole=counts.hour != hour)
+        event_counts = {source: dict(verdicts) for source, verdicts in self._event_counts().items()}
+        counts = self._counts or self._stored_counts(heartbeat, hour)
+        added = _sum(counts.sources, _difference(event_counts, self._last_event_counts))
+        current = counts.replace(next_seq=heartbeat.next_seq, sources=added, whole=counts.hour != hour)
         if current != counts or self._counts is None:
-            self._objects.put(counts_key(beat.collector, beat.id, counts.hour), current.encode())
+            self._objects.put(counts_key(heartbeat.collector, heartbeat.id, counts.hour), current.encode())
         if counts.hour != hour:
-            current = HourCounts(id=beat.id, hour=hour, first_seq=beat.next_seq, next_seq=beat.next_seq)
-            self._objects.put(counts_key(beat.collector, beat.id, hour), current.encode())
-        self._counts, self._before = current, taken
+            current = HourCounts(id=heartbeat.id, hour=hour, first_seq=heartbeat.next_seq, next_seq=heartbeat.next_seq)
+            self._objects.put(counts_key(heartbeat.collector, heartbeat.id, hour), current.encode())
+        self._counts, self._last_event_counts = current, event_counts
 
-    def _counts_on_record(self, beat: CollectorBeat, hour: str) -> HourCounts:
+    def _stored_counts(self, heartbeat: CollectorBeat, hour: str) -> HourCounts:
         """Those of an earlier process with this folder, within this hour; else new ones."""
-        standing = RecordStore(self._objects, HourCounts).read(counts_key(beat.collector, beat.id, hour))
-        if standing is not None:
-            return standing
-        return HourCounts(id=beat.id, hour=hour, first_seq=beat.next_seq, next_seq=beat.next_seq)
+        stored = RecordStore(self._objects, HourCounts).read(counts_key(heartbeat.collector, heartbeat.id, hour))
+        if stored is not None:
+            return stored
+        return HourCounts(id=heartbeat.id, hour=hour, first_seq=heartbeat.next_seq, next_seq=heartbeat.next_seq)
 
     def _run(self) -> None:
         silent = False
@@ -93,14 +93,14 @@ class CollectorBeats(BackgroundThread):
             self._stopping.wait(self._beat_seconds)
 
 
-def _difference(now: Taken, before: Taken) -> Taken:
+def _difference(now: EventCounts, before: EventCounts) -> EventCounts:
     return {
         source: {verdict: count - before.get(source, {}).get(verdict, 0) for verdict, count in verdicts.items()}
         for source, verdicts in now.items()
     }
 
 
-def _sum(one: Taken, other: Taken) -> dict[str, dict[str, int]]:
+def _sum(one: EventCounts, other: EventCounts) -> dict[str, dict[str, int]]:
     total = {source: dict(verdicts) for source, verdicts in one.items()}
     for source, verdicts in other.items():
         of_source = total.setdefault(source, {})

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict, declared_wrongly, judge, unreadable, verdict_of
 from deltaworks.control.health.limits import Finding, HealthLimits
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.control.health.verdicts import Verdict, invalid_spec_verdict, judge, unreadable_verdict, verdict_of
 from deltaworks.errors import ConfigError
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_a_fresh_heartbeat_with_nothing_waiting_is_healthy() -> None:
     verdict = verdict_on(beat())
 
     assert (verdict.state, verdict.cause) == ("healthy", "OK")
-    assert not verdict.unhealthy
+    assert not verdict.is_unhealthy
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_heartbeat_is_stale_after_three_triggers_but_not_before_two_minutes(
 def test_a_hung_stream_is_unhealthy_although_its_last_progress_looked_well() -> None:
     verdict = verdict_on(beat(state="running", written_at=ago(600)))
 
-    assert verdict.unhealthy
+    assert verdict.is_unhealthy
     assert "stream__games/r/ingest/1" in verdict.detail
     assert verdict.next_step
 
@@ -91,7 +91,7 @@ def test_a_stream_that_never_ran_has_a_grace_period_counted_over_checks() -> Non
 
     assert first.state == "starting"
     assert (later.state, later.cause, later.since) == ("unhealthy", "NEVER_STARTED", NOW)
-    assert still.unhealthy
+    assert still.is_unhealthy
 
 
 def test_between_two_runs_it_is_starting_and_later_not_restarted() -> None:
@@ -170,10 +170,12 @@ def test_a_reported_error_is_the_cause() -> None:
 
 
 def test_a_heartbeat_that_cannot_be_read_is_unhealthy_and_remembers_since_when() -> None:
-    first = unreadable(OSError("refused"), kind="stream", name="games", now=NOW)
-    second = unreadable(OSError("refused"), kind="stream", name="games", now=NOW + timedelta(minutes=1), previous=first)
+    first = unreadable_verdict(OSError("refused"), kind="stream", name="games", now=NOW)
+    second = unreadable_verdict(
+        OSError("refused"), kind="stream", name="games", now=NOW + timedelta(minutes=1), previous=first
+    )
 
-    assert first.unhealthy
+    assert first.is_unhealthy
     assert second.since == NOW
 
 
@@ -202,7 +204,7 @@ def test_every_unhealthy_verdict_says_what_to_do_and_a_stop_silences_all(
 
     assert verdict.cause
     assert verdict.detail
-    if verdict.unhealthy:
+    if verdict.is_unhealthy:
         assert verdict.next_step
         assert stop is None
 
@@ -212,7 +214,7 @@ def test_an_older_heartbeat_is_never_judged_healthier(heartbeat: Heartbeat) -> N
     now_verdict = verdict_on(heartbeat, paused=False)
     much_later = verdict_on(heartbeat, paused=False, now=NOW + timedelta(days=30))
 
-    assert much_later.unhealthy
+    assert much_later.is_unhealthy
     assert now_verdict.state in ("healthy", "lagging", "starting", "unhealthy")
 
 
@@ -251,7 +253,7 @@ def test_a_table_that_is_lent_is_no_trouble() -> None:
 def test_files_that_are_missing_on_their_way_are_somebodys_business(changes: dict[str, Any], cause: str) -> None:
     verdict = verdict_on(beat(**changes))
 
-    assert (verdict.cause, verdict.unhealthy) == (cause, cause != "OK")
+    assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
 
 
 RETENTION = HealthLimits(retention_seconds=24 * 3600)
@@ -364,7 +366,7 @@ def test_another_cause_stands_and_too_much_in_quarantine_is_said_beside_it(
     verdict = verdict_on(heartbeat, stop, throughput=TOO_MANY)
 
     assert verdict.cause == cause
-    assert "100 of 100 events" in verdict.rejection
+    assert "100 of 100 events" in verdict.quarantine_excess
 
 
 @pytest.mark.parametrize(
@@ -383,9 +385,9 @@ def test_a_stream_whose_declaration_is_wrong_is_unhealthy_and_says_whether_it_st
 ) -> None:
     error = ConfigError("SPEC_INVALID", "pipeline.yaml:2: colour.", hint="Mend it.")
 
-    verdict = declared_wrongly(error, kind="stream", name="games", now=NOW, heartbeat=heartbeat)
+    verdict = invalid_spec_verdict(error, kind="stream", name="games", now=NOW, heartbeat=heartbeat)
 
-    assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "DECLARED_WRONGLY", "Mend it.")
+    assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "INVALID_DECLARATION", "Mend it.")
     said = "Its run under way goes on, as it was declared when it started." if under_way else "It does not run."
     assert verdict.detail == f"pipeline.yaml:2: colour. {said}"
 
