@@ -141,11 +141,11 @@ class EventPlan:
         personal = () if redactor is None else redactor.redacted_paths
         for path in unread_fields:
             add_field(tree, path, Any)
-        nulls, parts = _undeclared_paths(tree, [of_table for of_table in columns if of_table.keeps_undeclared_fields])
+        undeclared_paths, partly_read_paths = _undeclared_paths(tree, [of_table for of_table in columns if of_table.keeps_undeclared_fields])
         return cls(
             name=name,
             tables=tables,
-            slots=create_layout(tree, tag=None if name_path is None else (name_path[0], name)),
+            layout=create_layout(tree, tag=None if name_path is None else (name_path[0], name)),
             tree=tree,
             columns=tuple(
                 one if key[0] not in personal else PlannedColumn(one.item, one.required, types_checked=False)
@@ -155,10 +155,10 @@ class EventPlan:
             time_form=spec.event.time.time_format,
             ids=ids,
             name_path=name_path,
-            nulls=nulls,
-            parts=parts,
-            takes_others=not any(of_table.keeps_undeclared_fields for of_table in columns),
-            strip=redactor,
+            undeclared_paths=undeclared_paths,
+            partly_read_paths=partly_read_paths,
+            accepts_unread_fields=not any(of_table.keeps_undeclared_fields for of_table in columns),
+            redactor=redactor,
         )
 
     def to_arrays(

@@ -43,7 +43,7 @@ class ParserInputs:
         from deltaworks.events.redaction_keys import load_redaction_keys
 
         databases = pin_databases(spec, lake)
-        return cls(databases=databases, strip_keys=load_redaction_keys(spec, lake, seal_for_batch=seal_for_batch))
+        return cls(databases=databases, redaction_keys=load_redaction_keys(spec, lake, seal_for_batch=seal_for_batch))
 
     def create_parser(
         self,

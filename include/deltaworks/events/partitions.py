@@ -59,8 +59,8 @@ class PartitionLimiter:
             if by:
                 partition_by.setdefault(data, {})[table.name] = by
         # A record is a payload too, of one event: with partitions of its own there would be no bound.
-        of_its_own = 0 if isinstance(spec.source, RecordSourceSpec) else _PARTITIONS_PER_PAYLOAD
-        return cls(partition_by, most=spec.source.budget.max_partitions, of_its_own=of_its_own, note=on_exceeded)
+        max_per_payload = 0 if isinstance(spec.source, RecordSourceSpec) else _PARTITIONS_PER_PAYLOAD
+        return cls(partition_by, max_shared=spec.source.budget.max_partitions, max_per_payload=max_per_payload, on_exceeded=on_exceeded)
 
     def rows_over_limit(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
         """Rows of `table` that one partition too many would take, by their place, and why.

@@ -259,7 +259,7 @@ class EventRedaction:
 
     def _redact_row(self, row: RejectedEvent) -> RejectedEvent | None:
         if not self._is_json:
-            return replace(row, raw=b"", sent_bytes=len(row.raw))
+            return replace(row, raw=b"", original_bytes=len(row.raw))
         at_ms = self.arrival_ms(row.arrived_at_us)
         outcome, text = self._redact_bytes(row.raw, at_ms)
         if outcome is not RedactionOutcome.KEPT:
@@ -291,7 +291,7 @@ class EventRedaction:
         reasons = tuple(
             Reason(reason.code, reason.path, f"{reason.detail} (sha256 {digest})") for reason in row.reasons
         )
-        return replace(row, raw=b"", reasons=reasons, sent_bytes=len(row.raw))
+        return replace(row, raw=b"", reasons=reasons, original_bytes=len(row.raw))
 
 
 def _without_producer_fields(record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
