@@ -1,7 +1,7 @@
-"""Where the fields that `privacy` speaks of lie among the slots of a type of event.
+"""Maps the fields that `privacy` declares to struct fields of an event type.
 
-A field has a slot of its own, or lies within the value of one: where that is read whole, as lists are, or where nothing
-else is read of what holds it.
+A field has a struct field of its own, or is inside the value of one: where that is read completely (lists), or where no
+column reads anything else of the surrounding object.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.privacy.redactor import EventCondition, Redactor
 
 Values = Mapping[Path, Sequence[Any]]
-#: Of what type a value is that a condition may name.
+#: Types of values that a condition can compare with.
 _SCALARS: Final = frozenset({str, bool, int, float})
 _MIN_INT64, _MAX_UINT64 = -(1 << 63), (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StructFieldPath:
-    """A field by its slot, and the names below that lead to it; none where it is the slot's own value."""
+    """A struct field and the names inside its value; `subpath` is empty for the value itself."""
 
     field_path: Path
     subpath: Path = ()
 
     def value(self, values: Values, index: int) -> Any:
-        """What an event has there; None where nothing."""
+        """Returns an event's value, or None."""
         value = values[self.field_path][index]
         for name in self.subpath:
             value = value.get(name) if type(value) is dict else None
@@ -35,10 +35,10 @@ class StructFieldPath:
 
 
 def resolve_path(tree: FieldTree, path: Path, name_path: Path | None) -> StructFieldPath | None:
-    """The slot of a field, which is given one where it has none; None where slots lie below it.
+    """Returns the struct field of a path, adding one if needed; None if the path has struct fields inside.
 
     Args:
-        name_path: the field of the event's name, which has no slot and is all the same among the values.
+        name_path: the field of the event's name, which has no struct field but is among the values.
     """
     below = tree
     for depth, name in enumerate(path, 1):
@@ -52,7 +52,7 @@ def resolve_path(tree: FieldTree, path: Path, name_path: Path | None) -> StructF
 
 
 def leaf_paths(tree: FieldTree, above: Path = ()) -> list[Path]:
-    """The slots that hold values, and not objects with slots."""
+    """Returns the struct fields with values, without the objects around them."""
     paths: list[Path] = []
     for name, kind in tree.items():
         paths += leaf_paths(kind, (*above, name)) if type(kind) is dict else [(*above, name)]
@@ -60,16 +60,16 @@ def leaf_paths(tree: FieldTree, above: Path = ()) -> list[Path]:
 
 
 class ColumnarCondition:
-    """Which events have one of the values at every path, by their slots."""
+    """Selects events that have one of the given values at every path."""
 
     def __init__(self, condition: EventCondition | None, tree: FieldTree, name_path: Path | None) -> None:
         paths = [] if condition is None else condition.paths
         fields = [(resolve_path(tree, path, name_path), values) for path, values in paths]
-        # Where slots lie below a path there is an object, which is none of the values.
+        # A path with struct fields inside is an object and matches no value.
         self._fields = [] if any(field is None for field, _ in fields) else fields
 
     def matching_indexes(self, values: Values, count: int, fallback_rows: set[int]) -> list[int]:
-        """The places of these events, in order. Adds to `unsure` where that cannot be said."""
+        """Returns the indexes of matching events, sorted; adds undecidable ones to `fallback_rows`."""
         places: Sequence[int] = range(count) if self._fields else ()
         for field, meant in self._fields:
             if field is None or values[field.field_path].count(None) == count:
@@ -86,10 +86,10 @@ class ColumnarCondition:
 
 
 class RedactedFields:
-    """The slots of the fields that are stripped, and what becomes of their values.
+    """The struct fields to redact, with their declarations.
 
     Raises:
-        Unslotted: columns are read of what lies within such a field.
+        NotColumnarError: columns read fields inside a field to redact.
     """
 
     def __init__(self, walker: Redactor, tree: FieldTree, name_path: Path | None) -> None:
@@ -98,12 +98,12 @@ class RedactedFields:
         for index, path in enumerate(names):
             field = resolve_path(tree, path, name_path)
             if field is None or field.field_path == name_path:
-                raise NotColumnarError(f"{'.'.join(path)} is personal, and more than its value is read")
+                raise NotColumnarError(f"columns read fields inside the personal field {'.'.join(path)}")
             self.fields[field.field_path] = index, not field.subpath
         child = walker.spec.regulation.child
         dropped = [] if child is None else [_path_names(path) for path in child.drop]
         fields = [resolve_path(tree, path, name_path) for path in dropped]
-        #: Whether what is dropped of a child lies around or within what is stripped of everybody.
+        #: Whether a field dropped for children contains, or is inside, a field redacted for everyone.
         self.child_needs_row_parser = any(field is None or field.field_path == name_path for field in fields) or any(
             one != other and (one[: len(other)] == other or other[: len(one)] == one)
             for one in dropped
@@ -119,5 +119,5 @@ def _path_names(path: str) -> Path:
 
 
 def exceeds_64_bits(value: Any) -> bool:
-    """Whether it is a whole number beyond 64 bits, of which the row path reads a double."""
+    """Returns whether a value is an integer beyond 64 bits, which the row parser reads as a double."""
     return type(value) is int and not _MIN_INT64 <= value <= _MAX_UINT64

@@ -1,8 +1,7 @@
-"""How events of each type are read: into slots, whose columns are made at once, or by rows, and why.
+"""Plans how events of each type are parsed: decoded into structs and converted to columns, or by the row parser.
 
-`row_path_reason` says of a pipeline why none of its events has slots, `EventPlan.of` of a type of event. What neither
-refuses is decoded, and what a plan makes of it is what the row path would; what a plan is not sure of it names, and the
-row path reads that anew.
+`row_parser_reason` tells why a pipeline has no plans, `EventPlan.compile` why an event type has none. A plan yields the
+same rows as the row parser; events that it cannot convert with certainty are left to the row parser.
 """
 
 from __future__ import annotations
@@ -36,44 +35,46 @@ from deltaworks.specs.sources.selection import partition_columns_of
 from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
-#: What was counted of each event as it was stripped, as of `slot_stripping.COUNTED`.
+#: Key of the redaction counts per event, in the order of `columnar_redaction.COUNT_KINDS`.
 REDACTION_COUNTS = "counts"
 _TIMESTAMP = Primitive("timestamp")
-#: A decimal of more digits may take a whole number beyond 64 bits, which orjson makes a double of and msgspec does not.
+#: Wider decimals accept integers beyond 64 bits, which orjson parses as doubles but msgspec as integers.
 _MAX_64_BIT_DIGITS = 18
 
 
 def row_parser_reason(spec: PipelineSpec, router: Router) -> str | None:
-    """Why all events of a pipeline are read by rows; None where that depends on their type."""
+    """Returns why all events of a pipeline need the row parser; None if that depends on their type."""
     reasons = {
-        "the payloads are no JSON": spec.source.format != "json",
+        "the payloads are not JSON": spec.source.format != "json",
         "fields are looked up or masked in the events": bool(spec.enrich or spec.private),
-        "what becomes of personal data depends on their record": _redacts_by_record(spec),
-        "events have fields of their object's key": bool(partition_columns_of(spec.source)),
-        "events have fields of their record": reads_record_fields(spec),
-        "events have fields of their wrapper": bool(spec.unwrap and spec.unwrap.keep),
+        "redaction depends on the metadata of their record": _redacts_by_record(spec),
+        "events have fields from their object's key": bool(partition_columns_of(spec.source)),
+        "events have fields from their record": reads_record_fields(spec),
+        "events have fields from their wrapper": bool(spec.unwrap and spec.unwrap.keep),
         "their tables depend on more than their name": not router.by_name_only,
         "their name lies inside another field": "." in (spec.event.name.path or ""),
-        "their time is when they arrived": not spec.event.time.path,
+        "their time is the arrival time": not spec.event.time.path,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column of a type of event, whatever tables have it; `required` in one of them."""
+    """A column of an event type, shared by its tables; `required` if one of them requires it."""
 
     item: EventColumn
     required: bool
-    #: Whether its slot takes nothing but what the type says, on every level.
+    #: Whether the struct field accepts only values of the column's type, on every level.
     types_checked: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedArrays:
-    """Columns of events by `EventColumn.key`, their `time` and `id`, and `COUNTS` where they were stripped.
+    """Columns of events by `EventColumn.key`, with `time`, `id` and, if redacted, `REDACTION_COUNTS`.
 
-    `unsure` are the places of events that the row path has to read, `refused` of those that are kept nowhere.
+    Attributes:
+        fallback_rows: indexes of events left to the row parser.
+        opted_out_rows: indexes of events to drop because of an opt-out.
     """
 
     columns: dict[Any, pa.Array]
@@ -83,14 +84,15 @@ class PlannedArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventPlan:
-    """How events of one name become columns.
+    """How events of one name are converted to columns.
 
     Attributes:
-        tables: where they go, in order.
-        nulls: what some table keeps as a field that no column takes; where it is there, the row path reads the event.
-        parts: the same, of what lies in objects that are read whole: which fields of theirs are read.
-        takes_others: whether fields that nobody reads may be given slots.
-        strip: what strips personal data, where the pipeline has any.
+        tables: their tables, in order.
+        undeclared_paths: struct fields that no column of some table reads; an event with a value there needs the row
+            parser.
+        partly_read_paths: same for objects of which only some fields are read, with those fields.
+        accepts_unread_fields: whether struct fields may be added for fields that no column reads.
+        redactor: redacts personal data, if the pipeline declares any.
     """
 
     name: str
@@ -118,14 +120,14 @@ class EventPlan:
         *,
         redaction: ColumnarRedaction | None = None,
     ) -> EventPlan:
-        """The plan of events called `name`, which go to `tables`.
+        """Compiles the plan of events named `name` for `tables`.
 
         Args:
-            others: fields that nobody reads, which events have all the same.
-            stripping: what strips personal data, where `spec` declares any.
+            unread_fields: fields that events have although no column reads them.
+            redaction: redaction state, if `spec` declares personal data.
 
         Raises:
-            Unslotted: the row path reads them; why.
+            NotColumnarError: they need the row parser; the message gives the reason.
         """
         columns = [by_table[table] for table in tables]
         time, ids = _split_paths(spec.event.time.path), _split_paths(spec.event.id)
@@ -136,12 +138,14 @@ class EventPlan:
         items = [item for of_table in columns for item in of_table.columns]
         planned = _plan_columns(tree, items, name_path, shared_paths=(*time, *ids))
         if spec.privacy is not None and redaction is None:
-            raise NotColumnarError("there is nothing to strip their personal data with")
+            raise NotColumnarError("redaction keys for their personal data are missing")
         redactor = None if redaction is None else EventTypeRedactor(redaction, tree, name=name, name_path=name_path)
         personal = () if redactor is None else redactor.redacted_paths
         for path in unread_fields:
             add_field(tree, path, Any)
-        undeclared_paths, partly_read_paths = _undeclared_paths(tree, [of_table for of_table in columns if of_table.keeps_undeclared_fields])
+        undeclared_paths, partly_read_paths = _undeclared_paths(
+            tree, [of_table for of_table in columns if of_table.keeps_undeclared_fields]
+        )
         return cls(
             name=name,
             tables=tables,
@@ -164,11 +168,11 @@ class EventPlan:
     def to_arrays(
         self, events: Sequence[Any], arrivals: Callable[[], Sequence[int]], suspects: ScanCandidates
     ) -> PlannedArrays:
-        """The columns of decoded events.
+        """Converts decoded events to columns.
 
         Args:
-            arrivals: when each came in, milliseconds since 1970, for what strips them.
-            suspects: by place those that are to be scanned for emails and phone numbers, with their records.
+            arrivals: returns the arrival times, in milliseconds since 1970; called for redaction.
+            suspects: events to scan for emails and phone numbers by index, with the metadata of their records.
         """
         values: dict[Path, Sequence[Any]] = {}
         self.layout.collect_values(events, values)
@@ -200,7 +204,7 @@ class EventPlan:
         return PlannedArrays(arrays, unsure - refused, refused)
 
     def _rows_with_undeclared_fields(self, values: Mapping[Path, Sequence[Any]]) -> set[int]:
-        """The events of which some table keeps fields that none of its columns takes."""
+        """Returns the indexes of events with undeclared fields that a table stores."""
         unsure: set[int] = set()
         for path in self.undeclared_paths:
             held = values[path]
@@ -220,18 +224,18 @@ class EventPlan:
 def _plan_columns(
     tree: FieldTree, items: Iterable[EventColumn], name_path: Path | None, *, shared_paths: Sequence[Path]
 ) -> dict[ColumnKey, PlannedColumn]:
-    """Columns by their key, once each, with slots for them in `tree`.
+    """Returns the distinct columns by key, and adds their struct fields to `tree`.
 
     Args:
-        apart: fields that something else reads too, whose slots take anything.
+        shared_paths: fields with another reader, whose struct fields must accept any value.
 
     Raises:
-        Unslotted: one of them may take whole numbers beyond 64 bits.
+        NotColumnarError: a column accepts integers beyond 64 bits.
     """
     planned: dict[ColumnKey, PlannedColumn] = {}
     for item in items:
         if _may_exceed_64_bits(item.kind):
-            raise NotColumnarError(f"a whole number beyond 64 bits would fit {item.name}: {item.kind}")
+            raise NotColumnarError(f"{item.name}: {item.kind} accepts integers beyond 64 bits")
         required = item.required or (item.key in planned and planned[item.key].required)
         if item.path == name_path:
             planned[item.key] = PlannedColumn(item, required, types_checked=False)
@@ -240,7 +244,7 @@ def _plan_columns(
         alone = item.path not in (*shared_paths, *(key[0] for key in planned if key != item.key))
         add_field(tree, item.path, kind if alone else Any)
         planned[item.key] = PlannedColumn(item, required, types_checked=alone and kind is not Any)
-    # A field that two columns read differently has a slot for anything, so that neither can trust in its type.
+    # A field read as two types accepts any value, so neither column may rely on its type.
     return {
         key: one
         if not one.types_checked or _type_at(tree, key[0]) is not Any
@@ -250,7 +254,7 @@ def _plan_columns(
 
 
 def paths_without_field(event: Mapping[str, Any], tree: FieldTree, above: Path = ()) -> list[Path]:
-    """The fields of an event that have no slot."""
+    """Returns the fields of an event that have no struct field."""
     paths = []
     for name, value in event.items():
         if name not in tree:
@@ -261,7 +265,7 @@ def paths_without_field(event: Mapping[str, Any], tree: FieldTree, above: Path =
 
 
 def _redacts_by_record(spec: PipelineSpec) -> bool:
-    """Whether a rule of `privacy` is about fields of the record that an event came in."""
+    """Returns whether a rule of `privacy` depends on the record's metadata."""
     regulation = None if spec.privacy is None else spec.privacy.regulation
     rules = [] if regulation is None else [rule.when for rule in (regulation.refused, regulation.child) if rule]
     return any(path.split(".")[0].removesuffix("[]") == RECORD_FIELD for when in rules for path in when)
@@ -296,10 +300,10 @@ def _may_exceed_64_bits(kind: ColumnType) -> bool:
 def _undeclared_paths(
     tree: FieldTree, tables: Sequence[TableColumns]
 ) -> tuple[frozenset[Path], tuple[tuple[Path, ReadFields], ...]]:
-    """What of the slots these tables keep as fields that no column takes: whole, and in part.
+    """Returns the struct fields that these tables store as undeclared: completely, and in part.
 
     Raises:
-        Unslotted: a table has columns that it was given while it ran.
+        NotColumnarError: schema evolution added columns to a table.
     """
     nulls: set[Path] = set()
     parts: list[tuple[Path, ReadFields]] = []
@@ -317,6 +321,6 @@ def _undeclared_paths(
 
     for of_table in tables:
         if of_table.has_evolved_columns:
-            raise NotColumnarError("a table of theirs was given columns while it ran")
+            raise NotColumnarError("schema evolution added columns to one of their tables")
         walk(tree, of_table.read_fields, ())
     return frozenset(nulls), tuple(parts)

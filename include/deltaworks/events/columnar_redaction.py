@@ -1,8 +1,8 @@
-"""Personal data in decoded events: stripped in their slots, a field of some hundred events at once.
+"""Redacts decoded events column by column, a few hundred events at a time.
 
-What comes of it is what the walker makes of each event: the same values, counts and identities. Every distinct value
-becomes a token once. An event that this is not sure of (a number beyond 64 bits where an identifier should be, a text
-that is taken out, a subject that was erased) is named, and the row path strips it by itself.
+The result equals that of `Redactor` per event: the same values, counts and identities. Each distinct value is tokenized
+once. Events that cannot be redacted with certainty (an integer beyond 64 bits as identifier, a text to drop, an erased
+subject) are left to the row parser.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from deltaworks.events.source_fields import RECORD_FIELD
 from deltaworks.privacy.redactor import DROPPED, Redactor, Transform, cache_value
 from deltaworks.specs.privacy import TOKEN_ACTIONS
 
-#: What is counted of each event, in this order.
+#: Counts per event, in this order.
 COUNT_KINDS: Final = ("tokens", "child", "scan_email", "scan_phone")
 _TOKENS_INDEX, _CHILD_INDEX = COUNT_KINDS.index("tokens"), COUNT_KINDS.index("child")
-#: Takes note of an identity: its subject, kind, token and value, and when the event came in.
+#: Records an identity: subject, kind, token, value and arrival time in milliseconds.
 RecordIdentity = Callable[[str, str, str, str | None, int], None]
-#: Events that are to be scanned, by place, with what the records they came in say of themselves.
+#: Events to scan by index, with the metadata of their records.
 ScanCandidates = Mapping[int, Mapping[str, Any] | None]
 TokenFindings = list[tuple[str, str, Any]]
 FieldValues = dict[Path, Sequence[Any]]
@@ -45,36 +45,39 @@ FieldValues = dict[Path, Sequence[Any]]
 
 @dataclass(slots=True)
 class RedactedBlock:
-    """What was met in events: `counts` as of `COUNTED`, a row an event; and places of events among them.
+    """Result of redacting a block of events.
 
-    `refused` are to be kept nowhere; `unsure` are left half-stripped, and the row path has to read them.
+    Attributes:
+        counts: a row per event, with the columns of `COUNT_KINDS`.
+        opted_out_rows: indexes of events to drop because of an opt-out.
+        fallback_rows: indexes of events left, partly redacted, to the row parser.
     """
 
     counts: npt.NDArray[np.int64]
     opted_out_rows: list[int] = field(default_factory=list)
     fallback_rows: set[int] = field(default_factory=set)
-    #: Tokens by place, where they were met one by one; and those of children.
+    #: Tokens by event index, where found one by one; and those of children.
     found_tokens: dict[int, TokenFindings] = field(default_factory=dict)
     child_tokens: dict[int, TokenFindings] = field(default_factory=dict)
 
     def counts_array(self) -> pa.Array:
-        """The counts as one array, which is filtered as the columns are."""
+        """Returns the counts as an array that can be filtered like the columns."""
         return pa.FixedSizeListArray.from_arrays(pa.array(self.counts.reshape(-1)), len(COUNT_KINDS))
 
     def count_found_tokens(self) -> None:
-        """Count the tokens that were met one by one."""
+        """Counts the tokens that were found one by one."""
         for place, met in chain(self.found_tokens.items(), self.child_tokens.items()):
             self.counts[place, _TOKENS_INDEX] += sum(value is not None for _, _, value in met)
 
 
 def sum_counts(counts: pa.Array) -> Counter[str]:
-    """The sum of counts, without those that are none."""
+    """Returns the sums of counts, without zeros."""
     sums = counts.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(COUNT_KINDS)).sum(axis=0)
     return Counter({kind: int(events) for kind, events in zip(COUNT_KINDS, sums, strict=True) if events})
 
 
 class ColumnarRedaction:
-    """Strips decoded events of a pipeline. Used by one thread: tokens are remembered for events of every type."""
+    """Shared state for redacting a pipeline's decoded events; caches tokens across event types. Not thread-safe."""
 
     def __init__(self, redactor: Redactor, record_identity: RecordIdentity) -> None:
         self.redactor = redactor
@@ -82,13 +85,13 @@ class ColumnarRedaction:
         self._token_caches: dict[str, dict[str, str]] = {}
 
     def token_cache(self, kind: str) -> dict[str, str]:
-        """The tokens of values of a kind that were met lately; those of tokens are themselves."""
+        """Returns the token cache of a kind; tokens map to themselves."""
         return self._token_caches.setdefault(kind, {})
 
 
 @dataclass(frozen=True, slots=True)
 class _TokenField:
-    """A slot whose value becomes a token. `sealed` where the value goes to the vault."""
+    """A struct field whose value becomes a token. `goes_to_vault` if the value is stored in the vault."""
 
     field_path: Path
     kind: str
@@ -97,11 +100,13 @@ class _TokenField:
     cache: dict[str, str]
 
     def tokenize(self, values: Sequence[Any], block: RedactedBlock) -> list[Any]:
-        """What stands for each value, and the tokens counted; what is no text by itself is noted in `stripped.met`."""
+        """Returns the token of each value and counts new tokens; values that are not plain texts are recorded in
+        `block.found_tokens`.
+        """
         memory = self.cache
         try:
             tokens = list(map(memory.get, values))
-        except TypeError:  # lists and objects
+        except TypeError:  # lists and objects are not hashable
             tokens = [memory.get(value) if type(value) is str else None for value in values]
         uncached: list[int] = []
         if None in tokens:
@@ -124,14 +129,14 @@ class _TokenField:
 
 
 class EventTypeRedactor:
-    """Strips the events of one type.
+    """Redacts the events of one type.
 
     Raises:
-        Unslotted: the row path has to; why.
+        NotColumnarError: they need the row parser; the message gives the reason.
     """
 
     def __init__(self, redaction: ColumnarRedaction, tree: FieldTree, *, name: str, name_path: Path | None) -> None:
-        """Give the fields that are stripped, and those that decide about it, slots in `tree`."""
+        """Adds struct fields to `tree` for the fields to redact and those that conditions read."""
         self._redaction = redaction
         self._redactor = walker = redaction.redactor
         self._fields = RedactedFields(walker, tree, name_path)
@@ -153,23 +158,24 @@ class EventTypeRedactor:
             counts: Counter[str] = Counter()
             scanner.scan({"": name if name_path is not None else ""}, counts)
             if counts:
-                raise NotColumnarError("their name is what is looked for in texts")
+                raise NotColumnarError("their name contains an email or a phone number")
         self._tree, self._name_path = tree, name_path
         self._scanned: list[Path] | None = None
 
     @property
     def redacted_paths(self) -> Collection[Path]:
-        """The slots whose values change."""
+        """The struct fields whose values change."""
         return self._fields.child_fields
 
     def redact(
         self, values: FieldValues, count: int, *, arrivals: Callable[[], Sequence[int]], scan_candidates: ScanCandidates
     ) -> RedactedBlock:
-        """Strip events in place: what their slots hold, by path.
+        """Redacts events in place.
 
         Args:
-            arrivals: when each came in, milliseconds since 1970; called where that matters.
-            suspects: by place those whose texts may have what is scanned for.
+            values: field values by path.
+            arrivals: returns the arrival times in milliseconds since 1970; called if needed.
+            scan_candidates: events, by index, whose texts may contain emails or phone numbers.
         """
         block = RedactedBlock(np.zeros((count, len(COUNT_KINDS)), np.int64))
         refused = block.opted_out_rows = self._opt_out_condition.matching_indexes(values, count, block.fallback_rows)
@@ -228,14 +234,14 @@ class EventTypeRedactor:
         scanner = self._redactor.scanner
         if scanner is None or not scan_candidates:
             return
-        if self._scanned is None:  # once all fields have their slots
+        if self._scanned is None:  # once all struct fields are known
             self._scanned = [*leaf_paths(self._tree), *([] if self._name_path is None else [self._name_path])]
         for place, record in scan_candidates.items():
             if place in block.opted_out_rows:
                 continue
             texts: dict[Any, Any] = {slot: values[slot][place] for slot in self._scanned}
             if record is not None:
-                # An event has its record there, whatever it had itself; others have the same one.
+                # The record's metadata replaces a field of that name in the event.
                 texts[RECORD_FIELD,] = copy.deepcopy(dict(record))
             counts: Counter[str] = Counter()
             scanner.scan(texts, counts)
@@ -246,7 +252,7 @@ class EventTypeRedactor:
                     block.fallback_rows.add(place)
 
     def _defer_suppressed(self, values: FieldValues, raw: FieldValues, block: RedactedBlock) -> None:
-        """Leave events of erased subjects to the row path, which knows until when they are not taken."""
+        """Leaves events of erased subjects to the row parser, which checks until when they are suppressed."""
         if not self._redactor.has_suppressions:
             return
         for slot in raw:
@@ -263,7 +269,7 @@ class EventTypeRedactor:
     def _record_identities(
         self, values: FieldValues, raw: FieldValues, arrivals: Sequence[int], block: RedactedBlock
     ) -> None:
-        """Note the identities of the events of which a token was made here, each with when it came in first."""
+        """Records the identities of events with new tokens, each with its earliest arrival."""
         note = self._redaction.record_identity
         count = len(arrivals)
         has_made = block.counts[:, _TOKENS_INDEX] > 0
@@ -274,7 +280,7 @@ class EventTypeRedactor:
         places = np.flatnonzero(is_adult).tolist()
         if any(one > other for one, other in pairwise(arrivals)):
             places.sort(key=arrivals.__getitem__)
-        places.reverse()  # of equal ones the last stays
+        places.reverse()  # of equal entries the last one wins
         place_subjects = [subjects[place] for place in places]
         at_ms = [arrivals[place] for place in places]
         for tokens in self._token_fields:
@@ -299,12 +305,12 @@ class EventTypeRedactor:
                 _record_one(note, subjects[place], item, arrivals[place])
 
     def _event_subjects(self, values: FieldValues, count: int) -> list[str | None]:
-        """The token of the subject of each event: the first that is there."""
+        """Returns the subject token of each event: the first subject field with a value."""
         subjects: list[str | None] = [None] * count
         for subject in self._subjects:
             own = values[subject.field_path]
             if not subject.subpath and {str, type(None)}.issuperset(map(type, own)):
-                # A text there is a token by now, or empty.
+                # Texts are tokens at this point, or empty.
                 subjects = [first or second or None for first, second in zip(subjects, own, strict=True)]
                 continue
             for place, before in enumerate(subjects):
@@ -315,7 +321,7 @@ class EventTypeRedactor:
 
 
 def _transform_values(values: Sequence[Any], transform: Transform, block: RedactedBlock) -> list[Any]:
-    """The values, changed one by one."""
+    """Transforms values one by one."""
     changed: list[Any] = []
     for place, value in enumerate(values):
         kept = None
@@ -345,7 +351,7 @@ def _null_out(values: Sequence[Any], places: Collection[int]) -> Sequence[Any]:
 
 
 def _may_exceed_64_bits(value: Any) -> bool:
-    """Whether it is or holds a whole number beyond 64 bits, or is nested too deeply to tell."""
+    """Returns whether a value is or contains an integer beyond 64 bits, or is nested too deeply to check."""
     if type(value) is not list and type(value) is not dict:
         return exceeds_64_bits(value)
     try:

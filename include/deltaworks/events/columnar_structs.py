@@ -1,8 +1,7 @@
-"""Events as objects with a slot for each declared field, read by msgspec straight from their JSON.
+"""Structs with a field per declared event field; msgspec decodes JSON directly into them.
 
-What stands in a slot is what orjson would have made of it, but for whole numbers beyond 64 bits, which stay whole. An
-event with a field that has no slot is refused, as is one with another name: whoever decodes reads it another way then.
-Only what has a slot is built, so that nothing is skipped that a reader of JSON would have had to refuse.
+Field values equal orjson's, except integers beyond 64 bits, which are kept exactly. Events with an unknown field or
+another name raise; the caller falls back to the row parser. Every field is decoded, so invalid JSON is not skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive
 
 Path = tuple[str, ...]
-#: Fields by name: what type their slot is of, or the fields that lie below.
+#: Fields by name: the field's type, or a nested dict.
 FieldTree = dict[str, Any]
 _FIELD_TYPES: Mapping[str, Any] = {
     "string": str,
@@ -30,12 +29,12 @@ _astuple = msgspec.structs.astuple
 
 
 class NotColumnarError(Exception):
-    """These fields cannot be slots; the text says why."""
+    """These fields cannot form a struct; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StructLayout:
-    """An object of an event: its class, the paths of its slots, and the objects in it, each by its slot."""
+    """An object of an event: its struct class, the paths of its fields, and nested objects by field index."""
 
     struct_type: type[msgspec.Struct]
     paths: tuple[Path, ...]
@@ -43,7 +42,7 @@ class StructLayout:
     empty: msgspec.Struct
 
     def collect_values(self, objects: Sequence[Any], values: dict[Path, Sequence[Any]]) -> None:
-        """Add what the slots of these objects hold to `values`, by path; None where a field is absent or null."""
+        """Adds the field values of these structs to `values` by path; None where a field is absent or null."""
         columns = list(zip(*map(_astuple, objects), strict=True))
         values.update(zip(self.paths, columns, strict=True))
         for slot, inner in self.nested:
@@ -54,31 +53,31 @@ class StructLayout:
 
 
 def add_field(tree: FieldTree, path: Path, kind: Any) -> None:
-    """Give the field at a path a slot of this type.
+    """Adds the field at a path with a type.
 
     Raises:
-        Unslotted: it is an object whose fields are read, or lies in one that is read whole.
+        NotColumnarError: it is an object whose fields are read, or is inside a field that is read completely.
     """
     below = tree
     for name in path[:-1]:
         below = below.setdefault(name, {})
         if type(below) is not dict:
-            raise NotColumnarError(f"{'.'.join(path)} lies in a field that is read whole")
+            raise NotColumnarError(f"{'.'.join(path)} is inside a field that is read completely")
     if type(below.get(path[-1])) is dict:
-        raise NotColumnarError(f"{'.'.join(path)} is read whole, and so are fields in it")
+        raise NotColumnarError(f"{'.'.join(path)} is read completely, and fields inside it as well")
     below[path[-1]] = kind
 
 
 def create_layout(tree: FieldTree, *, tag: tuple[str, str] | None) -> StructLayout:
-    """The slots of events; `tag` is the field of their name, and the name.
+    """Creates the struct classes of events; `tag` is the field of their name, and the name.
 
     Raises:
-        Unslotted: a field has a name that msgspec does not take.
+        NotColumnarError: msgspec does not accept a field name.
     """
     try:
         return _create_layout(tree, (), {} if tag is None else {"tag_field": tag[0], "tag": tag[1]})
     except (TypeError, ValueError) as error:
-        raise NotColumnarError(f"its fields have no slots: {error}") from None
+        raise NotColumnarError(f"a struct cannot have its fields: {error}") from None
 
 
 def _create_layout(tree: FieldTree, above: Path, tagged: dict[str, Any]) -> StructLayout:
@@ -97,7 +96,7 @@ def _create_layout(tree: FieldTree, above: Path, tagged: dict[str, Any]) -> Stru
 
 
 def nested_field_type(kind: ColumnType) -> Any:
-    """The type of a slot for a list or a map, so that nothing else is in it; Any where all is taken as it is."""
+    """Returns the field type for a list or map, or Any if all values must be accepted."""
     match kind:
         case Array(Primitive(name)) if name in _FIELD_TYPES:
             return list.__class_getitem__(_FIELD_TYPES[name] | None)
@@ -107,18 +106,18 @@ def nested_field_type(kind: ColumnType) -> Any:
 
 
 def create_decoder(kinds: Sequence[type[msgspec.Struct]], *, tag_field: str | None) -> msgspec.json.Decoder[Any]:
-    """Decodes an event into the object that its name stands for; where there is no field of a name, into the only one.
+    """Creates a decoder that selects the struct by the event's name, or uses the only struct if there is no name field.
 
-    Its `decode` raises what `REFUSALS` lists where an event is for none of them.
+    Its `decode` raises one of `DECODE_ERRORS` for events that match no struct.
     """
     union: Any = kinds[0]
     for kind in kinds[1:]:
         union |= kind
     if tag_field is not None and len(kinds) == 1:
-        # A name that may only be one could be left out: beside a name that nothing has it may not.
+        # With a single struct the tag would be optional; a second one that never matches makes it required.
         union |= msgspec.defstruct("Never", [("never", Any)], tag_field=tag_field, tag="", forbid_unknown_fields=True)
     return msgspec.json.Decoder(union)
 
 
-#: What decoding something raises that is not of the types.
+#: Errors of decoding an event that matches no struct.
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError)

@@ -1,12 +1,11 @@
-"""From payloads to rows: read each event, route it to its tables, convert its columns.
+"""The parser: reads events of payloads, routes them to tables and converts their columns.
 
-An event lands in every table whose condition matches, or in quarantine with its reasons; never in some tables and
-in quarantine too. So the columns of all tables of a chunk are converted first (`conversion`), and an event that fits
-not every one of its tables is then taken out of all of them.
+An event is committed to every table whose condition matches, or to quarantine with its reasons; never to both. All
+tables of a chunk are converted first (`conversion`); an event rejected by one of its tables is removed from all.
 
-Nothing in a payload ends a stream. What reading an event raises, expected or not, is its reason in quarantine; a chunk
-whose conversion fails is halved until only the events that fail are left out. Only a `DeltaworksError`, which a
-declaration asks for, passes.
+No payload can stop a stream. Any error from reading an event becomes its reason in quarantine; a chunk whose conversion
+fails is split until only the failing events are rejected. Only a `DeltaworksError`, which a declaration asks for,
+propagates.
 """
 
 from __future__ import annotations
@@ -43,20 +42,25 @@ from deltaworks.specs.sources.selection import partition_columns_of
 if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import PinnedDatabases
 
-#: Payloads of so many bytes together cost less by rows: columns of a type of event cost as much however few they are.
+#: Below this size of payloads the row parser is faster: columnar conversion has a fixed cost per event type.
 COLUMNAR_FROM_BYTES = 512 << 10
-#: Formats whose reasons for what cannot be read quote nothing of it.
+#: Formats whose error messages quote no input.
 _FORMATS_WITHOUT_QUOTES = frozenset({"json", "tsv", "text"})
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One object's or message's bytes: `seq` orders payloads, `data` is None where they could not be had.
+    """Bytes of one object or record.
 
-    `events` are single events of it with their positions, values and bytes, where not all are to be read.
-    `record` is what a record of a stream says of itself; its events have it below `_record`. `refusal` is why the
-    payload may not be had, where it is not clear yet that others may. `arrived_at_us` is when its store or its stream
-    took it, by their own record, so that it is the same whenever it is read; None where that is not on record.
+    Attributes:
+        seq: orders payloads.
+        data: None if the bytes are not available.
+        problem: why they are not available.
+        events: positions, values and bytes of single events, if only some are to be parsed.
+        record: metadata of a stream record; its events have it in `_record`.
+        refusal: the error that denied access to the object.
+        arrived_at_us: arrival time recorded by the object store or stream, so the same whenever it is read; None if
+            unknown.
     """
 
     seq: int
@@ -69,15 +73,16 @@ class Payload:
     arrived_at_us: int | None = None
 
 
-#: No payload: where it comes, everything before it is converted and given before what follows is looked at.
+#: Marker: the parser converts and yields all earlier payloads before it reads later ones.
 END_OF_CHUNK = Payload(-1, "", None)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStamp:
-    """What every row of a batch is stamped with.
+    """The columns that all rows of a batch share.
 
-    `arrived_at_us` is what the age of events is judged by, where that is not `ingested_at_us`: for rows read again.
+    `arrived_at_us` is the reference for the age of events if it differs from `ingested_at_us`: for rows that are read
+        again.
     """
 
     batch_id: int
@@ -87,10 +92,13 @@ class BatchStamp:
 
 
 class Parser:
-    """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
+    """Parses payloads to Arrow tables by table name, including quarantine. Not thread-safe.
 
-    `findings` is what was noted beside rows, complete once `parse` has ended; `stripping` what strips personal data.
-    `by_columns` counts events with rows that were not read by rows; `row_parser_reasons` says why those of a name are.
+    Attributes:
+        findings: findings next to the rows, complete once `parse` has ended.
+        redaction: redacts personal data.
+        columnar_count: number of events converted by the columnar path.
+        row_parser_reasons: why events of a name are read by the row parser.
     """
 
     def __init__(
@@ -104,16 +112,17 @@ class Parser:
         columnar_from_bytes: int | None = COLUMNAR_FROM_BYTES,
         validate_rows: Callable[[Sequence[TableRows]], None] | None = None,
     ) -> None:
-        """Read as `spec` declares.
+        """Creates a parser for a pipeline.
 
         Args:
-            evolved: the columns that tables were given while they ran.
-            databases: those that the pipeline looks addresses up in, as `origins.fixed_databases` gives them.
-            strip_keys: by which personal data is stripped, where the pipeline declares any.
-            chunk_events: events that are converted at once.
-            columnar_from_bytes: from how many bytes of payloads on events are decoded into slots where they can be;
-                None reads all of them by rows. What they come to is the same.
-            proof: called with the rows of a chunk before they are given; what it raises is held against their events.
+            evolved: columns that schema evolution added to tables.
+            databases: databases for look-ups, from `source_fields.pin_databases`.
+            redaction_keys: keys for redaction, if the pipeline declares personal data.
+            chunk_events: events per chunk.
+            columnar_from_bytes: bytes of payloads from which on events are decoded columnar; None uses the row parser
+                for all. The
+                resulting rows are equal.
+            validate_rows: called with a chunk's rows before they are yielded; an error counts against their events.
         """
         self.findings = TaskFindings()
         self._reader = EventReader(spec, record_over_budget=self.findings.record_over_budget)
@@ -134,7 +143,7 @@ class Parser:
         self._retain_raw_bytes = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
         self._validate_rows = validate_rows
-        # A proof is asked for after deaths, and has to tell events apart.
+        # After worker crashes rows are validated event by event, which needs the row parser.
         decodes = columnar_from_bytes is not None and validate_rows is None
         columns, slots = self._converter.columns, self.redaction.columnar
         self._decoder = EventDecoder(spec, self._router, columns, slots) if decodes else None
@@ -152,10 +161,10 @@ class Parser:
         self._quotes_values = not (spec.private or spec.privacy) or spec.source.format in _FORMATS_WITHOUT_QUOTES
 
     def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[TableRows]:
-        """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
+        """Parses payloads; yields `(table name, rows)` repeatedly, in chunks of bounded size.
 
         Raises:
-            ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
+            ContractError: RULE_FAILED, FIELD_UNDECLARED where declared; RULE_UNUSABLE.
         """
         self.redaction.start(stamp.arrived_at_us or stamp.ingested_at_us)
         chunk = Chunk()
@@ -179,7 +188,7 @@ class Parser:
                     if chunk.is_full(self._chunk_events):
                         yield from self._finish_chunk(chunk, stamp)
                         chunk = Chunk()
-            except ConversionError as misfit:  # raised before the first event: nothing of this payload can be read
+            except ConversionError as misfit:  # raised before the first event: the payload is unreadable
                 chunk.rejected.append(self._rejected_payload(payload, self._reason(misfit)))
         yield from self._finish_chunk(chunk, stamp)
         self.redaction.seal_identities()
@@ -187,13 +196,13 @@ class Parser:
     @property
     def row_path_reason(self) -> str | None:
         """Why all events are read by rows; None where some are decoded."""
-        return "it is asked for" if self._decoder is None else self._decoder.row_parser_reason
+        return "it is requested" if self._decoder is None else self._decoder.row_parser_reason
 
     def frame(self, payload: Payload) -> Iterable[PositionedEvent]:
-        """Each event of a payload; a `Malformed` one stands for a rest that cannot be read.
+        """Yields the events of a payload; a `Malformed` one stands for an unreadable rest.
 
         Raises:
-            Misfit: nothing of it can be read; raised by the first `next`.
+            ConversionError: nothing can be read; raised by the first `next`.
         """
         return self._frame_payload(payload, self._framer)
 
@@ -206,7 +215,7 @@ class Parser:
         )
 
     def _select_framer(self, payload: Payload) -> Framer:
-        """What splits a payload: it decodes its events too once there are enough of them."""
+        """Returns the framer of a payload: the decoding one once there are enough bytes."""
         self._row_parser_bytes -= len(payload.data or b"")
         return self._framer if self._row_parser_bytes > 0 or self.row_path_reason else self._decoding_framer
 
@@ -215,7 +224,7 @@ class Parser:
         value, raw = framed
         chunk.raw_bytes += len(raw)
         try:
-            # What is left behind a budget is no event, however long it is: its reason is the budget.
+            # The rest beyond a budget is not an event, so its length is not checked; its reason is the budget.
             if len(raw) > self._max_event_bytes and not isinstance(value, OverBudget):
                 raise ConversionError(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
             if ERASED_BYTES in raw and self._reader.is_erased(value):
@@ -264,7 +273,7 @@ class Parser:
         suspects.clear()
 
     def _reason(self, misfit: ConversionError) -> Reason:
-        """Why something cannot be read. Where it may quote what was to be masked, it only says of what kind it is."""
+        """Returns the reason for quarantine. Where the detail may quote private values, only its kind is given."""
         says = self._quotes_values or misfit.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
         return Reason(misfit.code, misfit.path, misfit.detail if says else "(withheld: fields are private)")
 
@@ -277,7 +286,9 @@ class Parser:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
 
     def _convert_chunk(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[TableRows], list[RejectedEvent]]:
-        """The rows of the chunk's tables, and its events that do not fit; nothing is noted twice, whatever raises."""
+        """Returns the rows of the chunk's tables and its rejected events. Findings are recorded once, whatever is
+        raised.
+        """
         findings, before = TaskFindings(), self.redaction.snapshot_counts()
         try:
             converted = self._convert(chunk, stamp)
@@ -296,7 +307,7 @@ class Parser:
             self.columnar_count += converted.columnar_count
             misfits = [chunk.rejected_event(row, of_row) for row, of_row in sorted(reasons.items())]
             return parts, converted.rejected + misfits
-        # Here and not above, where the error still holds what it was raised over.
+        # Here and not in the handler, where the exception still references its data.
         if chunk.decoded:
             self.redaction.restore_counts(before)
             by_rows, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
@@ -315,9 +326,9 @@ class Parser:
         return convert_by_columns(self._converter, chunk, stamp, self._to_row_chunk)
 
     def _to_row_chunk(self, chunk: Chunk, rows: RowIndexes) -> tuple[Chunk, RowIndexes]:
-        """These events of a chunk by themselves, those that were decoded read anew by their bytes, and which they are.
+        """Returns these events in a new chunk, decoded ones read again from their bytes, and the indexes of those read.
 
-        What cannot be read so is among what the new chunk rejects.
+        Unreadable ones are in the new chunk's `rejected`.
         """
         tables_of = {row: tables for tables, some in chunk.rows_by_table_set.items() for row in some}
         alone, taken = Chunk(), list[int]()
@@ -337,7 +348,7 @@ class Parser:
         return exact if self._lookups_and_masks is None else self._lookups_and_masks.masked(exact)
 
     def _rejected_payload(self, payload: Payload, reason: Reason) -> RejectedEvent:
-        # An object can be read again. A record is gone once its stream has let go of it.
+        # An object can be read again; a record is lost once its stream has expired it.
         if self._source_is_records:
             return rejected_event_of(payload, ENTIRE_OBJECT, payload.data or b"", None, (reason,))
         self.findings.record_rejected_object(str(reason.code), payload.key)

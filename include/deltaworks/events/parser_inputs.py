@@ -1,4 +1,4 @@
-"""What a pass over events reads beside them: fixed by its driver before it begins, and sent to its tasks."""
+"""Inputs of a parse besides the events: pinned by the driver before it begins, and sent to tasks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserInputs:
-    """The databases that events are enriched from, and the keys by which personal data is stripped.
+    """Pinned databases for look-ups, and keys for redaction.
 
-    All rows of a pass have their answers from the same databases, those of today, and are stripped by the same list of
-    the suppressed. Without either, events are read as they are.
+    All rows of a parse use the same database versions and the same suppression list. Without either, events are parsed
+    unchanged.
     """
 
     databases: PinnedDatabases | None = None
@@ -31,15 +31,15 @@ class ParserInputs:
 
     @classmethod
     def pin(cls, spec: PipelineSpec, lake: StorageSpec, *, seal_for_batch: str | None = None) -> ParserInputs:
-        """What a pass over a pipeline's events needs, as it is now.
+        """Pins the current inputs for parsing a pipeline's events.
 
         Args:
-            seal_as: the batch whose identities go to the vault; None for a pass that reads again what was read before.
+            seal_for_batch: the batch whose identities are written to the vault; None when events are read again.
 
         Raises:
-            ConfigError, ContractError, TransientError: what `fixed_databases` and `fixed_strip_keys` raise.
+            ConfigError, ContractError, TransientError: see `pin_databases` and `load_redaction_keys`.
         """
-        # Tasks only parse: what opens keys is loaded by whoever fixes them.
+        # Imported here: tasks only parse and need no key service.
         from deltaworks.events.redaction_keys import load_redaction_keys
 
         databases = pin_databases(spec, lake)
@@ -52,10 +52,10 @@ class ParserInputs:
         evolved: EvolvedColumns | None = None,
         validate_rows: Callable[[Sequence[TableRows]], None] | None = None,
     ) -> Parser:
-        """A parser of the pass; the other arguments are `Parser`'s.
+        """Creates a parser with these inputs; the other arguments are those of `Parser`.
 
         Raises:
-            ConfigError, TransientError: of a database.
+            ConfigError, TransientError: see `create_lookups_and_masks`.
         """
         return Parser(
             spec,
@@ -66,5 +66,5 @@ class ParserInputs:
         )
 
 
-#: Of pipelines that neither look anything up nor have personal data.
+#: For pipelines without look-ups and personal data.
 NO_PARSER_INPUTS = ParserInputs()

@@ -1,4 +1,4 @@
-"""How many partitions of a table a task writes to: a budget of the source, since of each of them a file is written."""
+"""Limits the partitions of a table that a task writes: each costs a file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
 
 PARTITION_BUDGET = "max_partitions"
-#: So many partitions every object may open, whatever others in its task have opened: a producer whose events are of a
-#: day or two must not be turned away for one that sends every day there is.
+#: Partitions that each object may open in any case: a producer with events of one or two days must not be rejected
+#: because another object of the task has events of many days.
 _PARTITIONS_PER_PAYLOAD = 3
 
 
 class PartitionLimiter:
-    """The partitions that a task writes to, by table; those that came first, up to a bound, and a few of each object.
+    """Tracks the partitions that a task writes, by table: the first ones up to a limit, and a few per object.
 
-    A file is written for each of them, and every later job opens each of those files. Of one thread.
+    One file is written per partition, and later jobs open each of them. Not thread-safe.
 
     Args:
-        most: partitions of a table that are opened for whoever comes first.
-        of_its_own: partitions of a table that a payload may open beyond them.
+        max_shared: partitions per table, first come first served.
+        max_per_payload: additional partitions per table that each payload may open.
+        on_exceeded: called with the budget's name.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class PartitionLimiter:
 
     @classmethod
     def from_spec(cls, spec: PipelineSpec, on_exceeded: Callable[[str], None]) -> Self:
-        """As a pipeline declares its tables: rows of one also make partitions of the tables that announce them."""
+        """Creates a limiter for a pipeline's tables; rows of a table also create partitions of its notification
+        tables."""
         partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
         for table in spec.tables:
             by, data = table.partition_by, table.name
@@ -58,14 +60,19 @@ class PartitionLimiter:
                 data = table.announces.table
             if by:
                 partition_by.setdefault(data, {})[table.name] = by
-        # A record is a payload too, of one event: with partitions of its own there would be no bound.
+        # Each record is a payload of one event: partitions per payload would be no limit.
         max_per_payload = 0 if isinstance(spec.source, RecordSourceSpec) else _PARTITIONS_PER_PAYLOAD
-        return cls(partition_by, max_shared=spec.source.budget.max_partitions, max_per_payload=max_per_payload, on_exceeded=on_exceeded)
+        return cls(
+            partition_by,
+            max_shared=spec.source.budget.max_partitions,
+            max_per_payload=max_per_payload,
+            on_exceeded=on_exceeded,
+        )
 
     def rows_over_limit(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
-        """Rows of `table` that one partition too many would take, by their place, and why.
+        """Returns the indexes of rows beyond the limit of `table`, with the reason.
 
-        The partitions of all others are open from then on.
+        The partitions of the other rows count as open from then on.
         """
         if not rows.num_rows:
             return []
@@ -81,10 +88,10 @@ class PartitionLimiter:
         if len(new) <= room:
             return []
         places = self._rejected_indexes(table, by, rows, frozenset(new[room:]))
-        detail = f"{table}: the task has rows of {self._max_shared} other partitions ({', '.join(by)}) already"
+        detail = f"{table}: the task already writes {self._max_shared} other partitions ({', '.join(by)})"
         reason = Reason(ReasonCode.OVER_BUDGET, PARTITION_BUDGET, detail)
         for seq in pc.unique(rows.column("_seq").take(pa.array(places, pa.int64()))).to_pylist():
-            # Payloads come one behind the other, in any number of chunks.
+            # Payloads arrive in order, spread over any number of chunks.
             if seq != self._reported_seq:
                 self._on_exceeded(PARTITION_BUDGET)
                 self._reported_seq = seq
@@ -93,7 +100,7 @@ class PartitionLimiter:
     def _rejected_indexes(
         self, table: str, by: tuple[str, ...], rows: pa.Table, over_limit: frozenset[tuple[Any, ...]]
     ) -> list[int]:
-        """The places of rows whose partitions have no room, and which their payloads cannot open as their own."""
+        """Returns indexes of rows whose partitions exceed the limit, and which their payloads cannot open."""
         present, places = self._open_partitions[table], []
         keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
         for place, (seq, key) in enumerate(zip(rows.column("_seq").to_pylist(), keys, strict=True)):
@@ -108,7 +115,7 @@ class PartitionLimiter:
 
 
 def _distinct_keys(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """The values of these columns, each once, in the order of the rows that have them first."""
+    """Returns the distinct values of these columns, in order of first occurrence."""
     if len(by) == 1:
         return [(value,) for value in pc.unique(rows.column(by[0])).to_pylist()]
     groups = rows.select(list(by)).group_by(list(by), use_threads=False).aggregate([])

@@ -1,4 +1,4 @@
-"""Why a row is in quarantine: typed reasons, and the schema of the quarantine table."""
+"""Reasons for quarantine, and the schema of the quarantine table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.control.clock import EARLIEST_US, LATEST_US
 
 
 class ReasonCode(StrEnum):
-    """Every reason a row can be quarantined for."""
+    """All reason codes of quarantined rows."""
 
     MALFORMED = "malformed"
     NOT_AN_OBJECT = "not_an_object"
@@ -37,20 +37,20 @@ class ReasonCode(StrEnum):
     OBJECT_WRONG_FORMAT = "object_wrong_format"
 
 
-#: `_position` of a row that stands for a whole object, which could not be used.
+#: `_position` of a row that represents a complete, unreadable object.
 ENTIRE_OBJECT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: the field it is about and what was found there."""
+    """One reason: the field it is about, and a description."""
 
     code: ReasonCode
     path: str
     detail: str
 
 
-#: The name of the table that rows go to which do not fit.
+#: Table of rejected rows.
 QUARANTINE_TABLE = "quarantine"
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -89,9 +89,12 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 @dataclass(frozen=True, slots=True)
 class RejectedEvent:
-    """One row for quarantine. `record` has the fields of a record of a stream; `arrived_at_us` is as of `Payload`.
+    """One row for quarantine.
 
-    `sent_bytes` is how long the value was, where `raw` is not what was sent.
+    Attributes:
+        record: metadata of a stream record.
+        arrived_at_us: see `Payload`.
+        original_bytes: length of the sent value, if `raw` differs from it.
     """
 
     seq: int
@@ -106,7 +109,7 @@ class RejectedEvent:
 
 
 def to_printable(text: str) -> str:
-    """The text, with what cannot be written of it as `\\xNN`, or as its escape where it stands for no byte."""
+    r"""Returns the text with invalid bytes as `\\xNN` and unpaired surrogates escaped."""
     if text.isascii():
         return text
     try:
@@ -124,11 +127,11 @@ def quarantine_rows(
     retain_raw_bytes: int,
     withhold_raw: bool = False,
 ) -> pa.Table:
-    """Rejected rows in the quarantine table's schema; the raw value is cut at `retain_raw_bytes`. Nothing raises.
+    """Builds rows of the quarantine table; raw values are cut at `retain_raw_bytes`. Never raises.
 
-    Of a raw value that is withheld, since it may hold private fields, its length is kept: it tells it from others.
+    Of withheld raw values, which may hold private fields, only the length is stored.
 
-    Texts that are no UTF-8, and records that JSON has no words for, are kept as far as they can be written.
+    Invalid UTF-8 and values that JSON cannot represent are stored as far as possible.
     """
     instant = pa.scalar(ingested_at_us, pa.int64())
     times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
@@ -170,31 +173,33 @@ def quarantine_rows(
 
 
 def _date_range_or_none(micros: int | None) -> int | None:
-    """Producers may say when a record was made, in whatever unit; None where no date can name it."""
+    """Returns an instant within the calendar's range. Producers may set a record's time in any unit."""
     return micros if micros is not None and EARLIEST_US <= micros <= LATEST_US else None
 
 
 def _record_json(record: Mapping[str, Any]) -> str:
     try:
         return orjson.dumps(record).decode()
-    except (ValueError, TypeError, OverflowError, RecursionError):  # orjson's own are of these
+    except (ValueError, TypeError, OverflowError, RecursionError):  # orjson's errors are subclasses
         return orjson.dumps(_writable_record(record)).decode()
 
 
 def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a record that can be written; of the others, that they cannot."""
+    """Returns the record with a placeholder for fields that JSON cannot represent."""
     fields: dict[str, Any] = {}
     for name, value in record.items():
         try:
             orjson.dumps(value)
             fields[to_printable(str(name))] = value
         except (ValueError, TypeError, RecursionError):
-            fields[to_printable(str(name))] = to_printable(value) if isinstance(value, str) else "(cannot be written)"
+            fields[to_printable(str(name))] = (
+                to_printable(value) if isinstance(value, str) else ("(cannot be serialized)")
+            )
     return fields
 
 
 def _is_complete(row: RejectedEvent, raw: str, retain_raw_bytes: int) -> bool:
-    """Whether the value can be had back from `raw`: neither cut nor changed."""
+    """Returns whether `raw` equals the sent value: neither cut nor changed."""
     return (
         row.position != ENTIRE_OBJECT
         and row.original_bytes is None

@@ -1,8 +1,7 @@
-"""Personal data in the parser: events are stripped as they are read, before anything is made of them.
+"""Redacts personal data in the parser, before events are converted or rejected.
 
-Before columns, since rows must not hold it; and before quarantine, whose `raw` holds the stripped event instead of what
-was sent. What cannot be read cannot be stripped: it is sealed under the key of its day, and quarantine keeps how long
-it was, its digest, and why it is there.
+Rows and the `raw` column of quarantine hold redacted events only. Input that cannot be parsed cannot be redacted: it is
+sealed under the key of its day, and quarantine stores its length, its digest and the reason.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redac
 from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: What a task seals of bodies that cannot be read; of those beyond it there is the digest.
+#: Bytes of unreadable bodies that a task seals; beyond it only digests are stored.
 MAX_UNREADABLE_BYTES: Final = 16 << 20
-#: Identities in a frame: what one decryption brings into memory.
+#: Identities per frame: one decryption loads this many into memory.
 _IDENTITIES_PER_FRAME: Final = 10_000
-#: What of a record is not kept in quarantine: producers put ids of people there.
+#: Record metadata omitted from quarantine: producers put personal ids there.
 _PRODUCER_FIELDS: Final = frozenset({"key", "headers"})
 
 
 @dataclass(frozen=True, slots=True)
 class SealKeys:
-    """By what one pass seals, for whom and under which day."""
+    """The keys, namespace and day with which one parse seals."""
 
     namespace: str
     writer: str
@@ -52,27 +51,27 @@ class SealKeys:
     day_key: bytes = field(repr=False)
 
     def new_key(self, context: Context) -> DataKey:
-        """The one key of the pass, which its driver had made."""
+        """Returns the data key created by the driver."""
         return self.data_key
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """Who seals does not open."""
+        """Not supported: tasks only seal."""
         raise NotImplementedError("a pass only seals")
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Who seals destroys nothing."""
+        """Not supported: tasks only seal."""
         raise NotImplementedError("a pass only seals")
 
     def sealer(self) -> Sealer:
-        """What seals under these keys."""
+        """Returns a sealer with these keys."""
         return Sealer(self, namespace=self.namespace, writer=self.writer, day_key=lambda _day: self.day_key)
 
 
 @dataclass(frozen=True, slots=True)
 class RedactionKeys:
-    """By what a pass strips: the key of the namespace's tokens, and who is suppressed. Sent to tasks.
+    """Keys for redaction: the namespace's token key and the suppression list. Sent to tasks.
 
-    `seal` is None where nothing new is sealed: what is read again was sealed when it was read first.
+    `seal` is None where nothing new is sealed: events that are read again were sealed the first time.
     """
 
     token_key: bytes = field(repr=False)
@@ -83,70 +82,70 @@ class RedactionKeys:
 def create_redaction(
     spec: PipelineSpec, keys: RedactionKeys | None, reader: EventReader, findings: TaskFindings
 ) -> EventRedaction | NoRedaction:
-    """What strips the events of a pipeline; where it declares no personal data, what leaves them as they are.
+    """Returns the redaction for a pipeline's events; `NoRedaction` if it declares no personal data.
 
     Raises:
-        ConfigError: REDACTION_KEYS_MISSING: nothing is read as it was sent for want of keys.
+        ConfigError: REDACTION_KEYS_MISSING. Events are never parsed unredacted because keys are missing.
     """
     if spec.privacy is None:
         return NoRedaction()
     if keys is None:
         raise ConfigError(
             "REDACTION_KEYS_MISSING",
-            f"The pipeline {spec.pipeline} has personal data, and its events are to be read without the keys for it.",
-            hint="Declare `privacy` in the environment, and give the process its key service.",
+            f"Pipeline {spec.pipeline} declares personal data, but the keys to redact it are missing.",
+            hint="Declare `privacy` in the environment, and give the process access to its key service.",
         )
     return EventRedaction(spec, keys, reader, findings)
 
 
 class NoRedaction:
-    """Leaves events of nobody as they were sent."""
+    """Leaves events unchanged, for pipelines without personal data."""
 
     columnar = None
 
     def start(self, read_at_us: int) -> None:
-        """Nothing depends on when it was read."""
+        """Does nothing."""
 
     def arrival_ms(self, arrived_at_us: int | None) -> int:
-        """Nothing depends on when it came in."""
+        """Returns 0; nothing depends on the arrival time."""
         return 0
 
     def may_contain(self, record: Mapping[str, Any]) -> bool:
-        """Nothing is looked for."""
+        """Returns False."""
         return False
 
     def snapshot_counts(self) -> Mapping[str, int]:
-        """Nothing is counted."""
+        """Returns no counts."""
         return {}
 
     def restore_counts(self, before: Mapping[str, int]) -> None:
-        """Nothing is counted."""
+        """Does nothing."""
 
     def redact_event(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
-        """Every event is kept."""
+        """Keeps every event."""
         return True
 
     def record_dropped(self, value: Any) -> None:
-        """Nothing is dropped."""
+        """Does nothing."""
 
     def redact_reread(self, event: Any) -> Any:
-        """The event."""
+        """Returns the event."""
         return event
 
     def redact_rejected(self, rows: list[RejectedEvent]) -> list[RejectedEvent]:
-        """The rows."""
+        """Returns the rows."""
         return rows
 
     def redact_raw(self, raw: bytes) -> tuple[bytes, int]:
-        """The bytes, and their length."""
+        """Returns the bytes and their length."""
         return raw, len(raw)
 
     def seal_identities(self) -> None:
-        """Nothing is sealed."""
+        """Does nothing."""
 
 
 class EventRedaction:
-    """Strips the events of one pass. Used by one thread."""
+    """Redacts the events of one parse. Not thread-safe."""
 
     def __init__(self, spec: PipelineSpec, keys: RedactionKeys, reader: EventReader, findings: TaskFindings) -> None:
         if spec.privacy is None:
@@ -161,23 +160,23 @@ class EventRedaction:
         self._result = RedactionResult(counts=findings.privacy)
         self._sealed_identities: set[Identity] = set()
         self._earliest_ms: dict[tuple[str, str, str, str | None], int] = {}
-        #: What strips decoded events.
+        #: State for redacting decoded events.
         self.columnar = ColumnarRedaction(self._redactor, self._record_identity)
         self._unreadable_bytes = 0
         self._read_at_ms = 0
 
     def start(self, read_at_us: int) -> None:
-        """Take note of when what follows was read, where it is on no record when it came in."""
+        """Sets the read time, used for events without a recorded arrival time."""
         self._read_at_ms = read_at_us // 1000
 
     def redact_event(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
-        """Strip an event in place; False for one that is to be kept nowhere, which is counted.
+        """Redacts an event in place; returns False if it must be dropped, which is counted.
 
         Args:
-            raw: the bytes that it was read from.
+            raw: the bytes it was parsed from.
         """
         at_ms, scanner = self.arrival_ms(arrived_at_us), self._redactor.scanner
-        # What a record says of itself stands in no bytes.
+        # Record metadata is not part of the raw bytes.
         scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_contain(raw))
         kept = self._redactor.redact(event, at_ms=at_ms, result=self._result, scan_texts=scans) is RedactionOutcome.KEPT
         if not kept:
@@ -185,42 +184,42 @@ class EventRedaction:
         return kept
 
     def record_dropped(self, value: Any) -> None:
-        """Note the number of an event that was dropped by its columns, from the value that it was read from."""
+        """Records the sequence number of an event that columnar redaction dropped."""
         self._findings.dropped_sequence_numbers.add_event(self._reader.read_event(value))
 
     def arrival_ms(self, arrived_at_us: int | None) -> int:
-        """When an event came in, milliseconds since 1970."""
+        """Returns an event's arrival time in milliseconds since 1970."""
         return self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
 
     def may_contain(self, record: Mapping[str, Any]) -> bool:
-        """Whether what a record says of itself has what is scanned for."""
+        """Returns whether a record's metadata contains emails or phone numbers."""
         counts: Counter[str] = Counter()
         if self._redactor.scanner is not None:
             self._redactor.scanner.scan(copy.deepcopy(dict(record)), counts)
         return bool(counts)
 
     def snapshot_counts(self) -> Mapping[str, int]:
-        """What was counted so far."""
+        """Returns a copy of the counts."""
         return dict(self._result.counts)
 
     def restore_counts(self, before: Mapping[str, int]) -> None:
-        """Forget what was counted since: these events are stripped once more."""
+        """Restores a snapshot, before the same events are redacted again."""
         self._result.counts.clear()
         self._result.counts.update(before)
 
     def _record_identity(self, subject: str, kind: str, token: str, value: str | None, at_ms: int) -> None:
-        """Note an identity of decoded events; once, unless it was earlier than it was noted."""
+        """Records an identity of decoded events once, with its earliest arrival."""
         timeless = (subject, kind, token, value)
         if at_ms < self._earliest_ms.get(timeless, at_ms + 1):
             self._earliest_ms[timeless] = at_ms
             self._result.identities.append(Identity(*timeless, at_ms))
 
     def redact_reread(self, event: Any) -> Any:
-        """An event that was kept and is read again from its bytes."""
+        """Redacts an accepted event that is read again from its bytes."""
         return self._redactor.redact_reread(event, at_ms=self._read_at_ms)
 
     def redact_rejected(self, rows: Sequence[RejectedEvent]) -> list[RejectedEvent]:
-        """Rows as quarantine may keep them. Those of events that are to be kept nowhere are left out, and counted."""
+        """Redacts rows for quarantine. Rows of events to drop are omitted and counted."""
         kept = []
         for row in rows:
             stripped = self._redact_row(row) if row.raw else row
@@ -229,15 +228,15 @@ class EventRedaction:
         return kept
 
     def redact_raw(self, raw: bytes) -> tuple[bytes, int]:
-        """What quarantine keeps of an event's bytes, and the length it notes."""
+        """Returns the bytes of an event that quarantine may store, and the length it records."""
         if not self._is_json:
             return b"", len(raw)
         outcome, text = self._redact_bytes(raw, self._read_at_ms)
         return (b"", len(raw)) if text is None or outcome is not RedactionOutcome.KEPT else (text, len(text))
 
     def seal_identities(self) -> None:
-        """Seal the identities that were met, for the driver to bring to the vault."""
-        # Of those that differ in nothing else the one that came in first is told, in whatever order they were met.
+        """Seals the found identities, for the driver to write to the vault."""
+        # Of equal identities the earliest arrival is kept, in whatever order they were found.
         earliest = sorted(dict.fromkeys(self._result.identities), key=lambda item: item.at_ms)
         new = [item for item in earliest if self._is_new(item)]
         self._result.identities.clear()
@@ -250,7 +249,7 @@ class EventRedaction:
             self._findings.sealed_frames.append((SealedKind.IDENTITIES, payload))
 
     def _is_new(self, identity: Identity) -> bool:
-        """Whether this pass has not sealed it: an identity is the same at any time."""
+        """Returns whether this parse has not sealed the identity yet, whatever its time."""
         timeless = identity._replace(at_ms=0)
         if timeless in self._sealed_identities:
             return False
@@ -269,18 +268,18 @@ class EventRedaction:
         return self._seal_unreadable(row) if text is None else replace(row, raw=text)
 
     def _redact_bytes(self, raw: bytes, at_ms: int) -> tuple[RedactionOutcome, bytes | None]:
-        """The stripped event in a wrapper of its own, as JSON; None where it cannot be read."""
+        """Returns the redacted event in a new wrapper, as JSON; None if it is unreadable."""
         try:
             value = parse_lossless(raw) if has_rounded_number(raw) else orjson.loads(raw)
             exact = self._reader.lossless_event(raw) if has_rounded_number(raw) else None
             event = exact if type(exact) is dict else self._reader.read_event(value)
             outcome = self._redactor.redact(event, at_ms=at_ms, result=RedactionResult())
             return outcome, dump_lossless(self._reader.rewrap(event, value))
-        except Exception:  # whatever it is that cannot be read, it is not kept in plain
+        except Exception:  # unreadable input is never stored in plain text
             return RedactionOutcome.KEPT, None
 
     def _seal_unreadable(self, row: RejectedEvent) -> RejectedEvent:
-        """The row without its bytes, which are sealed as far as there is room for them."""
+        """Returns the row without its bytes, which are sealed within the limit."""
         digest = hashlib.sha256(row.raw).hexdigest()
         body = row.raw[: self._retain_raw_bytes]
         self._findings.privacy["unreadable"] += 1
@@ -295,12 +294,12 @@ class EventRedaction:
 
 
 def _without_producer_fields(record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What the stream itself says of a record, and nothing its producer does."""
+    """Returns the stream's own metadata of a record, without the producer's."""
     if record is None or _PRODUCER_FIELDS.isdisjoint(record):
         return record
     return {name: value for name, value in record.items() if name not in _PRODUCER_FIELDS}
 
 
 def utc_day(epoch_seconds: float) -> str:
-    """The day of an instant, UTC, as keys of days are called."""
+    """Returns the UTC day of an instant, as used in names of day keys."""
     return datetime.fromtimestamp(epoch_seconds, UTC).date().isoformat()

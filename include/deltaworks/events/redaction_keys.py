@@ -1,7 +1,7 @@
-"""The keys by which a pass strips personal data: fixed by its driver before it begins, and sent to its tasks.
+"""Keys for redacting personal data, loaded by the driver before a parse and sent to its tasks.
 
-The key of a namespace is the same for ever, and the data key that seals holds for an hour, so a process asks its key
-service rarely; who is suppressed is read anew for each pass.
+A namespace's token key never changes, and the data key for sealing lasts an hour, so the key service is called rarely.
+The suppression list is read for every parse.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from deltaworks.specs.storage import StorageSpec
 
 @dataclass
 class _NamespaceAccess:
-    """What a process has of a namespace. A client of a store costs more to open than a pass asks of it."""
+    """Clients and keys of a namespace, cached per process: opening a store's client costs more than a parse
+    asks of it."""
 
     service: KeyService
     objects: ObjectStore
@@ -45,7 +46,7 @@ class _NamespaceAccess:
 
     @cached_property
     def vault(self) -> ObjectStore:
-        """Where its identities go; a pass that seals nothing may lack the rights to it."""
+        """The vault; a parse that seals nothing may lack access to it."""
         return open_objects(self.vault_storage)
 
 
@@ -56,10 +57,10 @@ _OPEN_LOCK: Final = threading.Lock()
 def load_redaction_keys(
     spec: PipelineSpec, lake: StorageSpec, *, seal_for_batch: str | None = None
 ) -> RedactionKeys | None:
-    """The keys of a pass over a pipeline's events, and who is suppressed now; None where nothing is personal.
+    """Loads the keys and the current suppression list for a pipeline; None if it declares no personal data.
 
     Args:
-        seal_as: the batch whose identities go to the vault; None for a pass that reads again what was read before.
+        seal_for_batch: the batch whose identities are written to the vault; None when events are read again.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, KEY_SERVICE_REFUSED.
@@ -77,7 +78,8 @@ def load_redaction_keys(
 
 
 def _open_namespace(namespace: str, settings: PrivacySettings, lake: StorageSpec) -> _NamespaceAccess:
-    """What this process has of a namespace. Only what opens one waits for others that do."""
+    """Returns the cached access to a namespace, opening it if needed. Only callers that open one wait for each
+    other."""
     at = (namespace, lake.root, settings.model_dump_json())
     if (opened := _OPEN_NAMESPACES.get(at)) is not None:
         return opened
@@ -93,19 +95,19 @@ def _open_namespace(namespace: str, settings: PrivacySettings, lake: StorageSpec
 def export_to_vault(
     spec: PipelineSpec, lake: StorageSpec, frames: Sequence[tuple[int, bytes]], *, name: str
 ) -> str | None:
-    """Put what the tasks of a pass have sealed into the vault, as one file; its key, or None where there is nothing.
+    """Writes the frames that tasks sealed to the vault as one file; returns its key, or None if there are none.
 
-    To be called before the pass is fixed: what is fixed has its identities in the vault. A pass that is repeated puts
-    another file, whose identities are the same ones.
+    Call it before the batch is prepared: a prepared batch has its identities in the vault. A repeated batch writes
+    another file with the same identities.
 
     Raises:
         TransientError: the vault does not answer.
-        ValueError: identities of a pipeline that declares none.
+        ValueError: the pipeline declares no personal data.
     """
     if not frames:
         return None
     if spec.privacy is None:
-        raise ValueError(f"{spec.pipeline} declares nothing personal, and its tasks have sealed identities")
+        raise ValueError(f"{spec.pipeline} declares no personal data, but its tasks sealed identities")
     key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
     data = encode_sealed_file(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
     _open_namespace(spec.privacy.namespace, privacy_settings(spec, lake), lake).vault.put(key, data)

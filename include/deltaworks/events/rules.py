@@ -1,7 +1,7 @@
-"""Holds the rows of a table to its rules: all rules of a chunk in one query over its Arrow columns.
+"""Checks rows against their table's rules: one DuckDB query per chunk over its Arrow columns.
 
-DuckDB reads the columns where they are. A rule that cannot be evaluated for some row (a text that is no number where
-it casts one) counts as failed for that row, and for no other.
+DuckDB reads the columns in place. A rule that cannot be evaluated for a row (for example a failed cast) fails for that
+row only.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ROWS = "rows_"
 
 
 class RuleEngine:
-    """One connection for all tables of a task, opened when it is first used: opening one takes 20 ms."""
+    """The DuckDB connection shared by all tables of a task. Opened at first use: that takes 20 ms."""
 
     def __init__(self) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def evaluate(self, rows: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
-        """Each expression over every row, in the order of the rows.
+        """Evaluates each expression for every row, in row order.
 
         Raises:
-            duckdb.Error: some expression cannot be evaluated for some row.
+            duckdb.Error: an expression cannot be evaluated for some row.
         """
         if self._connection is None:
             self._connection = open_duckdb()
@@ -38,7 +38,7 @@ class RuleEngine:
         connection.register(_ROWS, rows)
         try:
             items = ", ".join(f"{expression} AS v{index}" for index, expression in enumerate(expressions))
-            # A plain projection keeps the order of rows.
+            # A plain projection preserves the row order.
             answer = connection.sql(f"SELECT {items} FROM {_ROWS}").to_arrow_table()
         finally:
             connection.unregister(_ROWS)
@@ -46,7 +46,7 @@ class RuleEngine:
 
 
 class RuleChecker:
-    """The rules of one table. Used by one thread."""
+    """Checks the rules of one table. Not thread-safe."""
 
     def __init__(self, table: TableSpec, engine: RuleEngine) -> None:
         self.rules = table.rules
@@ -54,10 +54,10 @@ class RuleChecker:
         self._engine = engine
 
     def failed_rows(self, rows: pa.Table) -> list[tuple[TableRuleSpec, list[int]]]:
-        """Each rule that some row fails, with the places of those rows.
+        """Returns each failed rule with the indexes of its rows.
 
         Raises:
-            ContractError: RULE_UNUSABLE, a rule cannot be evaluated at all.
+            ContractError: RULE_UNUSABLE, a rule cannot be evaluated for any row.
         """
         if not self.rules or not rows.num_rows:
             return []
@@ -69,14 +69,14 @@ class RuleChecker:
             verdicts = [self._evaluate_leniently(rows, rule) for rule in self.rules]
         failures = []
         for rule, verdict in zip(self.rules, verdicts, strict=True):
-            # Null is not false: as with CHECK in SQL, what is not known passes.
+            # Null passes, as with CHECK constraints in SQL.
             places = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
             if places:
                 failures.append((rule, places))
         return failures
 
     def _evaluate_leniently(self, rows: pa.Table, rule: TableRuleSpec) -> pa.ChunkedArray:
-        """The verdicts of one rule, with what cannot be evaluated as false."""
+        """Evaluates one rule; rows for which it cannot be evaluated fail."""
         answered = f"TRY(coalesce(CAST({select_item(rule.check)} AS BOOLEAN), true))"
         try:
             (verdict,) = self._engine.evaluate(rows, [f"coalesce({answered}, false)"])
@@ -84,15 +84,15 @@ class RuleChecker:
             raise ContractError(
                 "RULE_UNUSABLE",
                 f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {redact_values(str(error))}",
-                hint="Mend its check in pipeline.yaml, then start the stream again.",
+                hint="Correct its check in pipeline.yaml, then restart the stream.",
             ) from None
         return verdict
 
 
 def rule_failed_error(table: str, rule: TableRuleSpec, *, seq: int, position: int) -> ContractError:
-    """What ends the stream where a rule says `on_fail: fail`."""
+    """Returns the error that stops the stream where a rule declares `on_fail: fail`."""
     return ContractError(
         "RULE_FAILED",
         f"Event {position} of file event {seq} fails rule {rule.name!r} of table {table!r}: {rule.check}",
-        hint="Mend the data or the rule, or declare on_fail: quarantine, then start the stream again.",
+        hint="Correct the data or the rule, or declare on_fail: quarantine, then restart the stream.",
     )

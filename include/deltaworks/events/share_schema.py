@@ -1,8 +1,8 @@
-"""Fits files that were written by one declaration to a table that has another by now.
+"""Rewrites prepared data files whose schema differs from the table's current schema.
 
-A table is suspended, say, because a column's declared type is not the one on disk. The fan-out goes on writing files by
-the declaration. Once the declaration is mended, those files hold the column in the wrong type: committed as they are,
-they would break every reader. So they are compared with the table first, and rewritten where values convert exactly.
+A table may be suspended, for example because a column's declared type differs from the type on disk, while the fan-out
+continues to write files with the declared type. Once the declaration is corrected, these files would break readers if
+committed unchanged. They are compared with the table, and rewritten where all values convert exactly.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from deltaworks.tables.lake import Lake, arrow_path
 
 
 def fit_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: PreparedTable) -> PreparedTable:
-    """The share with files that fit the table: its own where they do, rewritten ones where they do not.
+    """Returns the share with files that match the table: unchanged ones, or rewritten ones.
 
-    Idempotent in effect: the files of a rewriting that was broken off are orphans, and the step decides what lands.
+    Idempotent: files of an interrupted rewrite are orphans, and the step decides which files are committed.
 
     Raises:
-        ContractError: SHARE_DOES_NOT_FIT when a value does not convert exactly, or the table lacks a column.
+        ContractError: SHARE_DOES_NOT_FIT, a value does not convert exactly or the table lacks a column.
     """
     key = paths.table(batch.pipeline, share.table)
     files = [WrittenFile(**record) for record in share.files]
-    # Columns the batch found itself are added to the table with its commit.
+    # Columns that the batch itself adds are created with its commit.
     new_columns = frozenset(str(record["name"]) for record in share.new_columns)
     fitted = [_fit_file(lake, table, key, file, batch_id=batch.batch_id, new_columns=new_columns) for file in files]
     if fitted == files:
@@ -59,7 +59,7 @@ def _fit_file(
         try:
             column = rows.column(name).cast(schema_on_disk.field(name).type, safe=True)
         except pa.ArrowException:
-            # Arrow quotes the value that does not fit.
+            # Arrow's message quotes the value.
             raise _does_not_fit_error(
                 table, batch_id, f"{name} has a value that does not fit {on_disk[name]}"
             ) from None
@@ -72,6 +72,6 @@ def _fit_file(
 def _does_not_fit_error(table: DeltaTable, batch_id: int, why: str) -> ContractError:
     return ContractError(
         "SHARE_DOES_NOT_FIT",
-        f"{table.table_uri}: files that batch {batch_id} wrote do not fit the table: {why}.",
-        hint="Give the table the column or type the batch was declared with, then resume it again.",
+        f"{table.table_uri}: files of batch {batch_id} do not match the table's schema: {why}.",
+        hint="Change the table to the column or type that the batch was written with, then resume it.",
     )

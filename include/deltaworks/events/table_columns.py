@@ -1,4 +1,4 @@
-"""The columns of one table: declared ones, those it was given while it ran, and what it does with other fields."""
+"""Builds the columns of one table: declared and evolved ones, and the handling of undeclared fields."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ ColumnKey = tuple[tuple[str, ...], ColumnType, TimeFormat, bool]
 
 
 def add_errors(reasons: Reasons, misfits: ConversionErrors, path: str) -> None:
-    """Add misfits of the values at `path` to the reasons."""
+    """Adds conversion errors of the values at `path` to the reasons."""
     for index, misfit in misfits.items():
         reasons.setdefault(index, []).append(Reason(misfit.code, f"{path}{misfit.path}", misfit.detail))
 
 
 def add_missing(reasons: Reasons, array: pa.Array, misfits: ConversionErrors, path: str) -> None:
-    """Add a reason for every value at `path` that is absent, and not merely a misfit."""
+    """Adds a reason for each absent value at `path`, except where conversion failed."""
     if not array.null_count:
         return
     for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
@@ -55,7 +55,7 @@ def add_missing(reasons: Reasons, array: pa.Array, misfits: ConversionErrors, pa
 
 @dataclass(frozen=True, slots=True)
 class EventColumn:
-    """A column, and where its values lie in an event. `of_text` where they are texts, which stand for its type."""
+    """A column and the path of its values. `values_are_text` if the format has only texts, which are parsed."""
 
     name: str
     path: tuple[str, ...]
@@ -66,16 +66,16 @@ class EventColumn:
 
     @property
     def key(self) -> ColumnKey:
-        """What is the same where two columns hold the same of an event, in whatever table."""
+        """Identifies equal columns across tables."""
         return self.path, self.kind, self.times, self.values_are_text
 
     def values(self, parents: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The values in the objects that hold the last name of the path, as far as they can be read as its type."""
+        """Returns the values from the parent objects, parsed if they are texts."""
         values = [parent.get(self.path[-1]) for parent in parents]
         return [parse_text(value, self.kind) for value in values] if self.values_are_text else values
 
     def add_reasons(self, reasons: Reasons, array: pa.Array, misfits: ConversionErrors) -> None:
-        """Add what does not fit of this column, and what is missing, to the reasons."""
+        """Adds reasons for values of this column that fail to convert or are missing."""
         path = ".".join(self.path)
         add_errors(reasons, misfits, path)
         if self.required:
@@ -83,7 +83,7 @@ class EventColumn:
 
 
 class SharedColumns:
-    """Columns of the same events, each made once however many tables have it."""
+    """Columns of the same events, each built once for all its tables."""
 
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.events = events
@@ -91,7 +91,7 @@ class SharedColumns:
         self._converted: dict[ColumnKey, tuple[pa.Array, ConversionErrors]] = {}
 
     def column(self, item: EventColumn) -> tuple[pa.Array, ConversionErrors]:
-        """The column, and the misfits by index."""
+        """Returns the column and its errors by index."""
         key = item.key
         if key not in self._converted:
             parent = item.path[:-1]
@@ -101,12 +101,17 @@ class SharedColumns:
         return self._converted[key]
 
 
-#: Producers choose the names of fields, and their length.
+#: Producers choose field names, so their length must be bounded.
 _MAX_PATH_CHARACTERS = 200
 
 
 class TableColumns:
-    """Makes the columns of one table out of events; `of_text` where all their fields are texts but for `answers`."""
+    """Builds the columns of one table from events.
+
+    Args:
+        values_are_text: all fields are texts, except the look-up results.
+        lookup_fields: fields with results of look-ups.
+    """
 
     def __init__(
         self,
@@ -118,11 +123,11 @@ class TableColumns:
         lookup_fields: Collection[str] = (),
     ) -> None:
         self._table = table
-        #: Whether rows that land have to be completed at all.
+        #: Whether undeclared fields are stored or checked.
         self.keeps_undeclared_fields = table.evolve != "ignore"
         self.columns = [_event_column(spec, of_text=values_are_text, answers=lookup_fields) for spec in table.columns]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
-        #: Whether it has columns that it was given while it ran.
+        #: Whether schema evolution added columns.
         self.has_evolved_columns = bool(evolved)
         self.read_fields = read_fields(table, event, tuple(column.path for column in evolved), lookup_fields)
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
@@ -130,7 +135,7 @@ class TableColumns:
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
 
     def convert(self, shared: SharedColumns) -> tuple[list[pa.Array], Reasons]:
-        """The declared columns of events, and the reasons of those that do not fit, by index."""
+        """Returns the declared columns of events, and the reasons of rejected events by index."""
         reasons: Reasons = {}
         arrays = []
         for item in self.columns:
@@ -146,10 +151,11 @@ class TableColumns:
         findings: TaskFindings,
         load_lossless: Callable[[int], Any],
     ) -> pa.Table:
-        """`rows` of `events` that land, with what the table keeps of other fields.
+        """Returns `rows` of accepted `events` with evolved columns and rescued data.
 
         Args:
-            exact: the event at an index with its numbers as literals, or None; called where a double may be rounded.
+            load_lossless: returns the event at an index with number literals, or None; called if a double may be
+                rounded.
 
         Raises:
             ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
@@ -169,16 +175,16 @@ class TableColumns:
         return rows
 
     def with_mutation_columns(self, rows: pa.Table) -> pa.Table:
-        """`rows` with the columns in which mutations leave their marks: no mutation has touched what arrives.
+        """Returns `rows` with the columns that mutations set, all null.
 
-        The nulls are written, since a file without a column has no statistics of it, and nothing could skip it.
+        Nulls are written explicitly: a file without the column has no statistics for it and cannot be skipped.
         """
         for name, field in self._mutation_columns:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, field))
         return rows
 
     def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:
-        """The values of a column that was added; those of another type go to the rescued ones."""
+        """Returns the values of an evolved column; values of another type go to the rescued data."""
         evolved, kind = self._evolved[index]
         parents = parent_objects(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
         values = [parent.get(evolved.path[-1]) for parent in parents]
@@ -197,14 +203,15 @@ class TableColumns:
     def _reject_undeclared(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
         for index, extra in enumerate(extras):
             if extra:
-                # Errors go to logs, heartbeats and alerts, which hold no values of events.
+                # Errors reach logs, heartbeats and alerts, which must not contain event values.
                 path, value = leaf_fields(extra, self.read_fields)[0]
                 name = ".".join(path)[:_MAX_PATH_CHARACTERS]
                 raise ContractError(
                     "FIELD_UNDECLARED",
-                    f"Table {self._table.name!r} takes no field {name!r}, a value of JSON type {json_type(value)} in "
-                    f"event {rows['_position'][index]} of file event {rows['_seq'][index]}; it declares evolve: fail.",
-                    hint="Declare a column for it, or another `evolve`, then start the stream again.",
+                    f"Table {self._table.name!r} has no column for field {name!r} (JSON type {json_type(value)}) "
+                    f"in event {rows['_position'][index]} of file event {rows['_seq'][index]}, and declares "
+                    "evolve: fail.",
+                    hint="Declare a column for it, or another `evolve`, then restart the stream.",
                 )
 
 

@@ -1,8 +1,8 @@
-"""Texts read by a pattern of strptime's directives, exact to the microsecond.
+"""Parses texts by a pattern of strptime directives, exact to the microsecond.
 
-Texts of one column mostly look alike: the same directives at the same places, in digits. Those are read together, by
-their bytes; a text that looks different is read by itself, by a regular expression that means the same. Names are
-English and case means nothing. Numbers that stand side by side have all their digits, so that no text has two readings.
+Most texts of a column have the same layout: the same directives at the same offsets, in digits. These are parsed
+together from their bytes; others are parsed one by one with an equivalent regular expression. Names are English and
+case-insensitive. Adjacent numbers need all their digits, so no text is ambiguous.
 """
 
 from __future__ import annotations
@@ -52,41 +52,43 @@ _EXPRESSIONS = {
     "f": r"\d{6}",
     "z": r"[+-](?:2[0-3]|[01]\d):?[0-5]\d|(?-i:Z)",
 }
-#: What a number that stands alone may also be.
+#: Unpadded forms, accepted where no number is adjacent.
 _UNPADDED = {"m": "[1-9]", "d": "[1-9]| [1-9]", "H": r"\d", "I": "[1-9]", "M": r"\d", "S": r"\d", "f": r"\d{1,5}"}
-#: POSIX: 69 and later are of the last century.
+#: POSIX: two-digit years from 69 on belong to the 1900s.
 _FIRST_YEAR_OF_1900S = 69
-#: How many looks of texts are read together; what looks different from all of them is read text by text.
+#: Layouts parsed together; texts with further layouts are parsed one by one.
 _MAX_LAYOUTS = 8
 Bytes = npt.NDArray[np.uint8]
 RowMask = npt.NDArray[np.bool_]
 
 
 class NoMatch(ValueError):
-    """A text that the pattern does not fit."""
+    """The text does not match the pattern."""
 
 
 @lru_cache(maxsize=1024)
 def pattern_reader(text: str) -> PatternReader:
-    """The reader of a pattern; made once in a process."""
+    """Returns the reader of a pattern, cached per process."""
     return PatternReader(parse_pattern(text))
 
 
 class PatternReader:
-    """Reads texts by one pattern. Times are in microseconds since 1970: by UTC where texts have an offset, else by the
-    clocks they were read from. Safe to share between threads."""
+    """Parses texts by one pattern. Thread-safe.
+
+    Times are microseconds since 1970: UTC if texts have an offset, else local time.
+    """
 
     def __init__(self, pattern: TimePattern) -> None:
         self.pattern = pattern
         self._expression = re.compile(_build_expression(pattern.parts), re.IGNORECASE | re.ASCII)
-        #: Names of any length are at no fixed place.
+        #: Names of variable length have no fixed offset.
         self._has_layout = not {"%A", "%B"} & set(pattern.parts)
 
     def read(self, text: str) -> dt.datetime:
-        """The time a text says; less its offset, where it has one.
+        """Returns the time of a text, converted to UTC if it has an offset.
 
         Raises:
-            NoMatch: the pattern does not fit it.
+            NoMatch: the pattern does not match.
             ValueError, OverflowError: there is no such time.
         """
         match = self._expression.fullmatch(text)
@@ -100,10 +102,10 @@ class PatternReader:
         return time - _offset(parts.get("z", "Z"))
 
     def read_all(self, texts: pa.StringArray) -> Integers:
-        """`read` of texts of which none is null, in microseconds.
+        """Parses texts without nulls to microseconds.
 
         Raises:
-            NoMatch, ValueError, OverflowError: as `read`, of one of them.
+            NoMatch, ValueError, OverflowError: see `read`, for any text.
         """
         times = np.zeros(len(texts), np.int64)
         remaining = np.arange(len(texts))
@@ -123,7 +125,7 @@ class PatternReader:
     def _read_layout(
         self, columns: _TextBytes, texts: pa.StringArray, remaining: npt.NDArray[np.int64], times: Integers
     ) -> npt.NDArray[np.int64]:
-        """Read the texts that look like the first of those that are left; what is left then."""
+        """Parses all remaining texts with the layout of the first one; returns the rest."""
         text = texts[int(remaining[0])].as_py()
         match = self._expression.fullmatch(text)
         if match is None:
@@ -193,7 +195,7 @@ def _offset(text: str) -> dt.timedelta:
 
 
 class _TextBytes:
-    """The bytes of texts, side by side."""
+    """The bytes of texts as matrices."""
 
     def __init__(self, texts: pa.StringArray) -> None:
         _, offsets, data = texts.buffers()
@@ -203,12 +205,12 @@ class _TextBytes:
         self._lengths = np.diff(self._begins)
 
     def rows_of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The rows of texts of so many bytes."""
+        """Returns the rows whose texts have this many bytes."""
         alike: npt.NDArray[np.int64] = rows[self._lengths[rows] == length]
         return alike
 
     def bytes_of(self, rows: npt.NDArray[np.int64], length: int) -> Bytes:
-        """The bytes of rows of this length, a row each."""
+        """Returns the bytes of rows of this length, one matrix row each."""
         if rows.size == self._lengths.size:
             return self._data[self._begins[0] : self._begins[-1]].reshape(rows.size, length)
         gathered: Bytes = self._data[self._begins[rows][:, None] + np.arange(length)]
@@ -216,7 +218,7 @@ class _TextBytes:
 
 
 class _Layout:
-    """Where in texts of one length each directive stands, as in the text of `match`."""
+    """Offsets of each directive in texts of one length, as in the text of `match`."""
 
     def __init__(self, match: re.Match[str], parts: tuple[str, ...]) -> None:
         self._spans = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
@@ -225,7 +227,7 @@ class _Layout:
         self._filter_seq = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
 
     def read(self, texts: Bytes) -> tuple[Integers, RowMask]:
-        """The times of texts of the length of the layout's, and of which rows they are: those that look like it."""
+        """Returns the times of texts of this length, and a mask of those with this layout."""
         digits = _DigitReader(texts)
         for place, character in self._filter_seq:
             digits.require(texts[:, place] == character)
@@ -245,7 +247,7 @@ class _Layout:
         month = np.where(digits.fits, month, 1)
         leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
         digits.require(day <= _DAYS_OF_MONTH[month] + (leap & (month == 2)))
-        # Years begin in March, so that the day that some lack is the last of one.
+        # Years start in March, so that a leap day is the last day.
         year = year - (month <= 2)
         era = year // 400
         of_era = year - era * 400
@@ -296,22 +298,22 @@ class _Layout:
 
 
 class _DigitReader:
-    """Numbers and names at fixed places of texts; `fits` are the rows that had all that was asked for there."""
+    """Reads numbers and names at fixed offsets; `fits` masks the rows that match so far."""
 
     def __init__(self, texts: Bytes) -> None:
         self.texts = texts
         self.fits: RowMask = np.ones(len(texts), np.bool_)
 
     def require(self, fits: RowMask) -> None:
-        """Leave out the other rows."""
+        """Excludes rows that do not fit."""
         self.fits &= fits
 
     def zeros(self) -> Integers:
-        """0 for each row."""
+        """Returns zeros, one per row."""
         return np.zeros(len(self.texts), np.int64)
 
     def number(self, begin: int, end: int) -> Integers:
-        """The number that the digits from `begin` to `end` make."""
+        """Returns the number in the digits from `begin` to `end`."""
         number = self.zeros()
         for place in range(begin, end):
             digit = self.texts[:, place] - np.uint8(48)
@@ -320,7 +322,7 @@ class _DigitReader:
         return number
 
     def name_ordinal(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Integers:
-        """Which of the names the letters from `begin` on are the first of, from 1."""
+        """Returns the ordinal, from 1, of the name that starts with the letters at `begin`."""
         code = self.texts[:, begin].astype(np.int64) | 0x20
         for place in range(begin + 1, begin + letters):
             code = code << 8 | self.texts[:, place] | 0x20

@@ -1,7 +1,7 @@
-"""Times on the clocks of a zone as instants.
+"""Converts local times of a zone to instants.
 
-Where clocks are set back a time comes twice: the first is meant. One that clocks skipped never was, and is refused.
-Rules come from the zone database alone: neither the locale nor the machine's own zone matters.
+A local time that occurs twice, when clocks are set back, means the first. One skipped when clocks are set forward is an
+error. Only the zone database matters, not the locale or the machine's zone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SAMPLED_TIMES = (*(dt.timedelta(hours=hour) for hour in range(24)), dt.timedelt
 
 
 class NonexistentTime(ValueError):
-    """No clock of the zone showed this time."""
+    """The zone's clocks skipped this local time."""
 
 
 def instant_us(local: dt.datetime, zone: str) -> int:
-    """The microseconds since 1970 of a time without an offset, on the clocks of `zone`.
+    """Returns the microseconds since 1970 of a local time in `zone`.
 
     Raises:
-        SkippedTime: clocks were set forward past it.
+        NonexistentTime: clocks were set forward past it.
     """
     first, second = (_offset_us(local, zone, fold) for fold in (0, 1))
     if second > first:
@@ -37,11 +37,11 @@ def instant_us(local: dt.datetime, zone: str) -> int:
 
 
 def instants_us(local_us: Integers, zone: str) -> Integers:
-    """`instant_us` of many times, given as microseconds since 1970 by the same clocks.
+    """Converts many local times, given as microseconds since 1970 in local time.
 
     Raises:
-        SkippedTime: of one of them.
-        OverflowError: one lies outside of the years 1 to 9999.
+        NonexistentTime: for any of them.
+        OverflowError: one is outside the years 1 to 9999.
     """
     days, day_of = np.unique(local_us // DAY_US, return_inverse=True)
     offsets = [_offset_of_day_us(int(day), zone) for day in days]
@@ -54,7 +54,7 @@ def instants_us(local_us: Integers, zone: str) -> Integers:
 
 @lru_cache(maxsize=16_384)
 def _offset_of_day_us(day: int, zone: str) -> int | None:
-    """How far clocks are from UTC on one of their days, counted from 1970; None where they are set on it."""
+    """Returns the UTC offset of a local day, counted from 1970; None if it changes during the day."""
     midnight = EPOCH + dt.timedelta(days=day)
     offsets = {_offset_us(midnight + time, zone, fold) for time in _SAMPLED_TIMES for fold in (0, 1)}
     return offsets.pop() if len(offsets) == 1 else None

@@ -1,4 +1,4 @@
-"""Times as they are written in events, read as instants: whole columns at once where they are of one look."""
+"""Parses times of events to instants, as complete columns where possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deltaworks.events.time_zones import EPOCH, MICROSECOND, Integers, Nonexiste
 from deltaworks.specs.times import TimeFormat
 
 INSTANT = pa.timestamp("us", tz="UTC")
-#: Spark and Delta dates end with year 9999; anything before 1900 is a clock that was never set.
+#: Spark and Delta dates end with year 9999; times before 1900 come from clocks that were never set.
 EARLIEST_US = (dt.datetime(1900, 1, 1) - EPOCH) // MICROSECOND
 LATEST_US = (dt.datetime(9999, 12, 31, 23, 59, 59) - EPOCH) // MICROSECOND
 _ZERO_OFFSET = dt.timedelta()
@@ -29,60 +29,60 @@ _PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
 
 @lru_cache(maxsize=1024)
 def time_reader(form: TimeFormat) -> TimeReader:
-    """The reader of times of this form; made once in a process."""
+    """Returns the reader of times of this form, cached per process."""
     return TimeReader(form)
 
 
 class TimeReader:
-    """Reads times of one form. Safe to share between threads."""
+    """Parses times of one form. Thread-safe."""
 
     def __init__(self, form: TimeFormat) -> None:
         self._form = form
         self._reader = None if form.format is None else pattern_reader(form.format)
         pattern = form.pattern
-        #: Texts that are a date and nothing more: no instant that could lie out of range.
+        #: Date-only texts: they cannot be out of range.
         self._is_date_only = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
-        #: Numbers of such a pattern are digits like its texts.
+        #: With such a pattern, numbers are parsed as digits.
         self._is_all_digits = pattern is not None and set(pattern.parts) <= _DIGIT_DIRECTIVES
 
     def instants(self, values: Sequence[Any]) -> pa.Array:
-        """The values as timestamps, whole; null where a value is None.
+        """Converts values to timestamps as one column; null where a value is None.
 
         Raises:
-            pa.ArrowException, TypeError, ValueError, OverflowError: not all of them can be read at once.
+            pa.ArrowException, TypeError, ValueError, OverflowError: not all values can be converted this way.
         """
         if self._reader is not None:
             return self._read_pattern(values, bounded=True)
         unit = self._form.unit
         if unit != "iso8601":
             if set(map(type, values)) - {int, type(None)}:
-                raise TypeError("a time that is no whole number")
+                raise TypeError("a time is not an integer")
             scaled = pc.multiply_checked(pa.array(values, pa.int64()), _PER_UNIT_US[unit])
             return _check_bounds(scaled.cast(INSTANT))
         texts = pa.array(values, pa.string())
         if self._form.zone is None:
             try:
                 return _check_bounds(pc.cast(texts, INSTANT))
-            except pa.ArrowInvalid:  # which it also is where none has an offset
+            except pa.ArrowInvalid:  # also raised if no text has an offset
                 return _check_bounds(pc.cast(texts, pa.timestamp("us")).cast(pa.int64()).cast(INSTANT))
         local = pc.cast(texts, pa.timestamp("us"))
         return _restore_nulls(local, _check_bounds_us(self._to_utc(_micros_of(local.drop_null()))))
 
     def dates(self, values: Sequence[Any]) -> pa.Array:
-        """The UTC dates of times of a pattern, whole; null where a value is None.
+        """Converts times of a pattern to UTC dates as one column; null where a value is None.
 
         Raises:
-            as `instants`; and ValueError where there is no pattern.
+            pa.ArrowException, TypeError, ValueError, OverflowError: see `instants`; ValueError without a pattern.
         """
         if self._reader is None:
-            raise ValueError("dates without a pattern are read one by one")
+            raise ValueError("dates without a pattern are parsed one by one")
         return self._read_pattern(values, bounded=not self._is_date_only).cast(pa.date32())
 
     def instant_us(self, value: Any) -> int:
-        """The microseconds since 1970 that a value stands for.
+        """Returns the microseconds since 1970 of a value.
 
         Raises:
-            Misfit: it is no time, or out of range.
+            ConversionError: invalid or out of range.
         """
         unit = self._form.unit
         micros = self._parse_us(value) if unit == "iso8601" else _epoch_us(value, unit)
@@ -93,14 +93,14 @@ class TimeReader:
         return micros
 
     def date(self, value: Any) -> dt.date:
-        """The UTC date of a time; a date alone is itself.
+        """Returns the UTC date of a time, or the date itself.
 
         Raises:
-            Misfit: it is neither, or out of range.
+            ConversionError: invalid or out of range.
         """
         if self._is_date_only:
             return (EPOCH + self._parse_us(value) * MICROSECOND).date()
-        # Ten characters are also the seconds since 1970 as text: a date has its dash.
+        # Epoch seconds as text have ten characters too; a date contains a dash.
         if self._reader is None and isinstance(value, str) and len(value) == 10 and value[4] == "-":
             try:
                 return dt.date.fromisoformat(value)
@@ -122,12 +122,12 @@ class TimeReader:
         return local_us if self._form.zone is None else instants_us(local_us, self._form.zone)
 
     def _parse_us(self, value: Any) -> int:
-        """The microseconds since 1970 of a text; by the zone where it has no offset of its own."""
+        """Returns the microseconds since 1970 of a text, using the declared zone if it has no offset."""
         local = self._parse_iso_8601(value) if self._reader is None else self._parse_pattern(value)
         offset = local.utcoffset()
         local = local.replace(tzinfo=None)
         if self._form.zone is None or offset is not None:
-            # Not as a datetime less its offset, which may lie before the year 1.
+            # Subtracting the offset from the datetime could leave year 1.
             return (local - EPOCH) // MICROSECOND - (offset or _ZERO_OFFSET) // MICROSECOND
         try:
             return instant_us(local, self._form.zone)
@@ -175,7 +175,7 @@ def _micros_of(instants: pa.Array) -> Integers:
 
 
 def _restore_nulls(values: pa.Array, micros: Integers) -> pa.Array:
-    """Integers of the values that are not null, as timestamps, with the nulls among them."""
+    """Returns timestamps from the integers of non-null values, with the nulls in place."""
     if not values.null_count:
         return pa.array(micros, pa.int64()).cast(INSTANT)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
@@ -186,7 +186,7 @@ def _restore_nulls(values: pa.Array, micros: Integers) -> pa.Array:
 
 def _check_bounds_us(micros: Integers) -> Integers:
     if micros.size and (micros.min() < EARLIEST_US or micros.max() > LATEST_US):
-        raise ValueError("an instant out of range")
+        raise ValueError("an instant is out of range")
     return micros
 
 
@@ -194,5 +194,5 @@ def _check_bounds(instants: pa.Array) -> pa.Array:
     bounds = pc.min_max(instants.cast(pa.int64()))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and (low < EARLIEST_US or high > LATEST_US):
-        raise ValueError("an instant out of range")
+        raise ValueError("an instant is out of range")
     return instants

@@ -1,10 +1,10 @@
-"""Whole columns at once, by Arrow's own conversions, where these do to every value what `columns` does to one.
+"""Casts complete columns with Arrow where the result equals that of `columns` value by value.
 
-Either all values come out as they would one by one, or nothing does: then the values are looked at singly, which also
-says what is wrong with them. So each way here refuses whatever it cannot vouch for.
+Either all values are converted, or nothing is: the caller then converts them one by one, which also reports errors.
+Each cast here refuses values it cannot convert exactly.
 
-What is not looked at is what Arrow itself refuses. It makes no text and no truth value of anything else, so that their
-Python types need no look. To a number it would round or parse.
+Types that Arrow itself rejects are not checked: it converts nothing else to texts or booleans. Numbers it would round
+or parse, so their types are checked.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: A decimal of this many digits is the only one of so few digits that reads as its double.
+#: Up to this many significant digits, a decimal is determined by its double.
 MAX_DOUBLE_DIGITS = 15
-#: Ten to this power is the largest that is exact as a double.
+#: The largest power of ten that is exact as a double.
 _MAX_EXACT_SCALE = 22
 _NONE_TYPE = type(None)
 _INTEGER_TYPES, _NUMBER_TYPES = frozenset({int, _NONE_TYPE}), frozenset({int, float, _NONE_TYPE})
-#: Python types of values that Arrow converts without rounding, parsing or guessing.
+#: Python types that Arrow converts without rounding, parsing or guessing.
 _EXACT_TYPES = {"int": _INTEGER_TYPES, "long": _INTEGER_TYPES, "float": _NUMBER_TYPES, "double": _NUMBER_TYPES}
 _UNCONVERTED_TYPES = {"string": str, "boolean": bool}
 _TIMESTAMP, _DATE = Primitive("timestamp"), Primitive("date")
@@ -36,18 +36,18 @@ Doubles = npt.NDArray[np.float64]
 
 
 class NotVectorizable(Exception):
-    """No way here is sure of these values."""
+    """No cast is exact for these values."""
 
 
 def cast_column(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, types_checked: bool = False) -> pa.Array:
-    """All values as one array; null where a value is None.
+    """Casts all values to one array; null where a value is None.
 
     Args:
-        typed: whether nested values are known to be of `kind` on every level already.
+        types_checked: nested values are known to match `kind` on every level.
 
     Raises:
-        Unsure: none of the ways here is for them.
-        pa.ArrowException, TypeError, ValueError, OverflowError: some value does not fit, or may not.
+        NotVectorizable: no cast applies.
+        pa.ArrowException, TypeError, ValueError, OverflowError: a value does not fit, or may not.
     """
     if isinstance(kind, Primitive):
         return _cast_primitive(values, kind, times)
@@ -77,20 +77,20 @@ def _cast_primitive(values: Sequence[Any], kind: Primitive, times: TimeFormat) -
 
 
 def _cast_dates(texts: Sequence[Any], times: TimeFormat) -> pa.Array:
-    """Dates without a pattern, each distinct text read once."""
+    """Parses dates without a pattern, each distinct text once."""
     encoded = pa.array(texts, pa.string()).dictionary_encode()
     read = time_reader(times).date
     return pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.date32()).take(encoded.indices)
 
 
 def exact_decimals(doubles: pa.Array, kind: Decimal) -> pa.Array:
-    """Doubles as decimals; refused unless each is the double of its decimal, and of no other of 15 digits.
+    """Casts doubles to decimals; fails unless each double determines its decimal of up to 15 digits.
 
-    Both sides of the division are whole and exact, so that its result is the double next to the decimal, as a reader of
-    the decimal's digits would have it.
+    Both operands of the division are exact integers, so the quotient is the double closest to the decimal, as a parser
+    of its digits would return.
 
     Raises:
-        ValueError: of one of them that cannot be said.
+        ValueError: a double does not determine its decimal.
     """
     power = 10.0**kind.scale
     doubled = doubles_of(doubles, null=0.0)
@@ -98,23 +98,23 @@ def exact_decimals(doubles: pa.Array, kind: Decimal) -> pa.Array:
         scaled = np.rint(doubled * power)
         fits = np.abs(scaled) < 10.0 ** min(kind.precision, MAX_DOUBLE_DIGITS)
         if kind.scale > _MAX_EXACT_SCALE or not (fits & (scaled / power == doubled)).all():
-            raise ValueError("a number has more digits than the column, or than a double tells")
+            raise ValueError("a number has more digits than the column or a double can hold")
     low = scaled.astype(np.int64)
-    # A decimal is a whole number of 128 bits: its upper half repeats the sign.
+    # Decimals are 128-bit integers: the upper half repeats the sign.
     data = pa.py_buffer(np.stack([low, low >> 63], axis=1))
     valid = pa.array(doubles.is_valid()).buffers()[1] if doubles.null_count else None
     return pa.Array.from_buffers(arrow_type(kind), len(low), [valid, data], doubles.null_count)
 
 
 def doubles_of(numbers: pa.Array, *, null: float) -> Doubles:
-    """Numbers for numpy, with `null` where there is none."""
+    """Converts numbers to numpy, with `null` for nulls."""
     filled = numbers.fill_null(null) if numbers.null_count else numbers
     doubles: Doubles = filled.to_numpy(zero_copy_only=False)
     return doubles
 
 
 def _has_exact_types(values: Sequence[Any], kind: ColumnType) -> bool:
-    """Whether every value, on every level, has the Python type that Arrow takes for `kind` without guessing."""
+    """Returns whether all values, on every level, have the Python type that Arrow converts to `kind` exactly."""
     types = set(map(type, values)) - {_NONE_TYPE}
     match kind:
         case Primitive(name) if name in _UNCONVERTED_TYPES:
@@ -136,7 +136,7 @@ def _has_exact_types(values: Sequence[Any], kind: ColumnType) -> bool:
 
 
 def has_nested_map(kind: ColumnType, *, top: bool = True) -> bool:
-    """Whether a map lies below: Arrow takes pairs for one, and events have objects."""
+    """Returns whether the type contains a nested map: Arrow expects pairs, but events have objects."""
     match kind:
         case Map(value):
             return not top or has_nested_map(value, top=False)
@@ -149,12 +149,12 @@ def has_nested_map(kind: ColumnType, *, top: bool = True) -> bool:
 
 def _require_finite(array: pa.Array) -> pa.Array:
     if not _is_finite(array):
-        raise ValueError("a number too large for the column")
+        raise ValueError("a number is too large for the column")
     return array
 
 
 def _is_finite(array: pa.Array) -> bool:
-    """Whether no number in it is infinite, on any level."""
+    """Returns whether no number in the array, on any level, is infinite."""
     kind = array.type
     if pa.types.is_floating(kind):
         return bool(np.isfinite(doubles_of(array, null=0.0)).all())

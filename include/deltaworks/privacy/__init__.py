@@ -1,1 +1,1 @@
-"""Personal data on its way: tokens, the walker that strips events, keys, what is sealed, and who is suppressed."""
+"""Personal data: tokens, redaction of events, keys, envelope encryption and the suppression list."""

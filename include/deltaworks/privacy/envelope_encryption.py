@@ -1,11 +1,11 @@
-"""Sealing: values are encrypted where they are met, so that the disk and the sink of who met them cannot read them.
+"""Envelope encryption: writers seal values so that neither their disks nor their sinks reveal them.
 
-A sealed blob is `u8 1 | 12 B nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so that no
-nonce comes twice under a key however many sealers share it; a data key is used for an hour. The additional data of the
-encryption names the namespace, the writer and the frame, so that a blob opens only where it was put.
+A sealed blob is `u8 1 | 12 B nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so no nonce
+repeats under a key, however many sealers share it; a data key is used for an hour. The associated data name the
+namespace, the writer and the frame, so a blob cannot be opened elsewhere.
 
-A frame says by itself how it is opened: `u16 length | head as JSON | blob`. A sealed file (`.dws`) is a header and
-frames with lengths and checksums, as the spool has them.
+A frame contains the information needed to open it: `u16 length | header as JSON | blob`. A sealed file (`.dws`) is a
+header and frames with lengths and checksums, as in the spool.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ MAGIC: Final = b"DWSE"
 _FILE_HEADER = struct.Struct("<4sHH")
 _FRAME_HEAD = struct.Struct("<II")
 _FRAME_REST = struct.Struct("<QBBH")
-#: For how long a data key seals; and for how long the last one does while no new one can be had.
+#: Lifetime of a data key, and its maximum lifetime during an outage of the key service.
 DATA_KEY_SECONDS: Final = 3600
 MAX_OUTAGE_SECONDS: Final = 24 * 3600
 _RETRY_SECONDS: Final = 30
 
 
 class SealedKind(IntEnum):
-    """What is in a sealed frame; the numbers are those of frames in the spool."""
+    """Content of a sealed frame; the numbers equal those of frames in the spool."""
 
     IDENTITIES = 2
     UNREADABLE = 3
 
 
 class SealedFrame(NamedTuple):
-    """One frame of a sealed file. `seq` orders the frames of a writer; `payload` is as `SealedPayload` reads it."""
+    """One frame of a sealed file. `seq` orders the frames of a writer; `payload` is decoded by `SealedPayload`."""
 
     seq: int
     kind: int
@@ -56,9 +56,11 @@ class SealedFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SealedPayload:
-    """A frame's payload taken apart. `wrapped` is empty where the key lies elsewhere: that of `day`, of the unreadable.
+    """A decoded frame payload.
 
-    `name` tells the frame from others of its writer: the id of a request, the task of a batch, a digest.
+    Attributes:
+        name: identifies the frame within its writer: a request id, a task of a batch, or a digest.
+        wrapped: the wrapped data key; empty for unreadable bodies, which use the key of `day`.
     """
 
     namespace: str
@@ -70,7 +72,7 @@ class SealedPayload:
     blob: bytes
 
     def encode(self) -> bytes:
-        """The payload's bytes."""
+        """Returns the payload's bytes."""
         head: dict[str, Any] = {
             "namespace": self.namespace,
             "writer": self.writer,
@@ -86,7 +88,7 @@ class SealedPayload:
 
     @classmethod
     def decode(cls, data: bytes) -> SealedPayload:
-        """Read a payload.
+        """Decodes a payload.
 
         Raises:
             ContractError: SEALED_UNREADABLE.
@@ -104,22 +106,22 @@ class SealedPayload:
                 blob=data[end:],
             )
         except (struct.error, ValueError, KeyError, TypeError) as error:
-            raise _unreadable_error(f"a frame's head is none ({type(error).__name__})") from error
+            raise _unreadable_error(f"the header of a frame is invalid ({type(error).__name__})") from error
 
     @property
     def additional_data(self) -> bytes:
-        """What the encryption binds the blob to."""
+        """The associated data of the encryption."""
         return additional_data(self.namespace, self.purpose, self.writer, self.name)
 
 
 def additional_data(*parts: str) -> bytes:
-    """Parts as additional data of an encryption: each with its length, so that none runs into the next."""
+    """Encodes parts as associated data, each with its length, so different parts never have the same bytes."""
     pieces = [part.encode("utf-8", "surrogatepass") for part in parts]
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)
 
 
 class Nonces:
-    """Nonces that never come twice from this process: 4 random bytes and a counter. Safe in threads."""
+    """Nonces that never repeat in this process: 4 random bytes and a counter. Thread-safe."""
 
     def __init__(self) -> None:
         self._random = os.urandom(4)
@@ -127,14 +129,14 @@ class Nonces:
         self._lock = threading.Lock()
 
     def next(self) -> bytes:
-        """12 bytes."""
+        """Returns 12 bytes."""
         with self._lock:
             self._count += 1
             return self._random + self._count.to_bytes(8, "big")
 
 
 def seal_bytes(key: bytes, plain: bytes, additional: bytes, nonces: Nonces) -> bytes:
-    """`u8 1 | nonce | AES-256-GCM` of the text."""
+    """Encrypts as `u8 1 | nonce | AES-256-GCM`."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = nonces.next()
@@ -142,29 +144,29 @@ def seal_bytes(key: bytes, plain: bytes, additional: bytes, nonces: Nonces) -> b
 
 
 def unseal_bytes(key: bytes, blob: bytes, additional: bytes) -> bytes:
-    """What was sealed.
+    """Decrypts the output of `seal_bytes`.
 
     Raises:
-        ContractError: SEALED_UNREADABLE, where the key, the additional data or the blob is another.
+        ContractError: SEALED_UNREADABLE, the key, the associated data or the blob differs.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     if len(blob) < 1 + _NONCE_BYTES or blob[0] != _VERSION:
-        raise _unreadable_error("it is not sealed in a way this release knows")
+        raise _unreadable_error("its version is not supported by this release")
     try:
         return AESGCM(key).decrypt(blob[1 : 1 + _NONCE_BYTES], blob[1 + _NONCE_BYTES :], additional)
     except InvalidTag as error:
-        raise _unreadable_error("key, place or content is another than it was sealed with") from error
+        raise _unreadable_error("its key, location or content has changed since it was sealed") from error
 
 
 class Sealer:
-    """Seals what one writer meets of one namespace. Safe in threads.
+    """Seals the frames of one writer and namespace. Thread-safe.
 
     Args:
         writer: a collector's id, or a pipeline.
-        day_key: gives the key of a day, by which unreadable bodies are sealed; see `keys.opening.stored_key`.
-        clock: seconds since 1970.
+        day_key: returns the key of a day, for unreadable bodies; see `keys.stored_keys.get_or_create_key`.
+        clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -189,10 +191,10 @@ class Sealer:
         self._lock = threading.Lock()
 
     def seal_identities(self, identities: Iterable[Identity], *, name: str) -> bytes:
-        """The payload of a frame with these identities.
+        """Returns the frame payload with these identities.
 
         Raises:
-            TransientError: KEY_SERVICE_UNREACHABLE, and the last key is older than a day.
+            TransientError: KEY_SERVICE_UNREACHABLE, and the last data key is older than a day.
         """
         key = self.data_key()
         payload = SealedPayload(self._namespace, self._writer, name, SEAL_PURPOSE, key.wrapped, "", b"")
@@ -200,10 +202,10 @@ class Sealer:
         return SealedPayload(self._namespace, self._writer, name, SEAL_PURPOSE, key.wrapped, "", blob).encode()
 
     def seal_unreadable(self, body: bytes, *, name: str, day: str) -> bytes:
-        """The payload of a frame with a body that could not be read, under the key of a day (`2026-11-23`).
+        """Returns the frame payload with an unreadable body, sealed under the key of a day (`2026-11-23`).
 
         Raises:
-            DeltaworksError: the key of the day cannot be had.
+            DeltaworksError: the day key is not available.
         """
         key = self.key_for_day(day)
         payload = SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, b"")
@@ -211,7 +213,7 @@ class Sealer:
         return SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, blob).encode()
 
     def is_ready(self) -> bool:
-        """Whether something can be sealed now."""
+        """Returns whether a data key is available."""
         try:
             self.data_key()
         except TransientError:
@@ -219,14 +221,14 @@ class Sealer:
         return True
 
     def key_for_day(self, day: str) -> bytes:
-        """The key under which unreadable bodies of a day are sealed."""
+        """Returns the key that seals unreadable bodies of a day."""
         with self._lock:
             if day not in self._days:
                 self._days = {day: self._day_key(day)}
             return self._days[day]
 
     def data_key(self) -> DataKey:
-        """The key of the hour; the last one, for up to a day, while the service makes none."""
+        """Returns the current data key; during an outage of the key service the last one, for up to a day."""
         with self._lock:
             now = self._clock()
             if self._key is not None and now - self._created_at < DATA_KEY_SECONDS:
@@ -246,10 +248,10 @@ class Sealer:
 
 
 class Unsealer:
-    """Opens frames. Keys that were unwrapped are kept for the frames that follow. Used by one thread.
+    """Opens frames. Caches unwrapped keys. Not thread-safe.
 
     Args:
-        day_key: gives the key of a day of a namespace; raises where it was destroyed.
+        day_key: returns the key of a day of a namespace; raises if it was destroyed.
     """
 
     def __init__(self, service: KeyService, *, day_key: Callable[[str, str], bytes]) -> None:
@@ -258,7 +260,7 @@ class Unsealer:
         self._keys: dict[tuple[str, bytes], bytes] = {}
 
     def open_identities(self, payload: bytes) -> list[Identity]:
-        """The identities of a frame.
+        """Returns the identities of a frame.
 
         Raises:
             ContractError: SEALED_UNREADABLE, KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
@@ -271,20 +273,20 @@ class Unsealer:
         try:
             return decode_identities(unseal_bytes(self._keys[at], frame.blob, frame.additional_data))
         except (ValueError, TypeError) as error:
-            raise _unreadable_error("what it holds is no list of identities") from error
+            raise _unreadable_error("it does not contain identities") from error
 
     def open_unreadable(self, payload: bytes) -> bytes:
-        """The body that could not be read.
+        """Returns the unreadable body.
 
         Raises:
-            DeltaworksError: SEALED_UNREADABLE, or the key of its day cannot be had.
+            DeltaworksError: SEALED_UNREADABLE, or the day key is not available.
         """
         frame = SealedPayload.decode(payload)
         return unseal_bytes(self._day_key(frame.namespace, frame.day), frame.blob, frame.additional_data)
 
 
 def encode_sealed_file(frames: Iterable[SealedFrame]) -> bytes:
-    """A sealed file: `"DWSE" u16 version u16 0`, then frames, all numbers little-endian as in the spool.
+    """Encodes a sealed file: `"DWSE" u16 version u16 0`, then frames, with little-endian numbers as in the spool.
 
     A frame is `u32 length | u32 crc32(rest) | u64 seq | u8 kind | u8 0 | u16 0 | payload`.
     """
@@ -296,23 +298,23 @@ def encode_sealed_file(frames: Iterable[SealedFrame]) -> bytes:
 
 
 def decode_sealed_file(data: bytes) -> Iterator[SealedFrame]:
-    """The frames of a sealed file, in order.
+    """Yields the frames of a sealed file, in order.
 
     Raises:
-        ContractError: SEALED_UNREADABLE, it is torn, damaged or of another release.
+        ContractError: SEALED_UNREADABLE, it is truncated, corrupt or of another release.
     """
     if len(data) < _FILE_HEADER.size or data[:4] != MAGIC:
-        raise _unreadable_error("it is no sealed file")
+        raise _unreadable_error("it is not a sealed file")
     version = _FILE_HEADER.unpack_from(data)[1]
     if version != _VERSION:
-        raise _unreadable_error(f"it is of version {version}, this release reads {_VERSION}")
+        raise _unreadable_error(f"its version is {version}; this release reads {_VERSION}")
     at = _FILE_HEADER.size
     while at < len(data):
         end = at + _FRAME_HEAD.size
         length, crc = _FRAME_HEAD.unpack_from(data, at) if end <= len(data) else (0, 0)
         rest = data[end : end + length]
         if length < _FRAME_REST.size or len(rest) < length or zlib.crc32(rest) != crc:
-            raise _unreadable_error(f"the frame at byte {at} is cut off or damaged")
+            raise _unreadable_error(f"the frame at byte {at} is truncated or corrupt")
         seq, kind, _, _ = _FRAME_REST.unpack_from(rest)
         yield SealedFrame(seq, kind, rest[_FRAME_REST.size :])
         at = end + length
@@ -321,6 +323,9 @@ def decode_sealed_file(data: bytes) -> Iterator[SealedFrame]:
 def _unreadable_error(reason: str) -> ContractError:
     return ContractError(
         "SEALED_UNREADABLE",
-        f"Something sealed cannot be opened: {reason}.",
-        hint="It stays where it is. Was it moved, cut, or sealed under another keyring? Put it back as it was written.",
+        f"A sealed file or value cannot be opened: {reason}.",
+        hint=(
+            "It is not deleted. Check whether it was moved, truncated or sealed with another keyring, and "
+            "restore the original."
+        ),
     )

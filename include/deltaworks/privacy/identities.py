@@ -1,4 +1,4 @@
-"""Identities: what a writer tells the vault, once it is sealed: which token stands for which value of which subject."""
+"""Identities: tuples of subject, token and value that writers seal for the vault."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """A token seen in an event of a subject.
+    """A token found in an event of a subject.
 
-    `subject` is the token of the event's subject, equal to `token` where the event has only that one. `value` is what
-    the token stands for, where the field's action is `vault`; None says only that the two were seen in one event.
-    `at_ms`: when the event came in, milliseconds since 1970.
+    Attributes:
+        subject: token of the event's subject; equal to `token` if the event has only that one.
+        value: the tokenized value, for fields with the action `vault`; None only links the token to the subject.
+        at_ms: arrival time of the event in milliseconds since 1970.
     """
 
     subject: str
@@ -23,14 +24,14 @@ class Identity(NamedTuple):
 
 
 def encode_identities(identities: Iterable[Identity]) -> bytes:
-    """The plaintext of a sealed frame: JSON, a list an identity."""
+    """Encodes identities as the plaintext of a sealed frame: JSON, one list per identity."""
     return json.dumps([list(identity) for identity in identities], separators=(",", ":")).encode()
 
 
 def decode_identities(data: bytes) -> list[Identity]:
-    """What `encode_identities` made.
+    """Decodes the output of `encode_identities`.
 
     Raises:
-        ValueError: it made something else.
+        ValueError: invalid data.
     """
     return [Identity(*parts) for parts in json.loads(data)]

@@ -1,4 +1,4 @@
-"""Networks of IP addresses: what is kept of one that may not be kept whole."""
+"""Truncates IP addresses to networks, for fields with the action `truncate_ip`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 @lru_cache(maxsize=65_536)
 def truncate_ip(address: str) -> str | None:
-    """An address without the part that is a household's: the last octet of IPv4, the last 80 bits of IPv6.
+    """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
 
-    IPv4 within IPv6 counts as IPv4. Of 6to4, whose first 48 bits hold an address of IPv4, 40 bits stay. Of a list, as
-    proxies write it, the first entry counts. Idempotent; None where there is no address.
+    IPv4 mapped to IPv6 counts as IPv4. A 6to4 address, whose first 48 bits contain an IPv4 address, keeps 40 bits. Of a
+    comma-separated list, as proxies write it, the first entry counts. Returns None without an address.
     """
     first = address.split(",", 1)[0].strip().strip("[]").partition("%")[0]
     try:

@@ -1,11 +1,11 @@
-"""The walker: makes of an event what may be kept of it, in place, as `privacy` declares.
+"""Redacts events in place according to the compiled `privacy` section. Idempotent.
 
-It changes what is there and adds nothing. It is compiled once from the declaration; an event then costs one look at
-each object that holds a declared field, and a keyed digest for a value that was not met lately. Stripping what was
-stripped changes nothing, so a collector and a parser behind it agree.
+Only existing values change; nothing is added. An event costs one dictionary access per object with a declared field,
+and an HMAC per value that is not cached. Redacting a redacted event changes nothing, so a collector and a parser after
+it agree.
 
-A path leads through lists to each of their elements. What stands on the way to a declared field and is neither object
-nor list, but a text (it may hold the field as JSON), is not kept.
+Paths descend into list elements. A text in place of an object or list on the way to a declared field may contain the
+field as JSON, so it is dropped.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from deltaworks.specs.privacy import PrivacySpec, PrivateFieldSpec
 
 _MAX_CACHED_VALUES: Final = 100_000
 _MAX_CACHED_LENGTH: Final = 256
-#: What becomes of a value of which nothing is kept.
+#: Result of transforms that drop a value.
 DROPPED: Final = object()
-#: What becomes of a value: another one, or `DROPPED`. The list takes the tokens it leads to, by kind, with the value of
-#: what goes to the vault; True for another that was no token, None for one that was.
+#: Transforms a value; may return `DROPPED`. Appends tokens as (kind, token, value): the original value for the vault,
+#: True for a new token, None for a value that was a token already.
 Transform = Callable[[Any, list[tuple[str, str, Any]]], Any]
 
 
 class RedactionOutcome(Enum):
-    """Whether an event may be kept at all."""
+    """Whether an event is kept."""
 
     KEPT = "kept"
     OPTED_OUT = "refused"
@@ -45,23 +45,24 @@ class RedactionOutcome(Enum):
 
 @dataclass(slots=True)
 class RedactionResult:
-    """What was met on the way: counts beside rows, and identities for the vault. Added to by many events."""
+    """Counts, and identities for the vault, accumulated over many events."""
 
     counts: Counter[str] = field(default_factory=Counter)
     identities: list[Identity] = field(default_factory=list)
 
 
 class Redactor:
-    """Strips the events of one pipeline. Used by one thread.
+    """Redacts the events of one pipeline. Not thread-safe.
 
     Args:
-        key: of the namespace's tokens.
-        suppression: whose events are dropped.
+        key: token key of the namespace.
+        suppression: list of erased subjects, whose events are dropped.
 
     Attributes:
-        fields: what becomes of the declared fields of an event, but of a child's.
-        scanner: what looks through texts, where that is declared.
-        refused: which events are kept nowhere, `child`: which are of children; by an event as it was sent.
+        transforms: transforms of the declared fields, except for children.
+        scanner: scans texts, if declared.
+        opt_out_condition: selects events that are dropped.
+        child_condition: selects events of children. Both conditions apply to events before redaction.
     """
 
     def __init__(self, spec: PrivacySpec, key: bytes, *, suppression: Suppression = NO_SUPPRESSION) -> None:
@@ -79,20 +80,18 @@ class Redactor:
         self._digests: dict[str, str] = {}
 
     def set_suppression(self, suppression: Suppression) -> None:
-        """Drop the events of whom this list names, from the next one on; from any thread."""
+        """Replaces the suppression list from the next event on. Thread-safe."""
         self._suppression = suppression
 
     def redact(
         self, event: dict[str, Any], *, at_ms: int, result: RedactionResult, scan_texts: bool = True
     ) -> RedactionOutcome:
-        """Strip an event in place. One that may not be kept is left half-stripped: throw it away.
+        """Redacts an event in place. Discard an event that is not kept: it is redacted in part only.
 
         Args:
-            at_ms: when it came in, milliseconds since 1970, by the record of who took it, so that it is the same
-                whenever the event is read.
-            stripped: takes counts and identities.
-            scans: whether texts are looked through, where that is declared; False where it was seen that none has
-                what is looked for.
+            at_ms: recorded arrival time in milliseconds since 1970, the same whenever the event is read.
+            result: receives counts and identities.
+            scan_texts: False if a pre-check found that no text needs scanning.
         """
         if self.opt_out_condition is not None and self.opt_out_condition.matches(event):
             result.counts["refused"] += 1
@@ -115,7 +114,7 @@ class Redactor:
         return RedactionOutcome.KEPT
 
     def redact_reread(self, event: Any, *, at_ms: int) -> Any:
-        """An event that was stripped once and is read again from what was sent: stripped, noted nowhere."""
+        """Redacts an accepted event that is read again, without recording anything."""
         if type(event) is dict:
             fields = self.fields
             if self.child is not None and self.child.matches(event):
@@ -134,7 +133,7 @@ class Redactor:
         *,
         is_adult: bool,
     ) -> None:
-        """Note identities: of a subject with a value or another token, where this walker has made one of them."""
+        """Records identities of a subject with a value or another token, if the redactor created one of the tokens."""
         new_tokens = [item for item in found_tokens if item[2] is not None]
         if not new_tokens:
             return
@@ -150,17 +149,17 @@ class Redactor:
 
     @property
     def stores_child_identities(self) -> bool:
-        """Whether the vault has rows of children."""
+        """Whether the vault stores identities of children."""
         child = self.spec.regulation.child
         return child is not None and child.vault
 
     @property
     def has_suppressions(self) -> bool:
-        """Whether anybody is suppressed."""
+        """Whether the suppression list has entries."""
         return bool(self._suppression.until_us)
 
     def suppressed_tokens(self, tokens: Iterable[str]) -> set[str]:
-        """The tokens that the list names, for events of whatever time."""
+        """Returns the tokens on the suppression list, whatever the event's time."""
         return {made for made in tokens if self._digest(made) in self._suppression}
 
     def _subject_token(self, event: dict[str, Any]) -> str | None:
@@ -183,7 +182,7 @@ class Redactor:
         return digest
 
     def child_transforms(self, at_ms: int) -> FieldTransforms:
-        """What becomes of the fields of children's events: their tokens are those of a day, and more is dropped."""
+        """Returns the transforms for events of children: tokens are valid for one day, and more fields are dropped."""
         day = datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
         if self._child_transforms is None or day != self._day:
             child = self.spec.regulation.child
@@ -199,21 +198,21 @@ class Redactor:
 
 
 class EventCondition:
-    """Whether an event has one of the values at every path. `paths` has the names of each, and types with values."""
+    """Tests whether an event has one of the values at every path. `paths` are split names, and types with values."""
 
     def __init__(self, when: Mapping[str, tuple[Any, ...]]) -> None:
-        # To Python True is 1, to JSON it is not.
+        # True equals 1 in Python but not in JSON.
         self.paths = [
             (tuple(path.replace("[]", "").split(".")), {(type(v), v) for v in values}) for path, values in when.items()
         ]
 
     def matches(self, event: dict[str, Any]) -> bool:
-        """Whether it does."""
+        """Returns whether the event meets the condition."""
         for path, values in self.paths:
             value: Any = event
             for name in path:
                 value = value.get(name) if type(value) is dict else None
-            if isinstance(value, str) and type(value) is not str:  # a number as it was sent
+            if isinstance(value, str) and type(value) is not str:  # a number literal
                 value = json.loads(value)
             if type(value) in (dict, list) or (type(value), value) not in values:
                 return False
@@ -221,14 +220,14 @@ class EventCondition:
 
 
 class FieldTransforms:
-    """An object on the way to declared fields: what becomes of its own, and the objects and lists it holds."""
+    """Transforms of an object's fields, and of the objects and lists in it."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Transform] = {}
         self.nested: dict[str, FieldTransforms] = {}
 
     def apply(self, holder: dict[str, Any], found_tokens: list[tuple[str, str, Any]]) -> None:
-        """Change the fields of an object, and of those it holds."""
+        """Transforms the fields of an object, recursively."""
         for name, change in self.by_name.items():
             value = holder.get(name)
             if value is None:
@@ -248,7 +247,7 @@ class FieldTransforms:
                 holder[name] = node.apply_to_value(value, found_tokens)
 
     def apply_to_value(self, value: Any, found_tokens: list[tuple[str, str, Any]]) -> Any:
-        """What is kept of a value that may hold these fields. Objects and lists are changed in place."""
+        """Transforms a value that may contain these fields. Objects and lists are changed in place."""
         if type(value) is dict:
             self.apply(value, found_tokens)
         elif type(value) is list:
@@ -260,10 +259,10 @@ class FieldTransforms:
         return None if type(value) is str else value
 
     def transform_at(self, path: Sequence[str]) -> Transform:
-        """What becomes of the value at a path of names.
+        """Returns the transform of a path.
 
         Raises:
-            KeyError: nothing is declared there, or below.
+            KeyError: nothing is declared at the path or below.
         """
         node = self
         for name in path[:-1]:
@@ -272,7 +271,7 @@ class FieldTransforms:
 
 
 class _TransformFactory:
-    """Makes the changes of fields: tokens of one key, remembered for the values that come again."""
+    """Creates transforms with tokens of one key, cached by value."""
 
     def __init__(self, key: bytes, *, vault: bool) -> None:
         self._key = key
@@ -280,13 +279,13 @@ class _TransformFactory:
         self._tokens: dict[str, dict[str, str]] = {}
 
     def create(self, field: PrivateFieldSpec) -> Transform:
-        """What becomes of the values of a field."""
+        """Returns the transform of a field."""
         if field.action == "drop":
             return _drop
         if field.action == "truncate_ip":
             return _truncate
         if field.kind is None:
-            raise TypeError(f"{field.path}: a token has a kind")
+            raise TypeError(f"{field.path}: a token needs a kind")
         cache = self._tokens.setdefault(field.kind, {})
         return partial(self._tokenize, field.kind, cache, field.action == "vault" and self._vault)
 
@@ -347,13 +346,13 @@ def _truncate(value: Any, found_tokens: list[tuple[str, str, Any]]) -> Any:
 
 
 def _tokenize_number(value: Any, make: Callable[[str], Any]) -> Any:
-    """The token of a number that is a text of its own kind, as readers of exact numbers have it; else nothing."""
+    """Returns the token of an integer literal, as parsed by readers of exact numbers; None otherwise."""
     text = str(value) if isinstance(value, str) else ""
     return make(text) if text.lstrip("-").isdigit() else None
 
 
 def cache_value(cache: dict[str, str], value: str, answer: str) -> None:
-    """Keep an answer for the events that follow; not without end, and not for texts without end."""
+    """Caches a value; the number and the length of keys are bounded."""
     if len(cache) >= _MAX_CACHED_VALUES:
         cache.clear()
     if len(value) <= _MAX_CACHED_LENGTH:

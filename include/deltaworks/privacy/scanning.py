@@ -1,4 +1,4 @@
-"""Looks for addresses of people in texts that nobody declared: emails, and phone numbers with their country."""
+"""Scans texts of undeclared fields for personal data: emails and international phone numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 8, 15
 
 
 class _Patterns:
-    """What JSON has wherever one of its texts has an email or a phone number; found soon where there is none.
+    """Patterns that occur in JSON whenever one of its texts has an email or a phone number; a cheap pre-check.
 
-    A character of theirs may be written as an escape, and the first slash in a number behind backslashes.
+    Characters may be written as escapes, and a slash in a number may be preceded by backslashes.
     """
 
     def __init__(self, convert: Callable[[str], Any]) -> None:
@@ -34,16 +34,16 @@ _BYTES_PATTERNS: Final = _Patterns(str.encode)
 
 
 class Scanner:
-    """Counts texts with an email or a phone number, or takes them out. Declared fields are left alone.
+    """Counts texts with an email or a phone number, or drops them. Declared fields contain tokens already.
 
-    Counts are `scan_email`, `scan_phone`, and with `_dropped` behind them those that were taken out.
+    Counts are `scan_email` and `scan_phone`, and with the suffix `_dropped` for dropped texts.
     """
 
     def __init__(self, spec: PrivacySpec) -> None:
         self._email, self._phone = spec.scan.email, spec.scan.phone
 
     def scan(self, event: dict[str, Any], counts: Counter[str]) -> None:
-        """Look through an event that was stripped, in place."""
+        """Scans a redacted event in place."""
         pending: list[Any] = [event]
         while pending:
             holder = pending.pop()
@@ -56,7 +56,7 @@ class Scanner:
                     holder[place] = None
 
     def may_contain(self, json: str | bytes) -> bool:
-        """Whether a text in JSON, in JSON within its texts too, may have what is looked for; False where none has."""
+        """Returns whether JSON, or JSON nested in its texts, may contain a match; False is certain."""
         marks = _TEXT_PATTERNS if isinstance(json, str) else _BYTES_PATTERNS
         if self._email != "off" and marks.at in json:
             return True

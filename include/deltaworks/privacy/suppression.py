@@ -1,8 +1,8 @@
-"""Suppression: the tokens of erased subjects, whose events are dropped wherever they come in again.
+"""Suppression lists: tokens of erased subjects, whose events are dropped wherever they arrive.
 
-The list of a namespace is a row of records in the lake, numbered without gaps, each put if absent and never changed. A
-record names tokens by a second HMAC, so that the list itself names nobody. The highest number says which requests a
-reader has heard of: a batch that was prepared with it or a higher one holds nothing of them.
+The list of a namespace is a series of immutable records in the lake, numbered without gaps and created if absent. A
+record contains a second HMAC of each token, so the list identifies nobody. The highest number read tells which requests
+are applied: a batch prepared with this or a higher number has no rows of them.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ FORMAT: Final = 1
 
 
 class StoredObject(Protocol):
-    """An object's bytes."""
+    """A stored object."""
 
     @property
     def data(self) -> bytes: ...
 
 
 class SuppressionStore(Protocol):
-    """What of an object store the list needs; `control.objects.ObjectStore` has it."""
+    """The part of an object store that the list needs; implemented by `control.objects.ObjectStore`."""
 
     def get(self, key: str) -> StoredObject | None:
-        """The object, or None where there is none."""
+        """Returns the object, or None."""
 
     def list(self, prefix: str) -> list[str]:
-        """The keys below `prefix`, sorted."""
+        """Returns the keys with this prefix, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuppressionRecord:
-    """One request's tokens. Times are ISO 8601 in UTC.
+    """The tokens of one request. Times are ISO 8601 in UTC.
 
-    `digests` are `suppression_digest` of the tokens. Events that came in after `until` count again only where `after`
-    is `accept`, which a new consent alone justifies; without `until` the entry never ends.
+    Attributes:
+        digests: `suppression_digest` of the tokens.
+        until: end of the suppression; None for no end.
+        after: `accept` keeps events that arrive after `until`, which requires a new consent.
     """
 
     namespace: str
@@ -54,14 +56,14 @@ class SuppressionRecord:
     after: str = "drop"
 
     def encode(self) -> bytes:
-        """The object's bytes."""
+        """Returns the object's bytes."""
         fields: dict[str, Any] = {"format": FORMAT}
         fields |= {name: getattr(self, name) for name in self.__slots__ if name != "digests"}
         return json.dumps(fields | {"digests": list(self.digests)}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes, *, key: str) -> SuppressionRecord:
-        """Read the object at `key`.
+        """Decodes the object at `key`.
 
         Raises:
             ContractError: SUPPRESSION_UNREADABLE.
@@ -69,7 +71,7 @@ class SuppressionRecord:
         try:
             fields = json.loads(data)
             if fields.pop("format") != FORMAT:
-                raise ValueError("it is of another format")
+                raise ValueError("its format is not supported")
             fields["digests"] = tuple(map(str, fields["digests"]))
             record = cls(**fields)
             if record.until is not None:
@@ -81,9 +83,9 @@ class SuppressionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """The list of a namespace as of its record `number`; 0 where there is none. Immutable, and sent to tasks as it is.
+    """The list of a namespace up to record `number`; 0 for an empty list. Immutable; sent to tasks.
 
-    `until_us` has the end of each entry, microseconds since 1970; None for those without.
+    `until_us` is the end of each entry in microseconds since 1970; None without end.
     """
 
     number: int = 0
@@ -96,17 +98,17 @@ class Suppression:
         return digest in self.until_us
 
     def matches(self, key: bytes, tokens: Iterable[str], *, at_us: int) -> bool:
-        """Whether one of the tokens is suppressed for an event that came in at that time.
+        """Returns whether one of the tokens is suppressed for an event that arrived at this time.
 
         Args:
-            key: of the namespace's tokens.
+            key: token key of the namespace.
         """
         if not self.until_us:
             return False
         return any(self.matches_digest(suppression_digest(key, token), at_us=at_us) for token in tokens)
 
     def matches_digest(self, digest: str, *, at_us: int) -> bool:
-        """Whether a digest is suppressed for an event that came in at that time, microseconds since 1970."""
+        """Returns whether a digest is suppressed for an event that arrived at this time, in microseconds since 1970."""
         if digest not in self.until_us:
             return False
         until = self.until_us[digest]
@@ -117,7 +119,7 @@ NO_SUPPRESSION: Final = Suppression()
 
 
 def merge_records(records: Iterable[SuppressionRecord]) -> Suppression:
-    """The list that records make together. An entry lasts as long as the longest of those that name it."""
+    """Merges records to a list. Of several entries for a token the latest end wins."""
     number, until_us = 0, dict[str, int | None]()
     for record in records:
         number = max(number, record.number)
@@ -129,10 +131,10 @@ def merge_records(records: Iterable[SuppressionRecord]) -> Suppression:
 
 
 def read_suppression(objects: SuppressionStore, namespace: str, *, since: Suppression = NO_SUPPRESSION) -> Suppression:
-    """The list of a namespace now. One listing; records that `since` has are not read again where none is new.
+    """Reads the current list of a namespace. Needs one listing; records are read only if one is newer than `since`.
 
     Raises:
-        ContractError: SUPPRESSION_UNREADABLE: a list that is read in part would bring somebody back.
+        ContractError: SUPPRESSION_UNREADABLE: with an incomplete list an erased subject could reappear.
         TransientError: the storage does not answer.
     """
     keys = objects.list(paths.suppressions(namespace))
@@ -143,10 +145,10 @@ def read_suppression(objects: SuppressionStore, namespace: str, *, since: Suppre
     for key, number in zip(keys, numbers, strict=True):
         stored = objects.get(key)
         if stored is None:
-            continue  # expired between the listing and now: its entries have no effect any more
+            continue  # expired since the listing: its entries no longer apply
         record = SuppressionRecord.decode(stored.data, key=key)
         if record.number != number or record.namespace != namespace:
-            raise _unreadable_error(key, f"it says {record.namespace}, number {record.number}")
+            raise _unreadable_error(key, f"it contains record {record.number} of {record.namespace}")
         records.append(record)
     return merge_records(records)
 
@@ -161,14 +163,16 @@ def _end_us(record: SuppressionRecord) -> int | None:
 def _record_number(key: str) -> int:
     name = key.rpartition("/")[2].removesuffix(".json")
     if not name.isdigit():
-        raise _unreadable_error(key, "its name is no number")
+        raise _unreadable_error(key, "its name is not a number")
     return int(name)
 
 
 def _unreadable_error(key: str, reason: str) -> ContractError:
     return ContractError(
         "SUPPRESSION_UNREADABLE",
-        f"{key} is no suppression record this release can read: {reason}.",
-        hint="Nothing is read without the whole list: an erased subject would come back. Put the object back, or run "
-        "the release that wrote it.",
+        f"Suppression record {key} is unreadable: {reason}.",
+        hint=(
+            "No events are read without the complete list, because erased subjects could reappear. Restore the "
+            "object, or run the release that wrote it."
+        ),
     )

@@ -1,8 +1,8 @@
-"""Tokens: what stands for an identifier wherever it would be kept.
+"""Tokens: pseudonyms that replace identifiers in all stored data.
 
-A token is made of the namespace's key, the kind and the normalised value alone (HMAC-SHA-256, RFC 2104), so whoever has
-the key makes the same one without a look-up: collectors, parsers, and a reprocess a year later. Without the key nobody
-can try out which address a token stands for, as anybody can with a hash.
+A token is an HMAC-SHA-256 (RFC 2104) of the kind and the normalized value with the namespace's key. Everyone with the
+key derives the same token without a look-up: collectors, parsers, and a reprocess a year later. Without the key a token
+cannot be tested against guessed values, unlike a plain hash.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 import unicodedata
 from typing import Final
 
-#: How tokens begin: `p`, and the number of the way in which values are normalised.
+#: Prefix of tokens: `p` and the version of the normalization.
 TOKEN_PREFIX: Final = "p1_"
-#: How identities begin that stand for an erased subject: random, and recorded nowhere.
+#: Prefix of random tokens that replace erased subjects and are recorded nowhere.
 RANDOM_TOKEN_PREFIX: Final = "x1_"
 _TOKEN_BYTES: Final = 16
 _DIGEST_BYTES: Final = 16
 TOKEN_LENGTH: Final = 29
-#: Base32 (RFC 4648) in lower case, two characters at once: four times as fast as the standard library's.
+#: Lower-case Base32 (RFC 4648), two characters at a time: four times as fast as the standard library.
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
 _PADDING_BITS: Final = 2
@@ -30,11 +30,11 @@ _PHONE_SEPARATORS = re.compile(r"[\s().\-/\u00a0\u2010-\u2015]+")
 
 
 def token(key: bytes, *, kind: str, value: str) -> str:
-    """The token of an identifier: `p1_` and 26 letters and digits. The same for equal keys, kinds and values.
+    """Returns the token of an identifier: `p1_` and 26 letters and digits. Deterministic for key, kind and value.
 
     Args:
-        key: of the namespace, 32 bytes.
-        kind: `email` and `phone` are normalised; values of any other kind count byte for byte.
+        key: token key of the namespace, 32 bytes.
+        kind: values of `email` and `phone` are normalized; others are used unchanged.
     """
     text = normalize(kind, value).encode("utf-8", "surrogatepass")
     name = kind.encode()
@@ -44,20 +44,20 @@ def token(key: bytes, *, kind: str, value: str) -> str:
 
 
 def random_token() -> str:
-    """An identity for rows that stay without whose they were: random, of the form of a token, and recorded nowhere."""
+    """Returns a random token, for rows that are kept anonymously. Recorded nowhere."""
     return RANDOM_TOKEN_PREFIX + _base32(os.urandom(_TOKEN_BYTES))
 
 
 def is_token(value: str) -> bool:
-    """Whether a text has the form of a token: stripping leaves it as it is, so stripping twice is stripping once."""
+    """Returns whether a text has the form of a token. Redaction leaves tokens unchanged, so it is idempotent."""
     return len(value) == TOKEN_LENGTH and _TOKEN_PATTERN.fullmatch(value) is not None
 
 
 def normalize(kind: str, value: str) -> str:
-    """The form of a value in which it becomes a token.
+    """Returns the form of a value that is tokenized.
 
-    An email: NFKC, without blanks around it, in lower case. A phone: E.164 as far as the text has it: digits behind a
-    plus, `00` read as one. A number without a country stays without: whoever sends it has to add it.
+    Emails: NFKC, trimmed, lower case. Phone numbers: E.164 as far as possible, digits after a plus, with a leading `00`
+    read as plus. A missing country code is not added.
     """
     if kind == "email":
         return unicodedata.normalize("NFKC", value).strip().lower()
@@ -68,14 +68,16 @@ def normalize(kind: str, value: str) -> str:
 
 
 def derive_day_key(key: bytes, day: str) -> bytes:
-    """The key for tokens that hold for one day (`2026-11-23`, UTC): nobody follows them from day to day."""
+    """Derives the key for tokens that are valid for one day (`2026-11-23`, UTC), so that events of different days
+    cannot be linked.
+    """
     return hmac.digest(key, b"deltaworks.tokens.day\0" + day.encode(), "sha256")
 
 
 def suppression_digest(key: bytes, token: str) -> str:
-    """What a suppression list says of a token: a second HMAC, 32 hexadecimal digits.
+    """Returns the digest of a token for suppression lists: a second HMAC, 32 hexadecimal digits.
 
-    So the list names nobody: not even who has the lake's rows can say which of their tokens are on it.
+    Tokens in the lake's rows cannot be matched against the list without the key.
     """
     second = hmac.digest(key, b"deltaworks.suppression", "sha256")
     return hmac.digest(second, token.encode(), "sha256")[:_DIGEST_BYTES].hex()

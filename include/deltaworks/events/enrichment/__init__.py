@@ -1,1 +1,1 @@
-"""What is looked up of events, and how their private fields are masked, in the pass that parses them."""
+"""Look-ups that enrich events, and masks for their private fields, applied while parsing."""

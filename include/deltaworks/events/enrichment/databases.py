@@ -1,8 +1,8 @@
-"""Databases of addresses as a batch reads them: objects of the lake, each fixed to one version for all of its tasks.
+"""Look-up databases: objects in the lake, each pinned to one version for all tasks of a batch.
 
-The driver fixes the ETag of every database before a pass. A task opens exactly that copy: from its worker's disk where
-it was fetched before, else from the lake, if it is still the one that was fixed. So the rows of a batch have answers of
-one database, however often it is replaced meanwhile; the ledger says of which.
+The driver pins the ETag of every database before a parse. Tasks open exactly that version: from the worker's disk
+cache, or from the lake if the object is unchanged. So all rows of a batch use the same version, even if the database is
+replaced meanwhile; the ledger records it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missin
 log = logging.getLogger(__name__)
 
 STALE_DAYS = 30
-#: Copies on a worker's disk that nobody has opened for so long are deleted when another one is fetched.
+#: Cached copies unused for this long are deleted when another one is downloaded.
 _UNUSED_COPY_SECONDS = 24 * 3600
 _PIN_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedDatabase:
-    """One version of a database: its name below `databases/`, its ETag, when it was built (seconds since 1970)."""
+    """One version of a database: its name in `databases/`, its ETag, and its build time in seconds since 1970."""
 
     name: str
     etag: str
@@ -47,7 +47,7 @@ class PinnedDatabase:
 
 @dataclass(frozen=True, slots=True)
 class PinnedDatabases:
-    """The databases of a pass. Travels to tasks, with the values of the storage's references, and is never printed."""
+    """The databases of a parse. Sent to tasks with the values of the storage's references, which are never printed."""
 
     storage: str
     variables: Mapping[str, str] = field(repr=False)
@@ -55,7 +55,7 @@ class PinnedDatabases:
 
     @classmethod
     def pin(cls, names: Iterable[str], storage: StorageSpec) -> PinnedDatabases:
-        """The databases as they are in the lake now. Opens each, so one that is damaged at its ends is seen here.
+        """Pins the current versions. Opens each database, which detects truncated files.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, one is missing or cannot be opened.
@@ -66,18 +66,18 @@ class PinnedDatabases:
         return cls(declared, resolved_variables(storage), {name: _pin(name, objects) for name in sorted(set(names))})
 
     def ledger_entries(self) -> list[dict[str, Any]]:
-        """What the prepared batch and the ledger say of them."""
+        """Returns the entries for the prepared batch and the ledger."""
         return [
             {"database": fixed.name, "etag": fixed.etag, "build_epoch": fixed.build_epoch}
             for fixed in self.by_name.values()
         ]
 
     def open_lookup(self, name: str) -> AddressLookup:
-        """What looks addresses up in one of them, in any process.
+        """Opens the look-up of a database; works in any process.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, it cannot be opened.
-            TransientError: ENRICHMENT_REPLACED, it was replaced before this worker had fetched it.
+            TransientError: ENRICHMENT_REPLACED, it was replaced before this worker downloaded it.
         """
         set_missing_variables(self.variables)
         fixed = self.by_name[name]
@@ -86,7 +86,7 @@ class PinnedDatabases:
 
 
 class AddressLookup:
-    """Looks addresses up. What a database cannot answer for its damage raises, and is never null."""
+    """Looks up addresses. A corrupt database raises and never returns null."""
 
     def __init__(self, reader: maxminddb.Reader, name: str) -> None:
         self._reader = reader
@@ -94,24 +94,24 @@ class AddressLookup:
         self._only_ipv4 = reader.metadata().ip_version == 4
 
     def lookup(self, address: str) -> Record | None:
-        """What the database says of an address; None where it says nothing.
+        """Returns the database record of an address, or None.
 
         Raises:
-            ConfigError: ENRICHMENT_UNREADABLE, the database is damaged where the answer lies.
+            ConfigError: ENRICHMENT_UNREADABLE, the database is corrupt at this record.
         """
         if self._only_ipv4 and ":" in address:
             return None
         try:
             return self._reader.get(address)
         except Exception as error:  # either reader raises whatever the damage leads it into
-            raise _unreadable(self._name, f"a look-up in it failed ({type(error).__name__})") from None
+            raise _unreadable(self._name, f"a look-up failed ({type(error).__name__})") from None
 
 
 def _pin(name: str, objects: ObjectStore) -> PinnedDatabase:
     for _ in range(_PIN_ATTEMPTS):
         etag = objects.etag(paths.database(name))
         if etag is None:
-            raise _unreadable(name, "it is not in the lake")
+            raise _unreadable(name, "the object is missing")
         try:
             copy = _local_copy(name, etag, lambda: objects)
         except TransientError as error:
@@ -128,22 +128,22 @@ def _pin(name: str, objects: ObjectStore) -> PinnedDatabase:
 
 @functools.lru_cache(maxsize=64)
 def _warn_once(name: str, etag: str, build_epoch: int, *, slow: bool) -> None:
-    """Say once of a version what makes its answers wrong or slow."""
+    """Warns once per version about outdated or slow databases."""
     days = (time.time() - build_epoch) / 86_400
     if days > STALE_DAYS:
-        log.warning("database=%s etag=%s was built %d days ago: addresses have moved since", name, etag, days)
-    if slow:  # maxminddb falls back to it without a word
+        log.warning("database=%s etag=%s was built %d days ago: addresses may be outdated", name, etag, days)
+    if slow:  # maxminddb falls back to it silently
         log.warning("database=%s is read by maxminddb's Python code, ten times slower than its C extension", name)
 
 
 @functools.lru_cache(maxsize=4)
 def _objects(storage: str, _process: int) -> ObjectStore:
-    """One client a process: a client inherited through a fork shares its connections."""
+    """Returns one client per process: a client inherited through a fork shares its connections."""
     return open_objects(StorageSpec.model_validate_json(storage))
 
 
 def _local_copy(name: str, etag: str, objects: Any) -> Path:
-    """The version of a database as a file of this machine."""
+    """Returns the local file of a database version, downloading it if needed."""
     folder = _cache_folder()
     of_name = hashlib.sha256(name.encode()).hexdigest()[:16]
     copy = folder / f"{of_name}-{hashlib.sha256(etag.encode()).hexdigest()[:32]}.mmdb"
@@ -152,12 +152,12 @@ def _local_copy(name: str, etag: str, objects: Any) -> Path:
         return copy
     stored = objects().get(paths.database(name))
     if stored is None:
-        raise _unreadable(name, "it is not in the lake")
+        raise _unreadable(name, "the object is missing")
     if stored.etag != etag:
         raise TransientError(
             "ENRICHMENT_REPLACED",
-            f"The database {name!r} was replaced while a batch was read with its former version.",
-            hint="Nothing: the batch is read again, whole, with the new one.",
+            f"Database {name!r} was replaced while a batch was parsed with its previous version.",
+            hint="No action is needed: the complete batch is parsed again with the new version.",
         )
     partial = folder / f".{uuid.uuid4().hex}"
     partial.write_bytes(stored.data)
@@ -167,21 +167,21 @@ def _local_copy(name: str, etag: str, objects: Any) -> Path:
 
 
 def _cache_folder() -> Path:
-    """The folder of copies on this machine. It is this user's alone: others must not choose what is looked up."""
+    """Returns the local cache folder. Only this user may access it, so nobody else can supply look-up data."""
     folder = Path(tempfile.gettempdir()) / f"deltaworks-databases-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise ConfigError(
             "ENRICHMENT_UNREADABLE",
-            f"{folder} is not this user's alone, so the databases in it may be anybody's.",
-            hint=f"Delete {folder}, or set TMPDIR to a folder of this user.",
+            f"Other users can access {folder}, so the databases in it are not trustworthy.",
+            hint=f"Delete {folder}, or set TMPDIR to a private folder of this user.",
         )
     return folder
 
 
 def _delete_unused_copies(folder: Path, *, keep: Path) -> None:
-    """Former versions go: their licences often say within which time."""
+    """Deletes old versions: many licences limit how long they may be stored."""
     before = time.time() - _UNUSED_COPY_SECONDS
     for path in folder.iterdir():
         with suppress(OSError):
@@ -204,6 +204,6 @@ def _reader(copy: Path, _process: int) -> maxminddb.Reader:
 def _unreadable(name: str, what: str) -> ConfigError:
     return ConfigError(
         "ENRICHMENT_UNREADABLE",
-        f"The database {name!r} is of no use: {what}.",
-        hint=f"Put a sound one to {paths.database(name)} of the lake; the batch that failed is then read again, whole.",
+        f"Database {name!r} cannot be used: {what}.",
+        hint=f"Upload a valid file to {paths.database(name)} in the lake; the failed batch is then parsed again.",
     )

@@ -1,20 +1,20 @@
-"""IP addresses in texts: their bytes, and the network that is kept of one where the address is private."""
+"""IP addresses: parsing, formatting, and truncation to networks for private fields."""
 
 from __future__ import annotations
 
 import socket
 
-#: An IPv4 address inside IPv6: `::ffff:203.0.113.7`.
+#: Prefix of an IPv4 address mapped to IPv6: `::ffff:203.0.113.7`.
 _IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"
-#: 2002::/16 (6to4) holds an IPv4 address in the 32 bits behind it.
+#: 2002::/16 (6to4) contains an IPv4 address in the next 32 bits.
 _6TO4_PREFIX = b"\x20\x02"
 _IPV6_NETWORK_BYTES, _6TO4_NETWORK_BYTES, _IPV4_NETWORK_BYTES = 6, 5, 3
 
 
 def parse_ip(text: str) -> bytes | None:
-    """The bytes of the address in a text: 4 of IPv4, also where it is mapped into IPv6, or 16; None where it is none.
+    """Returns the address in a text as bytes: 4 for IPv4, also if mapped to IPv6, or 16; None if it is invalid.
 
-    Of a list, as proxies write it, the first entry counts. The zone of an address (`fe80::1%eth0`) is no part of it.
+    Of a comma-separated list, as proxies write it, the first entry counts. A zone (`fe80::1%eth0`) is ignored.
     """
     first = text.split(",", 1)[0].strip()
     address, percent, zone = first.partition("%")
@@ -30,14 +30,14 @@ def parse_ip(text: str) -> bytes | None:
 
 
 def format_ip(address: bytes) -> str:
-    """The text of an address's bytes."""
+    """Returns the text of an address."""
     return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
 
 
 def truncate_ip(address: bytes) -> bytes:
-    """The address without what tells one client from its neighbours: the last octet of IPv4, the last 80 bits of IPv6.
+    """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
 
-    Of 6to4 the first 48 bits would keep the whole IPv4 address: its last octet goes too. Idempotent.
+    The first 48 bits of a 6to4 address contain the complete IPv4 address, so its last octet is cleared too.
     """
     if len(address) == 4:
         kept = _IPV4_NETWORK_BYTES
@@ -47,6 +47,6 @@ def truncate_ip(address: bytes) -> bytes:
 
 
 def truncate_ip_text(text: str) -> str | None:
-    """The network of the address in a text; None where there is no address in it."""
+    """Returns the truncated address of a text; None if it is no address."""
     address = parse_ip(text)
     return None if address is None else format_ip(truncate_ip(address))

@@ -1,8 +1,8 @@
-"""Events on their way to rows: what is looked up of them is added, then what is private of them is masked.
+"""Adds results of look-ups to events and then masks their private fields, while events are parsed.
 
-In this order, since a network has other answers than its addresses; and before any column, reason or log line is made,
-since none of them may hold an address. A value is looked up once, however many events have it, as long as there are not
-too many of them. Events are taken one by one as they are read: to come back to a chunk of them costs twice as much.
+Look-ups come first, since a truncated address has other results; masks come before columns, reasons and log lines,
+which must not contain addresses. Each value is looked up once while it is cached. Events are processed one by one: a
+second pass over a chunk would double the cost.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 
 LookupAnswer = dict[str, Any] | None
-#: Answers that are kept for the events that follow, and the longest texts that are kept with theirs.
+#: Cached results, and the longest text that is cached.
 _MAX_CACHED_ANSWERS, _MAX_CACHED_CHARACTERS = 20_000, 512
 
 
 class LookupsAndMasks:
-    """What a pipeline declares under `enrich` and `private`. Used by one thread."""
+    """Applies the `enrich` and `private` sections of a pipeline. Not thread-safe."""
 
     def __init__(self, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
-        """As `spec` declares.
+        """Opens the look-ups.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, a database cannot be opened.
@@ -44,10 +44,10 @@ class LookupsAndMasks:
         self._nested_masks = [mask for mask in self._masks if mask.path not in alone]
 
     def apply(self, event: dict[str, Any], findings: TaskFindings) -> None:
-        """Add the answers to an event and mask it, in place. Values that are no addresses are counted.
+        """Adds look-up results to an event and masks it, in place. Invalid addresses are counted.
 
         Raises:
-            ConfigError: ENRICHMENT_UNREADABLE, a look-up failed for the database's sake.
+            ConfigError: ENRICHMENT_UNREADABLE, a database is corrupt.
         """
         for look_up in self._nested_lookups:
             look_up.apply(event)
@@ -67,27 +67,28 @@ class LookupsAndMasks:
 
 
 def _independent_field_names(spec: PipelineSpec) -> list[str]:
-    """The fields of events that are looked up or masked and lie within no other path that is: the common case, in
-    which it makes no difference which field is first."""
+    """Returns top-level fields that are looked up or masked and contain no other such path. For these, the common case,
+    order does not matter.
+    """
     paths = [*(declared.of for declared in spec.enrich), *(declared.path for declared in spec.private)]
     above = {path.split(".")[0] for path in paths if "." in path}
     return sorted({path for path in paths if "." not in path} - above)
 
 
 class _IndependentField:
-    """Everything that is done with one field of events: one look at what is known of its value, for all of it."""
+    """All look-ups and masks of one field, cached together by its value."""
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name
         look_ups = [declared for declared in spec.enrich if declared.of == name]
         self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in look_ups]
-        #: What an event has whose value is no text: whatever a producer sends below these names is not ours.
+        #: Results for values that are no text: fields of these names sent by a producer are overwritten.
         self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in look_ups}
         self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
         self._cache: dict[str, tuple[dict[str, LookupAnswer], str | None]] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
-        """Add the answers, then mask the value, in place; whether it was to be a network and is no address.
+        """Adds the results, then masks the value, in place; returns whether an address was expected but invalid.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE.
@@ -117,7 +118,7 @@ class _IndependentField:
 
 
 class _NestedLookup:
-    """One look-up at a path, below `_<name>` of its event."""
+    """One look-up of a nested path; results are stored in `_<name>` of the event."""
 
     def __init__(self, declared: EnrichSpec, databases: PinnedDatabases | None) -> None:
         self._field = declared.output_field
@@ -126,13 +127,13 @@ class _NestedLookup:
         self._cache: dict[str, LookupAnswer] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Add the answer, in place.
+        """Adds the result in place.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE.
         """
         value = self._get_value(event)
-        # Whatever a producer sends below this name is not ours: it never stands for an answer.
+        # A field of this name sent by a producer is overwritten.
         if type(value) is not str:
             event[self._field] = None
         elif value in self._cache:
@@ -144,12 +145,12 @@ class _NestedLookup:
 
 def _create_lookup(declared: EnrichSpec, databases: PinnedDatabases | None) -> Callable[[str], LookupAnswer]:
     if declared.kind == "user_agent":
-        # Its thousand expressions are read where a pipeline asks for them.
+        # Imported on demand: it loads a thousand expressions.
         from deltaworks.events.enrichment.user_agents import parse_user_agent
 
         return parse_user_agent
     if databases is None or declared.database is None:
-        raise TypeError(f"{declared.name}: databases are fixed before a pass that looks addresses up")
+        raise TypeError(f"{declared.name}: databases must be pinned before addresses are looked up")
     fields = {name: tuple(path.split(".")) for name, path in declared.fields.items()}
     return partial(_lookup_address, databases.open_lookup(declared.database), fields)
 
@@ -161,7 +162,7 @@ def _lookup_address(reader: AddressLookup, fields: dict[str, tuple[str, ...]], v
 
 
 def _value_in(record: Any, path: tuple[str, ...]) -> Any:
-    """What lies at a path of names, and of places in lists, in a record of a database."""
+    """Returns the value at a path of names and list indexes in a database record."""
     for name in path:
         if isinstance(record, dict):
             record = record.get(name)
@@ -173,7 +174,7 @@ def _value_in(record: Any, path: tuple[str, ...]) -> Any:
 
 
 class _NestedMask:
-    """What is kept of the value at one path."""
+    """Masks the value at one nested path."""
 
     def __init__(self, declared: PrivateSpec) -> None:
         self.path = declared.path
@@ -182,7 +183,7 @@ class _NestedMask:
         self._cache: dict[str, str | None] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
-        """Mask an event in place; whether its value was no address."""
+        """Masks an event in place; returns whether its value was no valid address."""
         holder = _parent_object(event, self._above) if self._above else event
         if holder is None:
             return False
@@ -204,7 +205,7 @@ class _NestedMask:
 
 
 def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
-    """Keep an answer for the events that follow; not without end, and not for texts without end."""
+    """Caches a result; the number and the length of keys are bounded."""
     if len(cache) >= _MAX_CACHED_ANSWERS:
         cache.clear()
     if len(value) <= _MAX_CACHED_CHARACTERS:
@@ -212,8 +213,9 @@ def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
 
 
 def _parent_object(event: dict[str, Any], above: Sequence[str]) -> dict[str, Any] | None:
-    """The object that holds the last name of a path. What is no object on the way to it, and might hold it all the
-    same (a list of objects, a text of JSON), is not kept at all."""
+    """Returns the object that contains the last name of a path. A value on the way that is not an object but might
+    contain the field (a list, a JSON text) is removed.
+    """
     holder = event
     for name in above:
         inner = holder.get(name)

@@ -1,8 +1,8 @@
-"""User agents taken apart: the browser or bot, its system and its device.
+"""Parses user agents: browser or bot, operating system and device.
 
-Servers encode the text for their logs, and old ones encode it twice: it is decoded at most twice, until nothing
-changes. The expressions are those of uap-core. A text that was met before costs nothing; a new one takes about a
-millisecond where none of ua-parser's compiled matchers is installed.
+Log files contain URL-encoded texts, in old servers encoded twice; they are decoded until unchanged, at most twice. The
+expressions are those of uap-core. Parsing a new text takes about a millisecond without ua-parser's compiled matchers;
+repeated texts are cached.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from urllib.parse import unquote
 
 import ua_parser
 
-#: Longer texts are no user agents that anybody knows; what is matched against a thousand expressions is bounded.
+#: Longer texts are cut, which bounds the cost of a thousand expressions.
 MAX_CHARACTERS = 2_048
 _MAX_DECODINGS = 2
 _BOT_DEVICE_FAMILY = "Spider"
 
 
 def url_decode(text: str) -> str:
-    """The text without the encoding of a log, which may have been put on it twice."""
+    """Removes up to two levels of URL encoding."""
     for _ in range(_MAX_DECODINGS):
         plain = unquote(text, errors="replace")
         if plain == text:
@@ -29,11 +29,11 @@ def url_decode(text: str) -> str:
 
 
 def parse_user_agent(text: str) -> dict[str, Any] | None:
-    """The `USER_AGENT_FIELDS` of a text, null where they cannot be told; None of an empty one."""
+    """Returns the `USER_AGENT_FIELDS` of a text, null where unknown; None for an empty text."""
     plain = url_decode(text)[:MAX_CHARACTERS].strip()
     if not plain:
         return None
-    # A text that was read from bytes which are no UTF-8 cannot be matched as it is.
+    # Invalid UTF-8 cannot be matched.
     parsed = ua_parser.parse(plain if plain.isascii() else plain.encode("utf-8", "replace").decode())
     browser, system, device = parsed.user_agent, parsed.os, parsed.device
     return {

@@ -1,1 +1,1 @@
-"""The formats of payloads, a module each: how the events of one are split."""
+"""Payload formats: one module per format splits payloads into events."""

@@ -1,7 +1,7 @@
-"""Finds the events in an Avro object container: each record is one, its values as JSON has them.
+"""Reads events of Avro object container files: one per record, with values as in JSON.
 
-The container is walked here, block by block: how many records one announces, and how large it grows when it is
-inflated, are held to the budgets before it is. Its records are read by fastavro, one after another.
+The container is parsed here block by block, so announced records and inflated sizes are checked against the budgets
+before decoding. fastavro decodes the records.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_VARINT_BYTES = 10
 _MAX_SCHEMA_BYTES = 4 << 20
-#: How fastavro's errors name what it read from.
+#: The stream's repr in fastavro's error messages.
 _STREAM_REPR = re.compile(r"(?: from)? ?<[\w.]+ object at 0x[0-9a-fA-F]+>")
 
 
 class _TornContainerError(ValueError):
-    """The container does not go on as one does."""
+    """The container is truncated or corrupt at this point."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Container:
-    """What the header says: its bytes with the codec replaced by none, and where the first block begins."""
+    """The header: schema, codec, schema cost, sync marker, and the offset of the first block."""
 
     schema: Any
     codec: str
@@ -50,7 +50,7 @@ class _Container:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where the content of a block lies, and how many records it announces."""
+    """Offsets of a block's content, and its number of announced records."""
 
     records: int
     begin: int
@@ -58,40 +58,41 @@ class _Block:
 
 
 def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-    """Every record; one `Malformed` for each block that cannot be read, and one for what lies behind a torn one; one
-    `OverBudget` for each block that would take too much memory.
+    """Yields every record; one `Malformed` per unreadable block and for the rest after a corrupt one; one `OverBudget`
+    per block that would take too much memory.
 
     Raises:
-        Misfit: the object is no Avro container; its header cannot be read, which has the schema and the codec; or its
-            schema has no bound.
-        Exceeded: max_records, max_values.
+        ConversionError: the object is not an Avro container, its header is unreadable, or its schema is unbounded.
+        BudgetExceededError: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as an Avro container does")
+        raise ConversionError(
+            ReasonCode.OBJECT_WRONG_FORMAT, ("it does not start with the magic bytes of an Avro container")
+        )
     try:
         container = _read_header(payload)
         reader = _BlockReader(container, budget)
     except ConversionError:
         raise
-    except Exception as error:  # whatever the bytes of a damaged header lead the reader into
+    except Exception as error:  # a corrupt header may raise anything
         raise ConversionError(
-            ReasonCode.OBJECT_UNREADABLE, f"its Avro header cannot be read: {_describe_error(error)}"
+            ReasonCode.OBJECT_UNREADABLE, f"its Avro header is unreadable: {_describe_error(error)}"
         ) from None
     budget.check_announced_records(
         sum(block.records for block in _read_blocks(payload, container) if isinstance(block, _Block))
     )
     for number, block in enumerate(_read_blocks(payload, container)):
         if isinstance(block, _TornContainerError):
-            yield Malformed(b"", f"block {number} and what follows cannot be read: {block}"), b""
+            yield Malformed(b"", f"block {number} and the rest are unreadable: {block}"), b""
             return
         name = f"block {number} of {block.records} records"
         yield from reader.read_events(payload[block.begin : block.end], block.records, name)
 
 
 class _BlockReader:
-    """Reads the records of blocks by one schema, which is parsed once.
+    """Decodes blocks with one schema, which is parsed once.
 
-    fastavro gets a container that never ends: blocks are put behind its header as they come, inflated.
+    fastavro reads an endless container: inflated blocks are appended to its header one by one.
     """
 
     def __init__(self, container: _Container, budget: Budget) -> None:
@@ -105,32 +106,32 @@ class _BlockReader:
         self._blocks = fastavro.block_reader(self._feed, handle_unicode_errors="surrogateescape")
 
     def read_events(self, content: bytes, count: int, name: str) -> Iterator[FramedEvent]:
-        """The records of a block: all of them or none, since where one is damaged so may be those before it.
+        """Yields all records of a block or none: if one is corrupt, earlier ones may be too.
 
         Raises:
-            Exceeded: max_values.
+            BudgetExceededError: max_values.
         """
         try:
             records = self._read_records(self._inflate(content, count), count)
         except ContentTooLarge as error:
-            over = self._budget.exceeded_error("max_held_bytes", f"{name} {error}, for what its values may take")
+            over = self._budget.exceeded_error("max_held_bytes", f"{name} {error} for the memory of its values")
             yield over_budget_event(over), b""
         except BudgetExceededError as over:
             if over.path != "max_held_bytes":
                 raise
             yield over_budget_event(over), b""
-        except Exception as error:  # whatever the bytes lead the codec or the reader into
-            yield Malformed(b"", f"{name} cannot be read: {_describe_error(error)}"), b""
+        except Exception as error:  # codecs and readers may raise anything for corrupt bytes
+            yield Malformed(b"", f"{name} is unreadable: {_describe_error(error)}"), b""
         else:
             yield from map(record_to_event, records)
 
     def _inflate(self, content: bytes, count: int) -> bytes:
         cost = self._container.cost
-        # However many items arrays have, they come out of the content.
+        # Array items take space in the content, which bounds their number.
         most_bytes = self._budget.max_held_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
         inflated = CODECS[self._container.codec](content, most_bytes)
         if count * cost.min_bytes > len(inflated):
-            raise _TornContainerError(f"it has {len(inflated)} bytes, and a record at least {cost.min_bytes}")
+            raise _TornContainerError(f"it has {len(inflated)} bytes, but a record needs at least {cost.min_bytes}")
         values_made = count * cost.values + len(inflated) * cost.values_per_byte
         self._budget.check_memory(len(inflated), values_made)
         self._budget.reserve_values(values_made)
@@ -145,14 +146,15 @@ class _BlockReader:
         records = list(block)
         left = len(content) - block.bytes_.tell()
         if left:
-            raise _TornContainerError(f"{left} bytes are left behind its records")
+            raise _TornContainerError(f"{left} bytes follow its records")
         return records
 
 
 def _or_raw_value(read: Callable[..., Any]) -> Callable[..., Any]:
-    """A reader of a logical type that gives what stands for a value it has no room for, such as an instant beyond the
-    year 9999: a misfit of the column that it is for, and of no other record. A type that lacks what it has to declare,
-    such as a decimal its precision, is none: its values are what they are written as."""
+    """Wraps the reader of a logical type to return the raw value if Python cannot represent it, such as an instant
+    after year 9999: only the column that reads it fails then. The raw value is also returned if the type lacks a
+    required attribute, such as a decimal's precision.
+    """
 
     def read_or_raw(value: Any, *schemas: Any) -> Any:
         try:
@@ -167,11 +169,11 @@ LOGICAL_READERS.update({name: _or_raw_value(read) for name, read in LOGICAL_READ
 
 
 def _read_header(payload: bytes) -> _Container:
-    """The header of a container.
+    """Parses the header of a container.
 
     Raises:
-        Misfit: the schema is no record, or has no bound.
-        Exception: the header is damaged.
+        ConversionError: the schema is not a record, or unbounded.
+        Exception: the header is corrupt.
     """
     offset, metadata = len(MAGIC), {}
     while True:
@@ -191,15 +193,15 @@ def _read_header(payload: bytes) -> _Container:
         raise _TornContainerError(f"its schema has {len(written)} bytes")
     schema = orjson.loads(written)
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is no record")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is not a record")
     codec = metadata.get(b"avro.codec", b"null").decode()
     if codec not in CODECS:
-        raise _TornContainerError(f"its codec {codec[:40]!r} is none that is read: {', '.join(CODECS)}")
+        raise _TornContainerError(f"its codec {codec[:40]!r} is not supported ({', '.join(CODECS)})")
     return _Container(schema, codec, schema_cost(schema), sync, offset + _SYNC_BYTES)
 
 
 def _read_blocks(payload: bytes, container: _Container) -> Iterator[_Block | _TornContainerError]:
-    """The blocks, as their heads say, and what is wrong where one is torn; nothing follows then."""
+    """Yields the blocks by their headers, and an error as the last item if one is corrupt."""
     offset = container.start
     while offset < len(payload):
         try:
@@ -210,20 +212,20 @@ def _read_blocks(payload: bytes, container: _Container) -> Iterator[_Block | _To
             return
         end = begin + size
         if records < 0 or size < 0 or payload[end : end + _SYNC_BYTES] != container.sync:
-            yield _TornContainerError("its end is not where its head says")
+            yield _TornContainerError("the sync marker is missing at its end")
             return
         yield _Block(records, begin, end)
         offset = end + _SYNC_BYTES
 
 
 def _read_long(payload: bytes, offset: int) -> tuple[int, int]:
-    """The number at a place, and where it ends."""
+    """Returns the number at an offset, and its end offset."""
     number = 0
     for index, byte in enumerate(payload[offset : offset + _MAX_VARINT_BYTES]):
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), offset + index + 1
-    raise _TornContainerError("it ends inside a number, or a number has no end")
+    raise _TornContainerError("it ends inside a number, or a number is too long")
 
 
 def _read_bytes(payload: bytes, offset: int) -> tuple[bytes, int]:
@@ -234,7 +236,7 @@ def _read_bytes(payload: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _encode_long(number: int) -> bytes:
-    """A number that is not negative, as Avro writes it."""
+    """Encodes a non-negative number as an Avro long."""
     number, parts = number << 1, bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)
@@ -243,5 +245,5 @@ def _encode_long(number: int) -> bytes:
 
 
 def _describe_error(error: Exception) -> str:
-    """What went wrong, the same whenever the bytes are read: fastavro names the stream it read from by its address."""
+    """Returns a reproducible message: fastavro's messages contain the memory address of the stream."""
     return f"{type(error).__name__}: {_STREAM_REPR.sub('', str(error))}"[:200]

@@ -1,4 +1,4 @@
-"""Inflates a block of an Avro container, up to a bound: a block can grow a thousandfold."""
+"""Inflates blocks of an Avro container up to a limit: a block can expand a thousandfold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 
 _CHECKSUM_BYTES = 4
-#: The most that LZMA may take for itself, whatever the content says.
+#: Memory limit for LZMA, whatever the content requests.
 _MAX_LZMA_BYTES = 128 << 20
 
 Codec = Callable[[bytes, int], bytes]
@@ -25,7 +25,7 @@ def _inflate_deflate(content: bytes, most: int) -> bytes:
     inflating = zlib.decompressobj(-15)
     inflated = _check_size(inflating.decompress(content, most + 1), most)
     if not inflating.eof:
-        raise DamagedContent("it ends before its end-of-stream mark")
+        raise DamagedContent("the end-of-stream marker is missing")
     return inflated
 
 
@@ -41,7 +41,7 @@ def _inflate_xz(content: bytes, most: int) -> bytes:
     inflating = lzma.LZMADecompressor(memlimit=_MAX_LZMA_BYTES)
     inflated = _check_size(inflating.decompress(content, most + 1), most)
     if not inflating.eof:
-        raise DamagedContent("it ends before its end-of-stream mark")
+        raise DamagedContent("the end-of-stream marker is missing")
     return inflated
 
 
@@ -52,20 +52,20 @@ def _inflate_snappy(content: bytes, most: int) -> bytes:
         if byte < 0x80:
             break
     if size > most:
-        raise ContentTooLarge(f"holds {size} bytes; at most {most} are read")
+        raise ContentTooLarge(f"has {size} bytes; at most {most} are allowed")
     inflated = bytes(pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True))
     if zlib.crc32(inflated) != int.from_bytes(content[-_CHECKSUM_BYTES:]):
-        raise DamagedContent("its checksum is another")
+        raise DamagedContent("its checksum does not match")
     return inflated
 
 
 def _check_size(inflated: bytes, max_bytes: int) -> bytes:
     if len(inflated) > max_bytes:
-        raise ContentTooLarge(f"holds {len(inflated)} bytes or more; at most {max_bytes} are read")
+        raise ContentTooLarge(f"has {len(inflated)} bytes or more; at most {max_bytes} are allowed")
     return inflated
 
 
-#: What inflates the content of a block to at most so many bytes, by the codec that the container names.
+#: Inflates a block to at most the given size, by codec name.
 CODECS: Mapping[str, Codec] = {
     "null": _inflate_null,
     "deflate": _inflate_deflate,

@@ -1,8 +1,8 @@
-"""What a schema of Avro lets a few bytes become, judged before a record is read.
+"""Bounds the memory that an Avro schema may cost, before any record is read.
 
-The reader follows a schema into whatever depth the bytes say, and makes as many values as they say. So a schema is
-refused where that has no end in its own terms: a type inside itself, types nested beyond `MOST_LEVELS`, and items or
-records that take no bytes, of which a block may announce any number.
+A reader follows the schema as deep, and creates as many values, as the bytes request. Unbounded schemas are rejected:
+recursive types, types nested beyond `MAX_LEVELS`, and items or records without bytes, of which a block may announce any
+number.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 
-#: Levels of a value. Python's stack holds some hundred of them on the way to JSON.
+#: Nesting levels. Python's stack holds a few hundred on the way to JSON.
 MAX_LEVELS = 64
-#: Values that a record has however it is filled; that many columns are no table.
+#: Limit of values in every record, arrays and maps excepted.
 _MAX_RECORD_VALUES = 100_000
 _PRIMITIVES: Mapping[str, int] = {
     "null": 0,
@@ -32,12 +32,12 @@ _PRIMITIVES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class TypeCost:
-    """What a value of a type comes to.
+    """Cost of a value of a type.
 
     Attributes:
-        least_bytes: in the container, at least.
-        values: with all inside it, items of arrays and maps excepted.
-        values_per_byte: of items, at most; 0 where there are none.
+        min_bytes: minimum size in the container.
+        values: number of values, including nested ones, without items of arrays and maps.
+        values_per_byte: maximum number of items per byte; 0 without arrays and maps.
     """
 
     min_bytes: int
@@ -46,10 +46,10 @@ class TypeCost:
 
 
 def schema_cost(schema: Any) -> TypeCost:
-    """What a record of the schema comes to.
+    """Returns the cost of a record of the schema.
 
     Raises:
-        Misfit: it has no bound, or is no schema.
+        ConversionError: the schema is unbounded or invalid.
     """
     cost = _CostCalculator().type_cost(schema, "", 0)
     if cost.min_bytes == 0:
@@ -69,7 +69,7 @@ class _CostCalculator:
         if isinstance(schema, str):
             return self._named_cost(schema, namespace)
         if not isinstance(schema, dict) or "type" not in schema:
-            raise _unbounded_schema_error("a type of it is none")
+            raise _unbounded_schema_error("one of its types is invalid")
         kind = schema["type"]
         if kind in ("record", "error", "enum", "fixed"):
             return self._declared_cost(kind, schema, namespace, level)
@@ -87,7 +87,7 @@ class _CostCalculator:
             raise _unbounded_schema_error(f"it has no type {name[:80]!r}")
         cost = self._named_costs[full]
         if cost is None:
-            raise _unbounded_schema_error(f"the type {name[:80]!r} has itself inside")
+            raise _unbounded_schema_error(f"the type {name[:80]!r} is recursive")
         return cost
 
     def _declared_cost(self, kind: str, schema: Mapping[str, Any], namespace: str, level: int) -> TypeCost:
@@ -128,4 +128,4 @@ def _repeated_cost(inner: TypeCost, *, key_bytes: int) -> TypeCost:
 
 
 def _unbounded_schema_error(why: str) -> ConversionError:
-    return ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Avro schema has no bound: {why}")
+    return ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Avro schema is unbounded: {why}")

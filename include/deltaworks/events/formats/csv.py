@@ -1,6 +1,6 @@
-"""Finds the events in CSV. Fields are texts by name; the declared types of columns say what they stand for.
+"""Reads events of CSV. Fields are texts by name, parsed according to the types of columns.
 
-A record that cannot be read is one `Malformed` piece, and the next one is looked for on the line behind its first.
+An unreadable record is one `Malformed` piece; parsing continues at the line after its first one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from deltaworks.events.formats.text import encode_line, iter_lines, oversized_li
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import CsvSpec
 
-#: A quote that is never closed would take in the rest of the object: a record has at most so many lines.
+#: Limit of lines per record: an unclosed quote would consume the rest of the object.
 MAX_RECORD_LINES = 1_000
 
 
 class CsvFramer:
-    """Reads CSV as RFC 4180 describes it, with the delimiter, the quote and the names that are declared."""
+    """Reads CSV (RFC 4180) with the declared delimiter, quote and column names."""
 
     def __init__(self, spec: CsvSpec) -> None:
         self._spec = spec
@@ -31,11 +31,11 @@ class CsvFramer:
         csv.field_size_limit(sys.maxsize)
 
     def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-        """Every record as its fields, the header excepted.
+        """Yields every record as its fields, without the header.
 
         Raises:
-            Misfit: the header cannot be read.
-            Exceeded: max_scans: too much was read in vain, in search of the end of a quote.
+            ConversionError: the header is unreadable.
+            BudgetExceededError: max_scans: searching the end of a quote took too long.
         """
         records = self.read_records(iter_lines(payload), budget)
         names = self._spec.columns
@@ -54,10 +54,10 @@ class CsvFramer:
                 yield {name: value for name, value in fields if value not in self._null_values}, raw
 
     def read_records(self, lines: Iterator[str], budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
-        """Every record with its bytes, the header among them; blank lines are none.
+        """Yields every record with its bytes, including the header, without blank lines.
 
         Raises:
-            Exceeded: max_scans.
+            BudgetExceededError: max_scans.
         """
         feed = _LineFeed(lines, budget)
         reader = self._create_reader(feed)
@@ -81,7 +81,7 @@ class CsvFramer:
 
 
 class _LineFeed:
-    """Gives a CSV reader its lines, and knows which of them the record under way has taken."""
+    """Feeds lines to a CSV reader and tracks those of the current record."""
 
     def __init__(self, lines: Iterator[str], budget: Budget) -> None:
         self._lines = lines
@@ -100,23 +100,23 @@ class _LineFeed:
         self._record_lines.append(line)
         self._length += len(line)
         if self._length > self._budget.max_event_bytes:
-            # No event is so long: it is not taken apart.
+            # Longer than any event, so it is not parsed.
             raise csv.Error(f"a record has more than {self._budget.max_event_bytes} characters")
         return line
 
     def start_record(self) -> None:
-        """A record begins with the next line."""
+        """Starts a record with the next line."""
         self._record_lines, self._length = [], 0
 
     def record_text(self) -> str:
-        """The lines of the record."""
+        """Returns the lines of the record."""
         return "".join(self._record_lines)
 
     def push_back_rest(self) -> str:
-        """Give back all lines of the record but its first, which is returned.
+        """Pushes back all lines of the record except the first, which is returned.
 
         Raises:
-            Exceeded: max_scans.
+            BudgetExceededError: max_scans.
         """
         first, *others = self._record_lines
         self._pushed_back.extendleft(reversed(others))
@@ -130,10 +130,10 @@ class _LineFeed:
 
 def _column_names(header: list[str] | Malformed) -> tuple[str, ...]:
     if isinstance(header, Malformed):
-        raise ConversionError(ReasonCode.MALFORMED, f"the header cannot be read: {header.detail}")
+        raise ConversionError(ReasonCode.MALFORMED, f"the header is unreadable: {header.detail}")
     names = tuple(name.strip() for name in header)
     if "" in names or len(set(names)) < len(names):
         raise ConversionError(
-            ReasonCode.MALFORMED, f"the header names a field twice or not at all: {', '.join(names)[:200]}"
+            ReasonCode.MALFORMED, f"the header has a duplicate or empty field name: {', '.join(names)[:200]}"
         )
     return names

@@ -1,12 +1,12 @@
-"""Finds the JSON values in a payload: one after another, on lines, in arrays, broken in places.
+"""Reads the JSON values of a payload: concatenated, on lines, in arrays, partly corrupt.
 
-Firehose puts objects one behind the other with nothing between them, so a payload is read as a sequence of JSON
-values with optional white space, whatever the producer meant. Two passes, of which each gives its values as it goes:
+Firehose concatenates objects without separators, so a payload is parsed as a sequence of JSON values with optional
+white space. Two passes yield values as they go:
 
-- The fast pass cuts the payload where an object ends and the next begins, and parses each piece. A complete JSON
-  object is no prefix of another, so a piece that parses is exactly the value a careful reader would have found.
-- From a piece that does not parse the careful pass (`json_recovery`) reads on, value by value, until it is at a cut
-  again. The piece was cut inside a string (then it is read together with its followers), or something in it is broken.
+- The fast pass cuts the payload where an object ends and the next begins, and parses each piece. A complete JSON object
+  is never the prefix of another, so a piece that parses is exactly the value that a full parser would find.
+- From a piece that fails to parse, the recovery pass (`json_recovery`) continues value by value until the next cut. The
+  piece was cut inside a string (then it is parsed with its successors), or is corrupt.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number
 
 __all__ = ["Malformed", "dump_element", "read_events"]
 
-# Begins with a plain character: a look-behind instead would take eight times as long to find.
+# Starts with a literal character: a look-behind would take eight times as long.
 _OBJECT_BOUNDARY = re.compile(rb"\}[ \t\r\n]*\{")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Pieces up to this length are parsed without a look at how many values are in them.
+#: Shorter pieces are parsed without counting their values first.
 _LARGE_BYTES = 1 << 20
 _BUFFERED_PIECES = 4096
-#: Decoded events that are given at once.
+#: Events per run.
 _MAX_RUN_EVENTS = 256
-#: Up to so many bytes the pattern finds cuts sooner than arrays do; and only it finds them behind longer white space.
+#: Up to this size the pattern is faster than array operations; it also handles longer white space.
 _SMALL_BYTES, _MAX_SPACES = 8_192, 64
-#: Bytes that are looked through for cuts at a time.
+#: Bytes searched for cuts per step.
 _WINDOW_BYTES = 64 << 10
 _OPEN, _CLOSE = b"{}"
 _IS_SPACE = np.isin(np.arange(256), list(WHITE_SPACE))
 
 
 class Decoder(Protocol):
-    """Decodes pieces: `loads` does what `orjson.loads` does, but what is of a class in `plans` is decoded."""
+    """Decodes pieces: `loads` behaves like `orjson.loads`, but returns an instance of a class in `plans` for decoded
+    events.
+    """
 
     @property
     def plans(self) -> Container[type]: ...
@@ -53,17 +55,18 @@ class Decoder(Protocol):
 def read_events(
     payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None
 ) -> Iterator[FramedEvent]:
-    """Every JSON value of the payload with its bytes, in order; elements of a top-level array one by one.
+    """Yields every JSON value with its bytes, in order; elements of a top-level array one by one.
 
     Args:
-        decoder: reads pieces in place of `orjson.loads`. What it decodes comes as a `Run`, in order with the others.
+        decoder: replaces `orjson.loads`. Decoded events are yielded as `EventRun`, in order with the others.
 
     Yields:
-        `(value, raw)`; `(Malformed, raw)` for what could not be read, `(OverBudget, raw)` for a piece that would take
-        too much memory; `(Run, b"")`.
+        `(value, raw)`; `(Malformed, raw)` for unreadable bytes, `(OverBudget, raw)` for a piece that would take too
+            much
+        memory; `(EventRun, b"")`.
 
     Raises:
-        Exceeded: the careful pass has looked at too much.
+        BudgetExceededError: the recovery pass scanned too much.
     """
     payload = payload.removeprefix(_BYTE_ORDER_MARK).strip(WHITE_SPACE)
     budget = budget or Budget(size=len(payload))
@@ -111,7 +114,7 @@ def _read_events(
 def _recover_piece(
     payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget
 ) -> Iterator[FramedEvent]:
-    """What stands for a piece that could not be read; goes on behind it, or behind what it goes on in."""
+    """Yields the values of an unreadable piece and its successors, and continues after them."""
     if isinstance(refused, BudgetExceededError):
         yield over_budget_event(refused, raw), raw
         return
@@ -122,10 +125,10 @@ def _recover_piece(
 
 
 class _Pieces:
-    """The payload cut where objects end, thousands of pieces ahead of the one that is read.
+    """Cuts the payload where objects end, thousands of pieces ahead of the current one.
 
-    Values that are made one behind the other lie together in memory, and columns are taken from them a fifth faster
-    than where the bytes of a piece lie between any two. `end` is where the last piece that was given ends.
+    Events that are created consecutively are adjacent in memory, and extracting columns is a fifth faster than with
+    piece bytes between them. `end` is the end offset of the last returned piece.
     """
 
     def __init__(self, payload: bytes) -> None:
@@ -138,7 +141,7 @@ class _Pieces:
         self._buffered: Iterator[bytes] = iter(())
 
     def next(self) -> bytes | None:
-        """The next piece; None at the end."""
+        """Returns the next piece, or None at the end."""
         raw = next(self._buffered, None)
         if raw is None:
             ends = list(islice(self._piece_ends, _BUFFERED_PIECES))
@@ -150,7 +153,7 @@ class _Pieces:
         return raw or None
 
     def skip_to(self, offset: int) -> None:
-        """Give the pieces from an offset on that is not before `end`."""
+        """Continues at an offset that is not before `end`."""
         while self.end < offset and (raw := next(self._buffered, None)) is not None:
             self.end += len(raw)
         if self.end != offset:
@@ -159,9 +162,9 @@ class _Pieces:
 
 
 def _piece_ends(payload: bytes, start: int) -> Iterator[int]:
-    """Where pieces end from `start` on: wherever an object ends and the next begins, and at the end.
+    """Yields the end offsets of pieces from `start`: where an object ends and the next begins, and the payload's end.
 
-    White space stays with the object behind it, so that pieces put together again are the payload, byte for byte.
+    White space belongs to the following object, so concatenated pieces equal the payload.
     """
     if len(payload) - start < _SMALL_BYTES:
         yield from _piece_ends_by_pattern(payload, start)
@@ -179,7 +182,7 @@ def _piece_ends(payload: bytes, start: int) -> Iterator[int]:
             spaces = spaces[_IS_SPACE[data[before[spaces]]]]
         else:
             close = payload.rfind(b"}", start, begin)
-            # An object that ends right before may have its follower here.
+            # The successor of an object that ends before this window may begin in it.
             opens_here = close >= 0 and not payload[close + 1 : begin].strip(WHITE_SPACE)
             yield from _piece_ends_by_pattern(payload, close if opens_here else begin)
             return
@@ -203,14 +206,14 @@ def _split_array(value: Any, raw: bytes) -> Iterator[FramedEvent]:
         try:
             sent = parse_lossless(raw)
         except (ValueError, RecursionError) as error:
-            yield Malformed(raw, f"numbers in it cannot be told apart: {type(error).__name__}"), raw
+            yield Malformed(raw, f"its numbers are ambiguous: {type(error).__name__}"), raw
             return
     for element, as_sent in zip(value, sent, strict=True):
         yield element, dump_element(as_sent, raw)
 
 
 def dump_element(element: Any, whole: bytes) -> bytes:
-    """An element's bytes; those of the whole array where it is nested too deeply to be written."""
+    """Returns an element's bytes; those of the complete array if it is nested too deeply to serialize."""
     try:
         return dump_lossless(element)
     except TypeError:

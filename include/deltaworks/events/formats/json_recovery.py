@@ -1,8 +1,8 @@
-"""Reads JSON values from where something is broken, until the bytes behind can be cut into objects again.
+"""Recovers JSON values after a syntax error, until the following bytes can be cut into objects again.
 
-What is broken becomes one `Malformed` piece, up to the next place from which a complete value can be read that does not
-look like the inside of a broken one. A broken value is looked at once more, by its brackets: what was open where it
-broke is as broken as it is, so none of that is tried again, however deep it is nested.
+Corrupt bytes become one `Malformed` piece, up to the next offset from which a complete value can be parsed that does
+not look like the inside of a corrupt one. A corrupt value's brackets are scanned once: enclosing values are corrupt
+too, so none of them is tried again, at any depth.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceeded
 
 WHITE_SPACE = b" \t\r\n"
 _VALUE_CONTINUATIONS = frozenset(',:]}"')
-#: A text, which may lack its end, or a bracket.
+#: A string, possibly unterminated, or a bracket.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
-#: Where an object may begin: its first name, as far as there is text, and no line break in it. Whatever else is open
-#: there has no end, so that looking for the next one costs one look at the bytes between.
+#: Start of a possible object: a bracket and its first name, as far as available, without line breaks. Any other open
+#: bracket has no end here, so searching the next start scans the bytes once.
 _OBJECT_START = re.compile(
     r'\{(?=[ \t\r\n]*+(?:\}|"(?:[^"\\\x00-\x1f]|\\.)*+(?:"[ \t\r\n]*+(?::|\Z)|\\?\Z)|\Z))', re.DOTALL
 )
-#: Open brackets that are remembered of a broken value.
+#: Open brackets recorded per corrupt value.
 _MAX_OPEN_BRACKETS = 100_000
 _decoder = json.JSONDecoder()
 
 
 class _UncountedText(str):
-    """A text whose lines are not counted: an error of `json` says its line, and would look at all before it."""
+    """A text without line counts: `json` errors contain a line number, which would require scanning all
+    preceding text."""
 
     __slots__ = ()
 
@@ -45,7 +46,7 @@ class _UncountedText(str):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Bytes that are no event of the declared form, and why."""
+    """Bytes that are no event of the declared format, and the reason."""
 
     raw: bytes
     detail: str
@@ -53,20 +54,20 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class _ParseError:
-    """Why no value can be read: at which place, None where the reader gave up somewhere inside."""
+    """Why no value can be parsed, and at which position; None if the parser gave up somewhere inside."""
 
     detail: str
     at: int | None
 
 
 class JsonRecovery:
-    """Reads value by value from one piece of a payload on, taking in its followers while a value goes on in them.
+    """Reads value by value from one piece of a payload, including its successors while a value continues in them.
 
     Args:
-        start: where the piece begins.
-        between: matches where an object ends and the next begins, from the last byte of the first.
+        start: offset of the piece.
+        object_boundary: matches the end of an object and the start of the next, from the last byte of the first.
 
-    `end` is where the fast pass can go on, once all values were taken.
+    `end` is the offset at which the fast pass can continue, once all values are consumed.
     """
 
     def __init__(self, payload: bytes, start: int, budget: Budget, object_boundary: re.Pattern[bytes]) -> None:
@@ -76,15 +77,15 @@ class JsonRecovery:
         self._budget = budget
         self._filter_seq = object_boundary
         self._window_end = start
-        # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes behind `start`.
+        # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes from `start`.
         self._text = _UncountedText()
         self._broken_openings: set[int] = set()
 
     def read_events(self) -> Iterator[FramedEvent]:
-        """The values, and `Malformed` for what lies between them, each with its bytes.
+        """Yields the values, and `Malformed` for bytes between them, each with its bytes.
 
         Raises:
-            Exceeded: max_scans, max_held_bytes; its `rest` is all from the first byte that was not read.
+            BudgetExceededError: max_scans, max_held_bytes; `unread` starts at the first unread byte.
         """
         position, broken, unread = 0, "", 0
         try:
@@ -110,7 +111,7 @@ class JsonRecovery:
         self.end = self._window_end
 
     def _extend_window(self) -> None:
-        """Take in as much again, up to where pieces are cut: no number or name is torn there."""
+        """Doubles the window, up to the next cut, so no number or name is split."""
         least = max(self._window_end, 2 * self._window_end - self._start - 1)
         between = self._filter_seq.search(self._payload, least)
         end = between.start() + 1 if between else len(self._payload)
@@ -121,7 +122,7 @@ class JsonRecovery:
         self._text = _UncountedText(text)
 
     def _find_value_end(self, position: int) -> tuple[int | None, _ParseError]:
-        """Where the value at `position` ends, or what is wrong with it."""
+        """Returns the end of the value at `position`, or the error."""
         while True:
             try:
                 end = _decoder.raw_decode(self._text, position)[1]
@@ -133,17 +134,17 @@ class JsonRecovery:
                 self._budget.count_scanned(PARSE_ATTEMPT_BYTES + (len(self._text) if goes_on else error.pos) - position)
                 if not goes_on or self._window_end == len(self._payload):
                     return None, _ParseError(f"{error.msg} at byte {error.pos - position}", error.pos)
-                # Doubling keeps the work in proportion to what is read in the end.
+                # Doubling keeps the work proportional to the bytes read.
                 self._extend_window()
-            except ValueError:  # a number of thousands of digits, which Python refuses to make
+            except ValueError:  # a number with thousands of digits, which Python rejects
                 self._budget.count_scanned(PARSE_ATTEMPT_BYTES)
-                return None, _ParseError("a number of too many digits", None)
+                return None, _ParseError("a number with too many digits", None)
             else:
                 self._budget.count_scanned(end - position)
                 return end, _ParseError("", end)
 
     def _next_attempt(self, position: int, end: int | None, problem: _ParseError) -> int:
-        """Where to look for a value next, or -1. What a value holds that is inside a broken one is broken as well."""
+        """Returns the next position to try, or -1. Values inside a corrupt one are corrupt too."""
         if end is not None:
             return self._find_opening(end)
         behind = self._scan_brackets(position, problem.at)
@@ -154,12 +155,13 @@ class JsonRecovery:
         return attempt
 
     def _find_opening(self, position: int) -> int:
-        """Where an object may begin from `position` on, or -1."""
+        """Returns the next position at which an object may begin, or -1."""
         opening = _OBJECT_START.search(self._text, position)
         return -1 if opening is None else opening.start()
 
     def _scan_brackets(self, position: int, until: int | None) -> int | None:
-        """Remember what is open at `until` in the value at `position`. Where it is too deep, return where it ends."""
+        """Records the brackets open at `until` in the value at `position`; if it is nested too deeply, returns
+        its end."""
         while True:
             end, open_brackets = len(self._text) if until is None else until, []
             for token in _TOKEN.finditer(self._text, position, end):
@@ -173,13 +175,13 @@ class JsonRecovery:
                     return at + 1
             self._budget.count_scanned(end - position)
             if until is not None or self._window_end == len(self._payload):
-                # Found open again, each of them would be looked at as far as here.
+                # Otherwise each of them would be scanned up to here again.
                 self._broken_openings.update(open_brackets[1:])
                 return None
             self._extend_window()
 
     def _is_at_piece_end(self) -> bool:
-        """Whether a piece ends where the last value does."""
+        """Returns whether a piece ends with the last value."""
         return self.end == self._window_end or self._filter_seq.match(self._payload, self.end - 1) is not None
 
     def _skip_white_space(self, position: int) -> int:
@@ -196,7 +198,7 @@ class JsonRecovery:
 
 
 def parse_value(raw: bytes) -> FramedEvent:
-    """What the bytes of a value are, with them."""
+    """Parses the bytes of a value; returns it with them."""
     try:
         return orjson.loads(raw), raw
     except orjson.JSONDecodeError as error:

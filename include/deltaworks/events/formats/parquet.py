@@ -1,7 +1,7 @@
-"""Finds the events in a Parquet object: each row is one, its values as JSON has them.
+"""Reads events of Parquet objects: one per row, with values as in JSON.
 
-What the footer says of rows, values and sizes is held to the budgets before a page is read. Rows are then read a few
-at a time, texts as their dictionaries, whose lengths tell what the rows take before they are made.
+Rows, values and sizes from the footer are checked against the budgets before a page is read. Rows are then read in
+small batches with dictionary-encoded texts, whose lengths give the size of rows before they are created.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from deltaworks.events.formats.value_conversion import record_to_event
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"
-#: Levels of a value. Python's stack holds some hundred of them on the way to JSON.
+#: Nesting levels. Python's stack holds a few hundred on the way to JSON.
 _MAX_LEVELS = 64
 _TEXT_TYPES = frozenset({"NONE", "STRING", "ENUM", "JSON", "BSON"})
 _MAX_BATCH_ROWS = 10_000
-#: What the texts of rows that are made at once take.
+#: Text bytes of rows created at a time.
 _MAX_BATCH_TEXT_BYTES = 16 << 20
 
 
 def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-    """Every row; one `Malformed` for each row that has no form as an event, and for the rest of each group of rows that
-    cannot be read; one `OverBudget` for each group that would take too much memory.
+    """Yields every row; one `Malformed` per row that has no JSON form, and for the rest of an unreadable row group; one
+    `OverBudget` per row group that would take too much memory.
 
     Raises:
-        Misfit: the object is no Parquet, or cut off: its end says where everything is.
-        Exceeded: max_records, max_values.
+        ConversionError: the object is not Parquet, or is truncated: the footer is at its end.
+        BudgetExceededError: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as Parquet does")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it does not start with Parquet's magic bytes")
     try:
         file = pq.ParquetFile(pa.BufferReader(payload))
         texts = _text_columns(file.metadata)
@@ -49,9 +49,9 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         target = _to_microseconds(file.schema_arrow)
         groups = read_row_groups(payload)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
+        raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer is unreadable: {error}") from None
     if len(groups) != file.num_row_groups:
-        raise ConversionError(ReasonCode.OBJECT_UNREADABLE, "its Parquet footer can be read in two ways")
+        raise ConversionError(ReasonCode.OBJECT_UNREADABLE, "its Parquet footer is ambiguous")
     budget.check_announced_records(sum(group.rows for group in groups))
     budget.reserve_values(sum(group.values for group in groups))
     for number, group in enumerate(groups):
@@ -59,10 +59,10 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
 
 
 def _text_columns(metadata: Any) -> list[str]:
-    """The columns that texts and bytes are in, by their paths.
+    """Returns the paths of columns with texts and bytes.
 
     Raises:
-        Misfit: a column lies too deep.
+        ConversionError: a column is nested too deeply.
     """
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     for column in columns:
@@ -76,7 +76,7 @@ def _text_columns(metadata: Any) -> list[str]:
 
 
 def _to_microseconds(schema: pa.Schema) -> pa.Schema:
-    """The schema with instants to the microsecond, which is what Python's have room for."""
+    """Returns the schema with timestamps in microseconds, the precision of Python's datetime."""
     for index, field in enumerate(schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             schema = schema.set(index, field.with_type(pa.timestamp("us", tz=field.type.tz)))
@@ -86,28 +86,28 @@ def _to_microseconds(schema: pa.Schema) -> pa.Schema:
 def _read_row_group(
     file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup, budget: Budget
 ) -> Iterator[FramedEvent]:
-    """The rows of a group."""
+    """Yields the rows of a row group."""
     try:
-        # Pages are inflated one by one, and none is larger than its group.
+        # Pages are inflated one at a time, and none is larger than its row group.
         budget.check_memory(group.bytes // 2, 0)
-        # Items of lists are in one row or another.
+        # List items may all be in one row.
         values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
         rows = 0
         for batch in file.iter_batches(max(1, _MAX_BATCH_ROWS // max(1, values_a_row)), row_groups=[number]):
             rows += batch.num_rows
             for part in _split_by_text_bytes(batch):
                 yield from _to_events(part.cast(target, safe=False))
-        # Arrow ends a group without a word where its texts are read as dictionaries that a page contradicts.
+        # Arrow ends a row group silently if a page contradicts its dictionary.
         if rows < group.rows:
             raise pa.ArrowInvalid(f"it ends after {rows} of {group.rows} rows")
     except BudgetExceededError as over:
         yield over_budget_event(over), b""
     except (pa.ArrowException, OSError) as error:
-        yield Malformed(b"", f"row group {number} of {file.num_row_groups} cannot be read: {error}"), b""
+        yield Malformed(b"", f"row group {number} of {file.num_row_groups} is unreadable: {error}"), b""
 
 
 def _split_by_text_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows, as many at a time as have texts of a bounded length: a dictionary has a text once for all of them."""
+    """Splits rows into batches with a bounded size of texts: a dictionary stores each text once."""
     if rows.num_rows > 1 and sum(map(_text_bytes, rows.columns)) > _MAX_BATCH_TEXT_BYTES:
         half = rows.num_rows // 2
         yield from _split_by_text_bytes(rows.slice(0, half))
@@ -117,7 +117,7 @@ def _split_by_text_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _text_bytes(array: pa.Array) -> int:
-    """What the texts of an array take, each as often as it is there."""
+    """Returns the total size of an array's texts, repeated ones included."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         lengths = pc.binary_length(array.dictionary) if len(array.dictionary) else pa.array([], pa.int32())
@@ -132,19 +132,19 @@ def _text_bytes(array: pa.Array) -> int:
 
 
 def _sliced_items(array: pa.Array, items: pa.Array) -> pa.Array:
-    """The items that a slice of lists has."""
+    """Returns the items of a slice of lists."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return items.slice(first, last - first)
 
 
 def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
-    """The rows as events; where one of them cannot be made, it is looked for, and the others are made without it."""
+    """Converts rows to events; if one row fails, it is isolated and the others are converted."""
     try:
         made = rows.to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         if rows.num_rows == 1:
             raw = record_to_event(dict(zip(rows.schema.names, map(_cell_or_error_text, rows.columns), strict=True)))[1]
-            yield Malformed(raw, f"a row has a value that is none: {error}"), raw
+            yield Malformed(raw, f"a row has an invalid value: {error}"), raw
             return
         half = rows.num_rows // 2
         yield from _to_events(rows.slice(0, half))
@@ -156,7 +156,7 @@ def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
 
 
 def _cell_or_error_text(cell: pa.Array) -> Any:
-    """The only value of an array, for people."""
+    """Returns the only value of an array, for messages."""
     try:
         return cell.to_pylist(maps_as_pydicts="lossy")[0]
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:

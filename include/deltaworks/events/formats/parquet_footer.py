@@ -1,11 +1,11 @@
-"""What the footer of a Parquet object says of its groups of rows, read without Arrow.
+"""Parses row groups from the footer of a Parquet object, without Arrow.
 
-Arrow's accessors of a column's metadata (`RowGroupMetaData.column`) end the whole process where that metadata
-contradicts itself, which a few damaged bytes do; what reads rows raises instead. What is needed before rows are read,
-to hold it to the budgets, is therefore taken from the bytes: Thrift's compact protocol
-(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md), of which three fields are kept and
-everything else is passed over. As Thrift's own readers do, a field of another type than declared is passed over, and
-of one that comes twice the last counts.
+Arrow's accessors of column metadata (`RowGroupMetaData.column`) abort the process if the metadata is inconsistent,
+which a few corrupt bytes cause; reading rows raises instead. The values needed for the budgets before rows are read are
+therefore parsed from the bytes: Thrift's compact protocol
+(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md). Three fields are read and all
+others skipped. As in Thrift's own readers, a field of an unexpected type is skipped, and the last of duplicate fields
+wins.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 _TAIL_BYTES = 8
-#: Thrift's own readers end at 64 as well.
+#: Thrift's own readers stop at 64 too.
 _MAX_LEVELS = 64
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
-#: A boolean's value is in its type.
+#: Booleans are encoded in the type.
 _FIXED_SIZES = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 #: `FileMetaData.row_groups`; `RowGroup.columns`, `.total_byte_size` and `.num_rows`; `ColumnChunk.meta_data`;
 #: `ColumnMetaData.num_values`.
@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A group of rows: how many, how many values all its columns have, and the bytes of its pages once inflated."""
+    """A row group: number of rows, number of values in all columns, and uncompressed bytes of its pages."""
 
     rows: int = 0
     values: int = 0
@@ -38,15 +38,15 @@ class RowGroup:
 
 
 def read_row_groups(payload: bytes) -> list[RowGroup]:
-    """The groups of rows of a Parquet object, in their order.
+    """Returns the row groups of a Parquet object, in order.
 
     Raises:
-        ValueError: its end is no footer.
+        ValueError: there is no valid footer.
     """
     length = int.from_bytes(payload[-_TAIL_BYTES:-4], "little")
     start = len(payload) - _TAIL_BYTES - length
     if len(payload) < _TAIL_BYTES or start < 0:
-        raise ValueError("its last bytes do not say where its footer is")
+        raise ValueError("its last bytes do not give the footer's offset")
     reader = _ThriftReader(payload[start:-_TAIL_BYTES])
     groups: list[RowGroup] = []
     try:
@@ -56,7 +56,7 @@ def read_row_groups(payload: bytes) -> list[RowGroup]:
             else:
                 reader.skip(kind)
     except IndexError:
-        raise ValueError("its footer is cut off") from None
+        raise ValueError("its footer is truncated") from None
     return groups
 
 
@@ -71,12 +71,12 @@ def _read_row_group(reader: _ThriftReader) -> RowGroup:
             rows = reader.read_signed()
         else:
             reader.skip(kind)
-    # Less than nothing would make room for what the others have too much of.
+    # Negative numbers would offset those of other groups.
     return RowGroup(rows=max(0, rows), values=values, bytes=max(0, size))
 
 
 def _read_num_values(reader: _ThriftReader) -> int:
-    """Of a column; 0 where its metadata is elsewhere."""
+    """Returns the values of a column; 0 if its metadata is in another file."""
     values = 0
     for field, kind in reader.read_fields():
         if (field, kind) != (_META_DATA, _STRUCT):
@@ -91,34 +91,34 @@ def _read_num_values(reader: _ThriftReader) -> int:
 
 
 class _ThriftReader:
-    """A place in bytes of the compact protocol. Whatever reads past their end raises IndexError."""
+    """A cursor over compact-protocol bytes. Reading past the end raises IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._offset = 0
 
     def read_fields(self) -> Iterator[tuple[int, int]]:
-        """Number and type of each field of a struct; the caller reads or skips each before the next."""
+        """Yields number and type of each field of a struct; the caller reads or skips each before the next."""
         number = 0
         while head := self._read_byte():
             number = number + (head >> 4) if head >> 4 else self.read_signed()
             yield number, head & 15
 
     def read_items(self, read: Callable[[], Item]) -> list[Item]:
-        """The items of a list, each read by `read`."""
+        """Returns the items of a list, each read by `read`."""
         count, _ = self._read_list_head()
         return [read() for _ in range(count)]
 
     def read_signed(self) -> int:
-        """An integer of any width: zigzag, seven bits a byte."""
+        """Reads an integer of any width: zigzag, seven bits per byte."""
         number = self._read_varint()
         return (number >> 1) ^ -(number & 1)
 
     def skip(self, kind: int, levels: int = _MAX_LEVELS) -> None:
-        """Pass over a value of a type.
+        """Skips a value of a type.
 
         Raises:
-            ValueError: no such type, or it is nested deeper than Thrift reads.
+            ValueError: unknown type, or nested more deeply than Thrift reads.
         """
         if not levels:
             raise ValueError(f"its footer is nested more than {_MAX_LEVELS} deep")
@@ -136,7 +136,7 @@ class _ThriftReader:
             for _, inner in self.read_fields():
                 self.skip(inner, levels - 1)
         else:
-            raise ValueError(f"its footer has a value of type {kind}, which Thrift has not")
+            raise ValueError(f"its footer has a value of type {kind}, which Thrift does not define")
 
     def _skip_pairs(self, levels: int) -> None:
         if count := self._read_varint():
@@ -146,7 +146,7 @@ class _ThriftReader:
                 self._skip_items(1, kinds & 15, levels)
 
     def _skip_items(self, count: int, kind: int, levels: int) -> None:
-        # Here a boolean has a byte of its own.
+        # Booleans in collections take one byte each.
         if kind in (_TRUE, _FALSE):
             self._advance(count)
         else:

@@ -1,4 +1,4 @@
-"""The formats of payloads: what finds the events of one, a line each; and the refusal of a payload of another form."""
+"""Registry of payload formats: the framer of each, and the detection of payloads in another format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 
 Framer = Callable[[bytes], Iterator[FramedEvent]]
-#: A framer of one form: it counts what it does against the budget of the payload.
+#: A framer of one format, which counts its work against the payload's budget.
 BudgetedFramer = Callable[[bytes, Budget], Iterator[FramedEvent]]
 
 FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
@@ -27,13 +27,13 @@ FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
     "parquet": lambda source: parquet.read_events,
     "avro": lambda source: avro.read_events,
 }
-#: What stands between values, in forms whose values can be counted before they are made.
+#: Separators of values, for formats whose values can be counted before parsing.
 _VALUE_SEPARATORS: Mapping[str, Callable[[PayloadSpec], tuple[bytes, ...]]] = {
     "json": lambda source: (b",", b"[", b"{"),
     "csv": lambda source: (source.csv.delimiter.encode(), b"\n"),
     "tsv": lambda source: (b"\t", b"\n"),
 }
-#: How files of other forms begin. None of them is a text, so nothing that can be read is refused for it.
+#: Signatures of other file formats. None is valid text, so readable payloads are never rejected.
 _FILE_SIGNATURES = (
     (parquet.MAGIC, "Parquet"),
     (b"ORC", "ORC"),
@@ -59,15 +59,15 @@ def create_framer(
     record_over_budget: Callable[[str], None] | None = None,
     decoder: json.Decoder | None = None,
 ) -> Framer:
-    """What finds the events of a payload, by the source's format and within its budgets.
+    """Returns the framer for a source's format, limited by its budgets.
 
-    It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
+    The framer raises `ConversionError`, before its first event, if nothing can be read.
 
     Args:
-        record_over_budget: called with the name of a budget, once for each payload that goes beyond it.
-        decoder: decodes events of JSON, as of `json.values`.
+        record_over_budget: called with the name of a budget, once per payload that exceeds it.
+        decoder: decodes JSON events; see `json.read_events`.
     """
-    # The rows of a Delta table come as JSON.
+    # Rows of a Delta table arrive as JSON.
     declared = PayloadSpec() if isinstance(source, DeltaSourceSpec) else source
     find = FORMATS[declared.format](declared) if decoder is None else partial(json.read_events, decoder=decoder)
     marks = _VALUE_SEPARATORS[declared.format](declared) if declared.format in _VALUE_SEPARATORS else ()
@@ -76,7 +76,7 @@ def create_framer(
     def frame(payload: bytes) -> Iterator[FramedEvent]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
         if not content or content.isspace():
-            raise ConversionError(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
+            raise ConversionError(ReasonCode.OBJECT_EMPTY, f"the payload has {len(payload)} bytes and no content")
         if text_is_expected:
             reject_other_formats(payload, source.format)
         budget = Budget(
@@ -89,13 +89,13 @@ def create_framer(
 
 
 def reject_other_formats(payload: bytes, declared: str) -> None:
-    """Refuse what begins as a form does that is no text, where a text of the format `declared` is expected.
+    """Rejects payloads that start like a binary format where text of the format `declared` is expected.
 
     Raises:
-        Misfit: object_wrong_format.
+        ConversionError: object_wrong_format.
     """
     for beginning, name in _FILE_SIGNATURES:
         if payload.startswith(beginning):
-            raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"it begins as {name} does, not as {declared}")
+            raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"it looks like {name}, not {declared}")
     if declared == "json" and payload[:64].lstrip()[:1] == b"<":
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it begins as XML or HTML does, not as json")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it looks like XML or HTML, not JSON")

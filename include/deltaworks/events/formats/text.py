@@ -1,6 +1,6 @@
-"""Finds the events in lines of text, which a pattern takes apart; and what every form of lines reads by.
+"""Reads events of text lines with a regular expression; also has the line functions of all line-based formats.
 
-Fields are texts by name; the declared types of columns say what they stand for.
+Fields are texts by name, parsed according to the types of columns.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ from deltaworks.events.budget import Budget, FramedEvent
 from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
 
-#: What stands for the whole line where lines are read by a pattern.
+#: Field that holds the complete line.
 LINE_FIELD = "line"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def iter_lines(payload: bytes) -> Iterator[str]:
-    """The lines with their ends, one after another. Bytes that are no UTF-8 stay what they are, and make a misfit where
-    they are used."""
+    """Yields the lines with their line breaks. Invalid UTF-8 is preserved, and fails where it is converted."""
     content = io.BytesIO(payload.removeprefix(_BYTE_ORDER_MARK))
     return io.TextIOWrapper(content, "utf-8", "surrogateescape", newline="")
 
 
 def encode_line(text: str) -> bytes:
-    """What the text was made of."""
+    """Returns the original bytes of a line."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def oversized_line(text: str, budget: Budget) -> FramedEvent | None:
-    """What stands for a line that is longer than any event: it is not taken apart."""
+    """Returns a `Malformed` piece for a line longer than any event, otherwise None."""
     if len(text) <= budget.max_event_bytes:
         return None
     raw = encode_line(text)
@@ -39,13 +38,13 @@ def oversized_line(text: str, budget: Budget) -> FramedEvent | None:
 
 
 class LineFramer:
-    """Reads each line by a pattern: its named groups are the fields."""
+    """Parses each line with a pattern; its named groups are the fields."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
 
     def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-        """Every line that is not blank, as its fields."""
+        """Yields the fields of every non-blank line."""
         for line in iter_lines(payload):
             text = line.rstrip("\r\n")
             if not text.strip():

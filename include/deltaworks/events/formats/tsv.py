@@ -1,7 +1,7 @@
-"""Finds the events in lines of fields between tabs, as CloudFront and other servers log them (W3C's extended format).
+"""Reads events of tab-separated log lines, as written by CloudFront and other servers (W3C extended format).
 
-A line that begins with `#Fields:` names the fields of the lines behind it, with spaces between the names; other lines
-that begin with `#` say nothing. Where a date and a time are fields, `datetime` is both, in UTC.
+A line that starts with `#Fields:` names the fields of the following lines; other lines that start with `#` are skipped.
+If `date` and `time` are fields, `datetime` combines both, in UTC.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from deltaworks.specs.sources.payload import TsvSpec
 
 _DIRECTIVE_PREFIX = "#"
 _FIELDS_DIRECTIVE = "#Fields:"
-#: The field that a date and a time make together.
+#: The field combined from a date and a time.
 DATETIME_FIELD = "datetime"
 
 
 class FieldLineFramer:
-    """Reads lines of fields by the names that are declared, or that stand before them."""
+    """Parses lines with the declared field names, or those of the preceding `#Fields:` line."""
 
     def __init__(self, spec: TsvSpec) -> None:
         self._columns = spec.columns
         self._null_values = frozenset(spec.null_values)
 
     def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-        """Every line of fields as an event.
+        """Yields every line as an event.
 
         Raises:
-            Misfit: a line of fields comes before any names.
+            ConversionError: a line precedes the field names.
         """
         names: tuple[str, ...] | None = self._columns or None
         for line in iter_lines(payload):
@@ -42,7 +42,7 @@ class FieldLineFramer:
                 names = self._columns or tuple(text.removeprefix(_FIELDS_DIRECTIVE).split())
             elif text.strip() and not text.startswith(_DIRECTIVE_PREFIX):
                 if names is None:
-                    detail = "no #Fields line names the fields, and the declaration has no columns"
+                    detail = "there is no #Fields line, and no columns are declared"
                     raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, detail)
                 yield oversized_line(text, budget) or self._event(names, text)
 

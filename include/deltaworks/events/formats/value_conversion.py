@@ -1,4 +1,4 @@
-"""Values of forms that have no JSON types of their own: what texts stand for, and how typed values are written."""
+"""Conversions for formats without JSON types: parses texts by column type, and encodes typed values as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def parse_text(value: Any, kind: ColumnType) -> Any:
-    """What a text stands for in a column of this type; itself, a misfit, where it stands for none."""
+    """Parses a text to a value of the column's type; returns the text, which then fails to convert, if it is
+    invalid."""
     if not isinstance(value, str):
         return value
     try:
@@ -38,7 +39,7 @@ def parse_text(value: Any, kind: ColumnType) -> Any:
 
 
 def _parse_nested(value: Any, kind: ColumnType) -> Any:
-    """A value of JSON in a text, whose own texts stand for what its type says, as every text of such a payload does."""
+    """Parses the texts inside a JSON value by the type's nested types."""
     match kind:
         case Array(element) if isinstance(value, list):
             return [_parse_nested(item, element) for item in value]
@@ -71,7 +72,7 @@ _TEXT_PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def to_json_value(value: Any) -> Any:
-    """The value as JSON has it.
+    """Converts a value to JSON types.
 
     Times become ISO 8601, exact decimals numbers or texts, bytes UTF-8 or hexadecimal text.
     """
@@ -84,17 +85,17 @@ def to_json_value(value: Any) -> Any:
 
 
 def record_to_event(record: Mapping[str, Any]) -> FramedEvent:
-    """A record of typed values as an event with its bytes; `Malformed` where one of its values has no such form."""
+    """Converts a record of typed values to an event with its bytes; `Malformed` if a value has no JSON form."""
     try:
         event = to_json_value(record)
         return event, orjson.dumps(event, default=str)
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raw = to_printable(format_value(record)).encode()
-        return Malformed(raw, f"a record cannot be written as JSON: {error}"), raw
+        return Malformed(raw, f"a record cannot be serialized as JSON: {error}"), raw
 
 
 def _encode_decimal(value: decimal.Decimal) -> float | str:
-    # Beyond that a double does not determine its digits.
+    # With more digits a double does not determine the decimal.
     number = float(value)
     few = len(value.normalize().as_tuple().digits) <= _MAX_DOUBLE_DIGITS and abs(number) < 2.0**63
     return number if few and decimal.Decimal(repr(number)) == value else str(value)

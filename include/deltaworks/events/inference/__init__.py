@@ -1,1 +1,1 @@
-"""Schemas inferred from samples of payloads."""
+"""Schema inference from samples of payloads."""

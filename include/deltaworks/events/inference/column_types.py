@@ -1,8 +1,8 @@
-"""The shapes of values that were seen, the columns that take every one of them exactly, and those that are added.
+"""Shapes of sampled values, and the narrowest column types that hold all of them exactly.
 
-A shape is noted value by value and merged with others; whatever the order, the outcome is the same. Kinds are never
-widened to text to make them fit together: where no type takes all values of a field, the column is of the kinds there
-are most of, and the rest is a conflict that is reported.
+Shapes are built value by value and merged; the result does not depend on the order. Types are never widened to text to
+make values fit: if no type holds all values of a field, the column gets the type of most of them, and the others are
+reported as a conflict.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Self
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
 
 NULL, BOOLEAN, TEXT, DATE, TIMESTAMP = "null", "boolean", "text", "date", "timestamp"
-#: Whole numbers of 32 bits (of typed files), those a double has exactly, of 64 bits, and beyond.
+#: Integers of 32 bits (typed files), exact in a double, of 64 bits, and beyond.
 INT32, INT53, INT64, LARGE = "int32", "int53", "int64", "large"
 FLOAT32, FLOAT64 = "float32", "float64"
 OBJECT, ARRAY, MAP = "object", "array", "map"
-#: What no column takes: nested deeper than is looked at, or of a type that is not known.
+#: Values without a column type: nested too deeply, or of an unknown type.
 OPAQUE = "opaque"
-#: Before the kind of value that a text stands for, in forms that have nothing but texts.
+#: Prefix for kinds parsed from texts, in formats that have only texts.
 TEXT_PREFIX = "text:"
 MAX_DEPTH = 20
 
@@ -33,9 +33,9 @@ _KIND_OF_TYPE = {bool: BOOLEAN, str: TEXT, float: FLOAT64, dict: OBJECT, list: A
 
 @dataclass(slots=True)
 class Shape:
-    """Values by kind, the fields of those that are objects, and the elements of those that are arrays or maps.
+    """Counts values by kind, with the shapes of object fields and of array or map elements.
 
-    `position` is the first place a field was met at among its neighbours.
+    `position` is the smallest index at which a field was seen in its object.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -45,11 +45,11 @@ class Shape:
 
     @property
     def values(self) -> int:
-        """How many values there were, null being none."""
+        """Number of values other than null."""
         return self.kinds.total() - self.kinds[NULL]
 
     def add_value(self, value: Any, *, depth: int = 0) -> None:
-        """Take in one value as JSON has it."""
+        """Adds one JSON value."""
         kind = json_kind(value)
         if depth >= MAX_DEPTH and kind in (OBJECT, ARRAY):
             kind = OPAQUE
@@ -63,13 +63,13 @@ class Shape:
                 element.add_value(inner, depth=depth + 1)
 
     def add_texts(self, fields: Mapping[str, Any], *, typed: bool) -> None:
-        """Take in an event whose fields are texts. `typed`: look at what they stand for."""
+        """Adds an event whose fields are texts. `typed`: infer kinds from the texts."""
         self.kinds[OBJECT] += 1
         for position, (name, text) in enumerate(fields.items()):
             self.field_shape(name, position).kinds[_text_kind(text) if typed else TEXT] += 1
 
     def field_shape(self, name: str, position: int) -> Shape:
-        """The shape of a field, made where there is none."""
+        """Returns the shape of a field, creating it if needed."""
         shape = self.fields.get(name)
         if shape is None:
             shape = self.fields[name] = Shape(position=position)
@@ -78,13 +78,13 @@ class Shape:
         return shape
 
     def element_shape(self) -> Shape:
-        """The shape of the elements, made where there is none."""
+        """Returns the shape of the elements, creating it if needed."""
         if self.element is None:
             self.element = Shape()
         return self.element
 
     def merge(self, other: Self) -> None:
-        """Take in all values of another shape, which is left as it is."""
+        """Adds all values of another shape, which stays unchanged."""
         self.kinds.update(other.kinds)
         for name, inner in other.fields.items():
             self.field_shape(name, inner.position).merge(inner)
@@ -93,7 +93,7 @@ class Shape:
 
 
 def json_kind(value: Any) -> str:
-    """The kind of one value as JSON has it."""
+    """Returns the kind of one JSON value."""
     if type(value) is int:
         if -_MAX_EXACT_DOUBLE <= value <= _MAX_EXACT_DOUBLE:
             return INT53
@@ -102,7 +102,7 @@ def json_kind(value: Any) -> str:
 
 
 def _text_kind(text: Any) -> str:
-    """What a text stands for, if that would be written as this very text again: `007` and `1.50` would not."""
+    """Returns the kind of a text that would be serialized to the same text again; `007` and `1.50` would not."""
     if not isinstance(text, str):
         return json_kind(text)
     if text in ("true", "false"):
@@ -116,10 +116,10 @@ def _text_kind(text: Any) -> str:
     return TEXT_PREFIX + FLOAT64 if repr(number) == text and text not in ("nan", "inf", "-inf") else TEXT
 
 
-#: More than these are no schema any more; fields beyond are rescued.
+#: Limit of columns; further fields are rescued.
 MAX_COLUMNS = 1_000
 RESCUED_NAME = "_rescued_data"
-#: Columns that say where a row comes from; a field of such a name is none of them.
+#: Columns with the origin of a row; fields of these names are not inferred.
 PROVENANCE_COLUMNS = ("_bucket", "_key", "_seq", "_position")
 STRING = Primitive("string")
 
@@ -128,7 +128,7 @@ _SINGLE_KIND_TYPES = {BOOLEAN: "boolean", TEXT: "string", DATE: "date", TIMESTAM
 _MAX_DIGITS = {INT32: 10, INT53: 16, INT64: 19, LARGE: 20}
 _EXACT_AS_DOUBLE = frozenset({FLOAT32, FLOAT64, INT32, INT53})
 _NESTED_KINDS = frozenset({OBJECT, ARRAY, MAP, OPAQUE})
-#: The grammar of types has these names for the fields of a struct.
+#: Names that the type grammar allows for struct fields.
 STRUCT_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTED_NAME = re.compile(r"[^\s.,`<>():]+")
 _COLUMN_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
@@ -138,7 +138,7 @@ Columns = Mapping[str, ColumnType]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values of a field that its column does not take."""
+    """Values of a field that its column cannot hold."""
 
     path: str
     kind: str
@@ -149,12 +149,12 @@ class Conflict:
 
 
 def narrowest_type(kinds: Collection[str]) -> ColumnType | None:
-    """The type of least room that takes every value of these plain kinds exactly; None where there is none."""
+    """Returns the narrowest type that holds all values of these kinds exactly, or None."""
     distinct = frozenset(kinds)
     if any(kind.startswith(TEXT_PREFIX) for kind in distinct):
         if not all(kind == TEXT or kind.startswith(TEXT_PREFIX) for kind in distinct):
             return None
-        # What is written can always stay a text.
+        # Texts can always stay strings.
         return narrowest_type({kind.removeprefix(TEXT_PREFIX) for kind in distinct}) or STRING
     if len(distinct) == 1 and distinct <= _SINGLE_KIND_TYPES.keys():
         return Primitive(_SINGLE_KIND_TYPES[next(iter(distinct))])
@@ -181,10 +181,10 @@ def _exact_number_type(kinds: Collection[str]) -> ColumnType | None:
 
 
 def infer_type(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
-    """The type of a field that looks so; None where nothing was seen that a column takes.
+    """Returns the type of a field with this shape; None without usable values.
 
     Args:
-        conflicts: takes what the type does not.
+        conflicts: receives values that do not fit the type.
     """
     chosen: ColumnType | None = None
     plain: list[str] = []
@@ -219,7 +219,7 @@ def _infer_nested_type(shape: Shape, kind: str, path: str, conflicts: list[Confl
 def _infer_fields(
     shape: Shape, name_fits: re.Pattern[str], path: str, conflicts: list[Conflict] | None
 ) -> Iterator[tuple[str, ColumnType]]:
-    """Fields that can be columns, in their order. Of names that differ in case alone, the one met most."""
+    """Yields fields that can be columns, in order. Of names that differ only in case, the most frequent one wins."""
     by_lower: dict[str, tuple[str, ColumnType]] = {}
     for name in _names_by_count(shape, name_fits):
         if name.lower() in by_lower:
@@ -238,7 +238,7 @@ def _names_by_count(shape: Shape, name_fits: re.Pattern[str]) -> list[str]:
 def infer_columns(
     shape: Shape, *, typed: bool = True, conflicts: list[Conflict] | None = None, max_columns: int = MAX_COLUMNS
 ) -> dict[str, ColumnType]:
-    """Columns for events that look so, in the order of their fields. Not `typed`: all of them are texts."""
+    """Returns columns for events of this shape, in field order. Not `typed`: all columns are strings."""
     if typed:
         columns = dict(_infer_fields(shape, _COLUMN_NAME, "", conflicts))
     else:
@@ -253,7 +253,7 @@ def infer_columns(
 
 
 def add_new_columns(columns: Columns, shape: Shape, *, typed: bool = True) -> dict[str, ColumnType]:
-    """The columns, and those that fields become which none of them takes, also inside objects. No type changes."""
+    """Returns the columns with those for new fields, also inside structs. Existing types do not change."""
     if _count_columns(columns) >= MAX_COLUMNS:
         return dict(columns)
     together = {
@@ -285,7 +285,7 @@ def _extend_type(kind: ColumnType, shape: Shape) -> ColumnType:
 
 
 def changed_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
-    """What `after` has that `before` has not, or has of another type: written as hints are."""
+    """Returns new or changed columns of `after` compared with `before`, in the syntax of type hints."""
     paths = []
     for name, kind in after.items():
         path = above + (name if _UNQUOTED_NAME.fullmatch(name) else f"`{name}`")
@@ -301,7 +301,7 @@ def changed_paths(before: Columns, after: Columns, *, above: str = "") -> list[s
 
 
 def _struct_fields(kind: ColumnType | None) -> Columns | None:
-    """The fields of a struct, or of the structs in an array or a map."""
+    """Returns the fields of a struct, or of the structs in an array or map."""
     if isinstance(kind, Array | Map):
         return _struct_fields(kind.element if isinstance(kind, Array) else kind.value)
     return dict(kind.fields) if isinstance(kind, Struct) else None

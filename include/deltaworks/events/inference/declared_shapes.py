@@ -1,7 +1,6 @@
-"""The shape of Parquet and Avro objects: their own schema says it, and no value has to be looked at.
+"""Shapes of Parquet and Avro objects from their own schemas, without reading values.
 
-Types are those of the values as the framing gives them: times of day and durations come as texts and numbers, bytes as
-text.
+Types are those of the parsed events: times of day and durations are texts and numbers, bytes are texts.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ _MAX_DIGITS = 38
 
 
 def parquet_shape(payload: bytes) -> tuple[Shape, int]:
-    """The shape of a Parquet object and how many rows it has.
+    """Returns the shape of a Parquet object and its number of rows.
 
     Raises:
-        pyarrow.ArrowException, OSError: its footer cannot be read.
+        pyarrow.ArrowException, OSError: the footer is unreadable.
     """
     file = pq.ParquetFile(pa.BufferReader(payload))
     shape, rows = Shape(), file.metadata.num_rows
-    # A file without rows declares its columns all the same.
+    # Files without rows declare columns too.
     shape.kinds[OBJECT] += max(1, rows)
     for position, column in enumerate(file.schema_arrow):
         _add_arrow_type(shape.field_shape(column.name, position), column.type, max(1, rows), 1)
@@ -128,17 +127,17 @@ _ARROW_KINDS = (
 
 
 def avro_shape(payload: bytes) -> tuple[Shape, int]:
-    """The shape of an Avro container and how many records its blocks announce, up to one that cannot be read.
+    """Returns the shape of an Avro container and the number of announced records, up to an unreadable block.
 
     Raises:
-        Exception: whatever the bytes of a damaged header lead the reader into.
+        Exception: the header is corrupt.
     """
     blocks = fastavro.block_reader(io.BytesIO(payload))
     records = 0
     try:
         for block in blocks:
             records += block.num_records
-    except Exception:  # the framing reports what lies behind a torn block
+    except Exception:  # the parser reports the rest
         records = max(1, records)
     shape = Shape()
     _add_avro_type(shape, blocks.writer_schema, max(1, records), {}, ())
@@ -146,7 +145,7 @@ def avro_shape(payload: bytes) -> tuple[Shape, int]:
 
 
 def _add_avro_type(shape: Shape, declared: Any, count: int, named: dict[str, Any], enclosing: tuple[str, ...]) -> None:
-    """`named` are the types that have names so far, `above` the names of those this one lies in."""
+    """Adds a type; `named` are the named types so far, `enclosing` the names of surrounding types."""
     if isinstance(declared, list):
         for branch in declared:
             _add_avro_type(shape, branch, count, named, enclosing)
@@ -156,7 +155,7 @@ def _add_avro_type(shape: Shape, declared: Any, count: int, named: dict[str, Any
     name = str(declared.get("name", "")) if isinstance(declared, Mapping) else ""
     if name:
         named[name] = declared
-    # A record inside itself has no end.
+    # Recursive records are endless.
     kind = OPAQUE if name and name in enclosing else _avro_kind(declared, len(enclosing))
     shape.kinds[kind] += count
     enclosing = (*enclosing, name)

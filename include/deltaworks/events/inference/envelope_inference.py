@@ -1,4 +1,4 @@
-"""Which fields are the type, the time and the id of events: chosen by what they hold, and by what they are called."""
+"""Chooses the fields with the type, time and id of events, by their values and names."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _TIME_FIELD_NAMES = split_words(
 _ID_FIELD_NAMES = split_words(
     "event_id event_uuid id uuid guid message_id delivery_id insert_id record_id request_id root_id"
 )
-#: Objects around an event's own fields, below which an `id` is the event's.
+#: Objects in which an `id` is the event's id.
 _ENVELOPE_OBJECTS = frozenset({"event", "meta", "metadata", "header", "headers", "envelope", "context"})
 _MAX_TYPE_DEPTH, _MAX_DEPTH = 2, 3
 _MAX_TYPES = 500
-#: The share of ids that may be copies, which producers send, and of events that may lack a time.
+#: Allowed share of duplicate ids, which producers send, and of events without a time.
 _MAX_DUPLICATE_SHARE, _MAX_MISSING_TIME_SHARE = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChoice:
-    """A field by its path, and why it was chosen."""
+    """A chosen field and the reason."""
 
     path: Path
     reason: str
@@ -51,14 +51,14 @@ class FieldChoice:
 
 @dataclass(frozen=True, slots=True)
 class TimeChoice(FieldChoice):
-    """The field of the time and how it is written; `absent` events lack it."""
+    """The chosen time field and its format; `missing_count` events lack it."""
 
     form: TimeFormat
     missing_count: int = 0
 
 
 def is_declarable(path: Path) -> bool:
-    """Whether a path can be written: names with dots or slashes in them, or with spaces around them, cannot."""
+    """Returns whether a path can be declared: names with dots, slashes or surrounding spaces cannot."""
     if not all(part and not {".", "/"} & {*part} and part == part.strip() and part.isprintable() for part in path):
         return False
     try:
@@ -80,7 +80,7 @@ def _name_rank(path: Path, names: Sequence[str]) -> int | None:
 
 
 def choose_type_field(events: FieldProfile) -> FieldChoice | None:
-    """The field that says of what type an event is: a text in every event, of which there are few."""
+    """Returns the field with the event type: a text in every event, with few distinct values."""
     choices = []
     for path, profile in _candidates(events, _MAX_TYPE_DEPTH):
         rank, distinct = _name_rank(path, _TYPE_FIELD_NAMES), profile.distinct_count
@@ -98,7 +98,7 @@ def choose_type_field(events: FieldProfile) -> FieldChoice | None:
 
 
 def choose_time_field(events: FieldProfile) -> TimeChoice | None:
-    """The field that says when an event happened; the one most have where none is in all of them."""
+    """Returns the field with the event time, or the most frequent candidate if none is in all events."""
     choices = []
     for path, profile in _candidates(events, _MAX_DEPTH):
         form = _time_form(path[-1], profile)
@@ -114,7 +114,7 @@ def choose_time_field(events: FieldProfile) -> TimeChoice | None:
 
 
 def ambiguous_time_fields(events: FieldProfile) -> list[tuple[Path, tuple[str, ...]]]:
-    """Fields that most events have and whose texts fit several patterns of times, with these."""
+    """Returns fields of most events whose texts match several time patterns, with these."""
     fields = (
         (path, profile, _text_time_formats(path[-1], profile)) for path, profile in _candidates(events, _MAX_DEPTH)
     )
@@ -131,7 +131,7 @@ def _text_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
 
 
 def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
-    """The form of which all values of the field are times."""
+    """Returns the time format that all values of the field have."""
     kinds = set(profile.kinds) - {NULL}
     forms = set(profile.text_forms)
     if kinds == {TEXT} and forms and forms <= {INSTANT, DATE}:
@@ -145,7 +145,7 @@ def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
 
 
 def choose_id_field(events: FieldProfile) -> FieldChoice | None:
-    """The field that tells events apart: in every event, and different in each but for copies."""
+    """Returns the field with the event id: in every event, and distinct except for duplicates."""
     choices = []
     for path, profile in _candidates(events, _MAX_DEPTH):
         if not _is_in_every_event(profile, events, {TEXT, INT53, INT64}) or profile.null_words:
@@ -158,7 +158,7 @@ def choose_id_field(events: FieldProfile) -> FieldChoice | None:
         )
         copies = events.values - distinct
         if of_event and copies <= _MAX_DUPLICATE_SHARE * events.values:
-            why = "different in every event" if not copies else f"{copies:,} events come with an id that came before"
+            why = "different in every event" if not copies else f"{copies:,} events repeat an earlier id"
             choices.append(((rank, len(path), path), FieldChoice(path, why)))
         elif not copies and len(path) == 1 and events.values >= 100 and name_words(path[-1])[-1:] == ["id"]:
             choices.append(((len(_ID_FIELD_NAMES), len(path), path), FieldChoice(path, "different in every event")))

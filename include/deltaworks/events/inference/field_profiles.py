@@ -1,4 +1,4 @@
-"""What fields were seen to hold: kinds of values as shapes have them, and what texts and numbers stand for."""
+"""Profiles of sampled fields: kinds of values as in shapes, and forms of texts and numbers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601
 
 Path = tuple[str, ...]
-#: What a text stands for: digits alone, digits with a fraction, any other number, and so on.
+#: Forms of texts: digits only, digits with a fraction, any other number, and so on.
 INSTANT, DATE, DIGITS, FRACTION, NUMBER, BOOLEAN_WORD = "instant", "date", "digits", "fraction", "number", "boolean"
 NULL_WORD, PLAIN = "null word", "plain"
-#: Texts that stand for nothing where all others of a column are numbers or times.
+#: Texts read as null if all others of a column are numbers or times.
 NULL_WORDS = frozenset({"NULL", "null", "NA", "N/A", "n/a", "na", "NaN", "nan", "None", "none", "\\N", "-", ""})
 _MAX_DEPTH = 8
-#: An object of so many different fields has data for names, and is a map.
+#: An object with this many distinct fields has data as keys, and is a map.
 _MAX_FIELDS = 300
-#: Values that are told apart one by one, and those that are looked at for whether all differ.
+#: Values counted individually, and values hashed to check whether all are distinct.
 _MAX_COUNTED_VALUES, _MAX_HASHED_VALUES = 1_000, 500_000
 _INTEGER_TEXT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _FRACTION_TEXT = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
@@ -44,12 +44,16 @@ _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
 
 @dataclass(slots=True)
 class FieldProfile:
-    """The values of one field. `position` is the first place it was met at among its neighbours.
+    """The values of one field.
 
-    `low` and `high` bound its numbers and the texts of digits; `scales` counts the digits behind the points, None where
-    a number has no such; `whole_digits` are at most before it. `counts` has the values of a field with few of them, and
-    `distinct` says how many different ones there were as long as nearly all differ. `formats` are the patterns of times
-    that all its plain texts fit; None before there was one.
+    Attributes:
+        position: smallest index at which the field was seen in its object.
+        min_value, max_value: bounds of numbers and digit texts.
+        scales: counts of decimal places; None for numbers in another notation.
+        integer_digits: maximum digits before the decimal point.
+        value_counts: values of a field with few distinct ones.
+        distinct_count: number of distinct values, while nearly all differ.
+        time_formats: time patterns that all plain texts match; None before the first text.
     """
 
     position: int = 0
@@ -57,7 +61,7 @@ class FieldProfile:
     text_forms: Counter[str] = field(default_factory=Counter)
     null_words: Counter[str] = field(default_factory=Counter)
     fields: dict[str, FieldProfile] = field(default_factory=dict)
-    #: Elements of arrays, and values of an object that turned out to be a map.
+    #: Elements of arrays, and values of objects converted to maps.
     elements: Shape = field(default_factory=Shape)
     is_map: bool = False
     min_value: float = float("inf")
@@ -70,18 +74,18 @@ class FieldProfile:
 
     @property
     def values(self) -> int:
-        """How many values there were, null being none."""
+        """Number of values other than null."""
         return self.kinds.total() - self.kinds[NULL]
 
     @property
     def distinct_count(self) -> int | None:
-        """How many different values there were; None where many are alike, or they were too many."""
+        """Number of distinct values; None if many are equal, or there were too many."""
         if self.value_counts is not None:
             return len(self.value_counts)
         return None if self.value_hashes is None else len(self.value_hashes)
 
     def add_value(self, value: Any, *, depth: int = 0) -> None:
-        """Take in one value as JSON has it."""
+        """Adds one JSON value."""
         kind = json_kind(value)
         if depth >= _MAX_DEPTH and kind in (OBJECT, ARRAY):
             kind = OPAQUE
@@ -111,7 +115,7 @@ class FieldProfile:
             self.convert_to_map()
 
     def convert_to_map(self) -> None:
-        """Take the fields together, as the values of a map."""
+        """Merges the fields into the values of a map."""
         for inner in self.fields.values():
             self.elements.merge(inner.to_shape())
         self.fields, self.is_map = {}, True
@@ -152,7 +156,7 @@ class FieldProfile:
                 self.value_hashes = None
 
     def to_shape(self) -> Shape:
-        """The same values as a shape, which merges with others."""
+        """Returns the values as a shape, which can be merged."""
         shape = Shape(kinds=Counter(self.kinds), position=self.position)
         for name, inner in self.fields.items():
             shape.fields[name] = inner.to_shape()
@@ -161,7 +165,7 @@ class FieldProfile:
         return shape
 
     def leaves(self, above: Path = ()) -> Iterator[tuple[Path, FieldProfile]]:
-        """Every field that has no fields of its own, with its path: below objects, never inside of arrays and maps."""
+        """Yields every field without nested fields, with its path; not inside arrays and maps."""
         in_order = sorted(self.fields.items(), key=lambda named: (named[1].position, named[0]))
         for name, inner in in_order:
             if inner.fields:
@@ -181,7 +185,7 @@ def _text_form(text: str) -> str:
         return FRACTION
     if _DATE_TEXT.fullmatch(text):
         return _time_text_form(text)
-    # Digits that would be written otherwise, or that a number does not hold, are an identifier: 007, +49.
+    # Digits in another notation, or beyond a number's range, are identifiers: 007, +49.
     return NUMBER if _NUMBER_TEXT.fullmatch(text) and text[0] not in "+0" and not text.isdigit() else PLAIN
 
 

@@ -1,4 +1,4 @@
-"""Tells from the beginning of a file how its events are written, in the words of a source's declaration."""
+"""Detects the format of a file from its first bytes, and returns it as keys of a source's declaration."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from deltaworks.events.inference.field_profiles import DATE, DIGITS, FRACTION, I
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", "\t", ";", "|")
 _MAX_RECORDS = 50
-#: A time of the day as it stands beside a date in logs.
+#: A time of day next to a date in logs.
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d(\.\d+)?")
 
 
 class UnknownFormat(Exception):
-    """It is of no form that a source reads, or of none that can be told; says why."""
+    """The format is not supported or cannot be determined; the message gives the reason."""
 
 
 def detect_format(head: bytes) -> Mapping[str, Any]:
-    """Keys of a source: `format`, and `csv` or `tsv` where these need more.
+    """Returns keys of a source: `format`, and `csv` or `tsv` if needed.
 
     Args:
-        head: how the content begins, decompressed; it may end anywhere.
+        head: the first bytes of the content, decompressed; may end anywhere.
 
     Raises:
-        UnknownForm: with what there is to say.
+        UnknownFormat: with the reason.
     """
     if head.startswith(parquet.MAGIC):
         return {"format": "parquet"}
     if head.startswith(avro.MAGIC):
         return {"format": "avro"}
     try:
-        reject_other_formats(head, "a form of text")
+        reject_other_formats(head, "a text format")
     except ConversionError as misfit:
         raise UnknownFormat(misfit.detail) from misfit
     content = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
     if not content:
-        raise UnknownFormat("it holds nothing")
+        raise UnknownFormat("it is empty")
     if content[:1] in (b"{", b"[") and _is_json(content):
         return {"format": "json"}
     text = content.decode("utf-8", "replace")
@@ -55,9 +55,9 @@ def detect_format(head: bytes) -> Mapping[str, Any]:
 
 
 def _is_json(content: bytes) -> bool:
-    """Whether it reads as JSON, but for an end that may be cut off."""
+    """Returns whether the content is JSON, possibly truncated."""
     if content.startswith(b"["):
-        # The end of an array is not in sight: its first element tells.
+        # The end of an array may be missing: check its first element.
         content = content[1:].lstrip()
         if content[:1] in (b"]", b""):
             return True
@@ -71,20 +71,20 @@ def _is_json(content: bytes) -> bool:
 def _detect_delimited(text: str) -> Mapping[str, Any]:
     whole = text[: text.rfind("\n") + 1] or text
     for delimiter in _DELIMITERS:
-        # In lines of fields what begins so says nothing; in any other form it is a record.
+        # In TSV these lines are comments, in other formats records.
         lines = [line for line in whole.splitlines(keepends=True) if delimiter != "\t" or not line.startswith("#")]
         records = _parse_records("".join(lines), delimiter)
         if len(records) > 1 and len(records[0]) > 1 and len({len(record) for record in records}) == 1:
             return _declare_delimited(records, delimiter)
     first = text.splitlines()[0][:80]
     raise UnknownFormat(
-        f"its lines are neither JSON nor records of fields: {first!r}. For lines that a pattern takes apart declare "
-        "format: text by hand"
+        f"its lines are neither JSON nor delimited records: {first!r}. For lines to be parsed by a pattern "
+        "declare format: text manually"
     )
 
 
 def _parse_records(text: str, delimiter: str) -> list[list[str]]:
-    """The first records, up to where it cannot be read so: the end of what is looked at may be inside of a quote."""
+    """Returns the first records, up to an error: the content may end inside a quote."""
     records = []
     with contextlib.suppress(csv.Error):
         for record in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
@@ -103,10 +103,10 @@ def _declare_delimited(records: list[list[str]], delimiter: str) -> Mapping[str,
     if not _may_be_header(header):
         columns = [f"field_{number}" for number in range(1, len(header) + 1)]
         if delimiter == "\t" and all(_starts_with_datetime(record) for record in records):
-            # As logs of web servers have it: both together are the field `datetime`.
+            # As in web server logs: both together form the field `datetime`.
             return {"format": "tsv", "tsv": {"columns": ["date", "time", *columns[2:]], "null_values": ["-", ""]}}
         return {"format": "csv", "csv": {"delimiter": delimiter, "header": False, "columns": columns}}
-    raise UnknownFormat("its first line names a field twice or not at all: give every field a name")
+    raise UnknownFormat("its header has a duplicate or empty field name: give every field a name")
 
 
 def _starts_with_datetime(record: list[str]) -> bool:
@@ -114,7 +114,7 @@ def _starts_with_datetime(record: list[str]) -> bool:
 
 
 def _may_be_header(record: list[str]) -> bool:
-    """Whether a record may be a header: names are no numbers and no times."""
+    """Returns whether a record may be a header: names are neither numbers nor times."""
     return not any(_text_forms(text) & {DATE, INSTANT, DIGITS, FRACTION, NUMBER} for text in record)
 
 

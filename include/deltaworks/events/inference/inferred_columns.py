@@ -1,4 +1,4 @@
-"""The columns of one table out of the fields its events have: leaves alone, named after their paths."""
+"""Proposes the columns of a table from the fields of its events: leaf fields, named after their paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.table import DUPLICATE_COLUMN, ENVELOPE_COLUMNS, RESCUED_COLUMN
 
 MAX_COLUMNS = 40
-#: Names that say nothing without what is around them.
+#: Names that need the enclosing name to be understood.
 _VAGUE_NAMES = frozenset(
     split_words(
         "id uuid name type kind url uri href value key code status state title description label text count number "
@@ -31,10 +31,10 @@ _RESERVED = frozenset(
     {*(name for name, _ in ENVELOPE_COLUMNS), *MUTABLE_COLUMNS, RESCUED_COLUMN, DUPLICATE_COLUMN, "org_id"}
 )
 _MAX_NAME_LENGTH = 63
-#: So many values tell what a field holds.
+#: Values sufficient to infer a field's type.
 _SUFFICIENT_VALUES = 200
 _ID_LIKE_KEY = re.compile(r"[0-9]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9a-f]{16,}")
-#: An object with so many fields, of which each event has few, is a map.
+#: An object with many fields, of which each event has few, is a map.
 _MIN_MAP_KEYS, _MAX_MAP_KEY_SHARE = 20, 0.2
 
 
@@ -50,7 +50,7 @@ class ProposedColumn:
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumns:
-    """The columns in the order of their fields; fields without one by path, each with the reason."""
+    """Columns in field order, and fields without a column by path, with the reason."""
 
     columns: tuple[ProposedColumn, ...]
     omitted: Mapping[Path, str]
@@ -65,12 +65,12 @@ def propose_columns(
     max_columns: int = MAX_COLUMNS,
     min_events: int = 1,
 ) -> ProposedColumns:
-    """The columns for events that look so; those most events have where there are too many.
+    """Proposes columns for events of this profile; the most frequent ones if there are too many.
 
     Args:
-        envelope: paths that every table has as its event_id, event_name and event_time.
-        everywhere: the events of all types, which tell more of a field that few events of this one have.
-        least_events: so many events have to have a field for it to become a column.
+        envelope: paths that are read as event_id, event_name and event_time.
+        all_events: profile of all event types, used for fields that few events of this type have.
+        min_events: minimum number of events with a field.
     """
     convert_maps(events)
     leaves: list[tuple[Path, InferredType, int]] = []
@@ -97,7 +97,7 @@ def propose_columns(
 
 
 def _most_informative(path: Path, profile: FieldProfile, all_events: FieldProfile | None) -> FieldProfile:
-    """What is known best of a field: its values in this type of events where they are many, else in all of them."""
+    """Returns the field's profile for this event type if it has many values, otherwise that of all events."""
     if all_events is None or profile.values >= _SUFFICIENT_VALUES:
         return profile
     below: FieldProfile | None = all_events
@@ -108,12 +108,12 @@ def _most_informative(path: Path, profile: FieldProfile, all_events: FieldProfil
 
 def _infer_leaf(path: Path, profile: FieldProfile, *, of_text: bool) -> InferredType | str:
     if not is_declarable(path):
-        return "its name cannot be part of a path"
+        return "its name cannot be declared as a path"
     return infer_field_type(path[-1], profile, values_are_text=of_text)
 
 
 def convert_maps(profile: FieldProfile) -> None:
-    """Take objects whose keys are data as maps: ids, days, names of people."""
+    """Converts objects whose keys are data, such as ids, days or names, to maps."""
     for inner in profile.fields.values():
         convert_maps(inner)
         keys = len(inner.fields)
@@ -126,7 +126,7 @@ def convert_maps(profile: FieldProfile) -> None:
 
 
 def column_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each path: its last word, with those before it where that is vague or taken twice."""
+    """Returns a name per path: its last word, with preceding ones where that is vague or taken."""
     names: list[str] = []
     taken = set(_RESERVED)
     shortest = Counter(_snake_case(path[-1:]) for path in paths)

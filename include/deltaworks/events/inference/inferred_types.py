@@ -1,7 +1,7 @@
-"""The type of a column that takes every value its field was seen to have; none where no type does.
+"""Infers the column type that holds all sampled values of a field, if one exists.
 
-What a field is called counts where its values leave it open: a whole number is a time only in a field that is called
-like one, and a number of money is a decimal.
+The field's name decides where its values are ambiguous: an integer is a time only in a field named like one, and an
+amount of money is a decimal.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """The words of a text, with spaces between."""
+    """Splits a text at white space."""
     return tuple(re.findall(r"\S+", text))
 
 
-#: Names that SQL reads as something else, unless they are quoted wherever they stand.
+#: SQL keywords, which would have to be quoted everywhere.
 SQL_KEYWORDS = frozenset(
     split_words(
         "all and any as asc both by case cast check column constraint create cross current_date default desc distinct "
@@ -70,14 +70,18 @@ _MONEY_WORDS = frozenset(
 #: The years 1990 to 2100, in seconds.
 _FIRST_SECOND, _LAST_SECOND = 631_152_000, 4_102_444_800
 _MAX_SCALE, _DECIMAL_DIGITS, _MAX_DOUBLE_DIGITS = 6, 18, 15
-#: A type that is longer to write is no column to start with.
+#: Longer types are not proposed.
 _MAX_TYPE_LENGTH = 160
 
 
 @dataclass(frozen=True, slots=True)
 class InferredType:
-    """The type of a column, and how its times are written. `null_words` are texts that have to stand for nothing;
-    `formats` several patterns that all its texts fit: a text, since they do not tell which is meant."""
+    """The type of a column and the format of its times.
+
+    Attributes:
+        null_words: texts that must be read as null.
+        formats: the time patterns that all texts match, if several: the column is a string then.
+    """
 
     kind: ColumnType
     form: TimeFormat = ISO_8601
@@ -86,18 +90,18 @@ class InferredType:
 
 
 def name_words(name: str) -> list[str]:
-    """The words of a field's name, in lower case."""
+    """Returns the words of a field's name in lower case."""
     return [word.lower() for word in _WORD.split(name) if word]
 
 
 def is_time_name(name: str) -> bool:
-    """Whether a field that is called so is expected to hold a time."""
+    """Returns whether a field with this name is expected to hold a time."""
     words = name_words(name)
     return bool(words) and (words[-1] in _TIME_WORDS or bool({"time", "timestamp", "tstamp"} & {*words}))
 
 
 def epoch_unit(profile: FieldProfile) -> TimeUnit | None:
-    """The unit in which all its numbers are times of our days; None where there is none."""
+    """Returns the unit in which all numbers are recent times, or None."""
     if profile.min_value >= _FIRST_SECOND and profile.max_value < _LAST_SECOND:
         return "epoch_seconds"
     if profile.min_value >= _FIRST_SECOND * 1_000 and profile.max_value < _LAST_SECOND * 1_000:
@@ -106,10 +110,10 @@ def epoch_unit(profile: FieldProfile) -> TimeUnit | None:
 
 
 def infer_field_type(name: str, profile: FieldProfile, *, values_are_text: bool) -> InferredType | str:
-    """The type for the field called `name`, or why it has none.
+    """Returns the type for the field `name`, or why it has none.
 
     Args:
-        of_text: all values of the format are texts, and columns read what they stand for.
+        values_are_text: the format has only texts, which columns parse.
     """
     kinds = set(profile.kinds) - {NULL}
     if not kinds or OPAQUE in kinds:
@@ -129,7 +133,7 @@ def _nested_type(profile: FieldProfile, *, is_map: bool) -> InferredType | str:
     conflicts: list[Conflict] = []
     inner = infer_type(profile.elements, conflicts=conflicts) if profile.elements.kinds else None
     if conflicts:
-        return f"values inside are of several types: {conflicts[0].path.lstrip('.') or 'values'}"
+        return f"nested values have several types: {conflicts[0].path.lstrip('.') or 'values'}"
     if inner is None:
         return "always empty"
     kind = Map(inner) if is_map else Array(inner)
@@ -144,7 +148,7 @@ def _epoch_time_or(name: str, profile: FieldProfile, kind: ColumnType) -> Inferr
 def _fraction_type(name: str, profile: FieldProfile) -> ColumnType:
     scale = _max_scale(profile)
     largest = max(abs(profile.min_value), abs(profile.max_value))
-    # A double tells fifteen digits; one that may have lost some would go to quarantine. Three are left for growth.
+    # A double holds 15 digits exactly, and values beyond go to quarantine. Three digits are reserved for growth.
     if _is_money(name) and scale is not None and largest < 10.0 ** (_MAX_DOUBLE_DIGITS - 3 - max(2, scale)):
         return Decimal(_DECIMAL_DIGITS, max(2, scale))
     return DOUBLE
@@ -177,8 +181,9 @@ def _number_or_boolean_type(forms: set[str]) -> ColumnType:
 
 
 def matching_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
-    """The patterns of times that all texts of the field called `name` fit. Versions look like dates: a date alone is
-    one only in a field that is called like one."""
+    """Returns the time patterns that all texts of the field match. Versions look like dates, so a date-only pattern
+    counts only in fields named like a time.
+    """
     formats = profile.time_formats or ()
     return formats if is_time_name(name) else tuple(item for item in formats if not is_date_only(item))
 
@@ -200,7 +205,7 @@ def _fraction_text_type(name: str, profile: FieldProfile, forms: set[str], *, va
 
 
 def _max_scale(profile: FieldProfile) -> int | None:
-    """The digits behind the point at most; None where they are many, or a number is written otherwise."""
+    """Returns the maximum number of decimal places; None if there are too many, or a number has another notation."""
     if None in profile.scales:
         return None
     largest = max((scale for scale in profile.scales if scale is not None), default=0)

@@ -1,6 +1,6 @@
-"""A pipeline proposed out of a sample of events: what says their type, time and id, and a table for each frequent type.
+"""Proposes a pipeline from a sample of events: the fields of type, time and id, and a table per frequent type.
 
-The events are looked at twice: once for what they have in common, and again by their types.
+The events are read twice: for what they have in common, and by type.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MAX_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
 _MAX_ENVELOPE_COLUMNS, _MIN_ENVELOPE_SHARE = 12, 0.9
 _DAY_US = 86_400_000_000
-#: History of more days is no longer cut by day: each would be a directory with a few rows in it.
+#: With more days the table is not partitioned by date: each would be a directory with a few rows.
 _MAX_DATES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedTable:
-    """A table: for one type, for all events, or for those of the types that have none."""
+    """A table: for one event type, for all events, or for the remaining types."""
 
     name: str
     events: int
@@ -51,7 +51,7 @@ class ProposedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProposal:
-    """What was chosen, and out of how many events. `rest` are the types without a table of their own, with counts."""
+    """The proposal and the number of sampled events. `rest` counts events of types without their own table."""
 
     events: int
     time: TimeChoice
@@ -63,7 +63,7 @@ class PipelineProposal:
 
     @property
     def null_words(self) -> tuple[str, ...]:
-        """Texts that have to stand for nothing, so that columns are of the types that are proposed."""
+        """Texts that must be read as null for the proposed column types."""
         words = {
             word for table in self.tables for column in table.columns.columns for word in column.inferred.null_words
         }
@@ -72,7 +72,7 @@ class PipelineProposal:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Fields that somebody names, by path, and the pattern of the time; empty ones are chosen."""
+    """Field paths and the time pattern set by the user; empty ones are inferred."""
 
     time: str = ""
     time_format: str = ""
@@ -90,11 +90,11 @@ def propose_pipeline(
     values_are_text: bool,
     overrides: Overrides = NO_OVERRIDES,
 ) -> PipelineProposal:
-    """The proposal for events as `read` gives them, twice the same.
+    """Proposes a pipeline for the events of `read`, which must return the same events twice.
 
     Args:
-        name: of the pipeline, and of its table where it has only one.
-        of_text: all fields are texts.
+        name: name of the pipeline, and of its only table.
+        values_are_text: all fields are texts.
 
     Raises:
         ContractError: EVENTS_WITHOUT_TIME.
@@ -155,9 +155,9 @@ def _choose_fields(
         raise _time_error(events)
     kind, ident = choose_type_field(events), choose_id_field(events)
     if overrides.type:
-        kind = FieldChoice(tuple(overrides.type.split(".")), "as it was named")
+        kind = FieldChoice(tuple(overrides.type.split(".")), "set by option")
     if overrides.id:
-        ident = FieldChoice(tuple(overrides.id.split(".")), "as it was named")
+        ident = FieldChoice(tuple(overrides.id.split(".")), "set by option")
     return time, kind, ident
 
 
@@ -171,7 +171,7 @@ def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:
         raise _time_error(events, [(path, formats)])
     else:
         form = TimeFormat(format=formats[0]) if formats else TimeFormat(epoch_unit(profile) or "iso8601")
-    return TimeChoice(path, "as it was named", form, events.values - profile.values)
+    return TimeChoice(path, "set by option", form, events.values - profile.values)
 
 
 def _time_error(events: FieldProfile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
@@ -180,14 +180,13 @@ def _time_error(events: FieldProfile, unclear: Sequence[tuple[Path, tuple[str, .
         path, formats = ".".join(unclear[0][0]), unclear[0][1]
         return ContractError(
             "EVENTS_WITHOUT_TIME",
-            f"{path} holds times, but all its values in {events.values:,} events fit several formats: "
-            f"{' and '.join(formats)}.",
-            hint=f'Say which is meant: --time {path} --time-format "{formats[0]}".',
+            f"{path} holds times, but all its values in {events.values:,} events match several formats: {' and '.join(formats)}.",
+            hint=f'Choose one: --time {path} --time-format "{formats[0]}".',
         )
     return ContractError(
         "EVENTS_WITHOUT_TIME",
-        f"No field holds a time in most of the {events.values:,} events: as ISO 8601, as seconds or milliseconds since "
-        "1970, or in one of the formats that are tried.",
+        f"No field has a time in most of the {events.values:,} events (ISO 8601, seconds or milliseconds since "
+        "1970, or a common format).",
         hint='Name the field that does: --time PATH, with --time-format "%d/%m/%Y %H:%M" where it is written in a way '
         "of its own. Where events have none, declare time: {arrival: true} by hand: docs/reference/pipeline.md#arrival.",
     )
@@ -201,7 +200,7 @@ def _profile_at(events: FieldProfile, path: Path) -> FieldProfile:
 
 
 class _SecondPass:
-    """The second look: a profile for each type that gets a table."""
+    """The second pass: a profile for each type with its own table."""
 
     def __init__(self, time: TimeChoice, kind: FieldChoice | None, chosen: Mapping[str, str]) -> None:
         self._time, self._kind = time, kind
@@ -211,7 +210,7 @@ class _SecondPass:
 
     def add_event(self, event: dict[str, Any]) -> None:
         if len(self.dates) <= _MAX_DATES:
-            with contextlib.suppress(ConversionError):  # an event without a time
+            with contextlib.suppress(ConversionError):  # the event has no time
                 self.dates.add(time_reader(self._time.form).instant_us(value_at(event, self._time.path)) // _DAY_US)
         if self._kind is None or not self.profiles:
             return
@@ -224,7 +223,7 @@ class _SecondPass:
 
 
 def _table_names(types: Counter[Any]) -> dict[str, str]:
-    """The most frequent types, with a table name for each."""
+    """Returns the most frequent types with a table name for each."""
     names: dict[str, str] = {}
     taken = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
     usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_valid_unicode(value)]

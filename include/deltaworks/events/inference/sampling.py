@@ -1,6 +1,6 @@
-"""A bounded look at payloads: the shape of their events, and what of them could not be looked at.
+"""Samples payloads up to a size limit: the shape of their events, and counts of unreadable parts.
 
-What cannot be read is counted and skipped. The stream that comes to it quarantines it.
+Unreadable parts are counted and skipped; the stream quarantines them later.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from deltaworks.events.inference.declared_shapes import avro_shape, parquet_shap
 from deltaworks.events.parse import Payload
 from deltaworks.specs.sources.payload import TEXT_FORMATS, PayloadSpec
 
-#: Keys of objects that a sample remembers; the counts are of all.
+#: Object keys stored per sample; counts include all objects.
 MAX_KEYS = 20
 
 
 @dataclass(slots=True)
 class Sample:
-    """The shape of the events of some objects. `unusable` objects gave no event, `unread` values were none."""
+    """The shape of the events of some objects. `unusable_objects` had no event, `skipped_values` were no events."""
 
     shape: Shape = field(default_factory=Shape)
     objects: int = 0
@@ -33,13 +33,13 @@ class Sample:
     keys: list[str] = field(default_factory=list)
 
     def to_record(self) -> dict[str, Any]:
-        """What a version of a schema keeps of it."""
+        """Returns the values stored in a schema version."""
         counts = ("objects", "unusable", "events", "unread", "bytes")
         return {name: getattr(self, name) for name in counts} | {"keys": self.keys}
 
 
 class Sampler:
-    """Looks at payloads of one source. `typed`: look at what texts and values are; else they will all be texts."""
+    """Samples payloads of one source. `typed`: infer types; otherwise all columns are strings."""
 
     def __init__(self, source: PayloadSpec, *, typed: bool) -> None:
         self._frame = create_framer(source)
@@ -50,11 +50,11 @@ class Sampler:
 
     @property
     def declares_columns(self) -> bool:
-        """Whether objects of this form say themselves which columns they have."""
+        """Whether objects of this format declare their columns."""
         return self._declared is not None
 
     def sample(self, payloads: Iterable[Payload], *, max_bytes: int) -> Sample:
-        """Look at payloads until they are at an end, or have held `max_bytes`; at one in any case."""
+        """Samples payloads until `max_bytes` are read; at least one."""
         sample = Sample()
         for payload in payloads:
             self.add_payload(sample, payload)
@@ -63,7 +63,7 @@ class Sampler:
         return sample
 
     def add_payload(self, sample: Sample, payload: Payload) -> None:
-        """Take one payload into a sample."""
+        """Adds one payload to a sample."""
         sample.objects += 1
         if len(sample.keys) < MAX_KEYS:
             sample.keys.append(payload.key)
@@ -88,7 +88,7 @@ class Sampler:
             sample.events += 1
 
     def add_event(self, shape: Shape, event: Mapping[str, Any]) -> None:
-        """Take one event into a shape."""
+        """Adds one event to a shape."""
         if self._of_text:
             shape.add_texts(event, typed=self._typed)
         else:
@@ -96,10 +96,10 @@ class Sampler:
 
 
 def _add_declared(read: Callable[[bytes], tuple[Shape, int]], sample: Sample, data: bytes) -> None:
-    """Take a file that declares its own types: `read` gives them and how many rows it has."""
+    """Adds a file that declares its types; `read` returns its shape and number of rows."""
     try:
         shape, rows = read(data)
-    except Exception:  # a damaged file fails in whatever way its bytes lead the reader into
+    except Exception:  # a corrupt file may raise anything
         return
     sample.shape.merge(shape)
     sample.events += max(1, rows)

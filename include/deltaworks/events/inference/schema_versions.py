@@ -1,8 +1,8 @@
-"""The versions of an inferred schema: one object each, put if absent and never changed.
+"""Versions of an inferred schema: one immutable object each, created if absent.
 
-A version says which columns were found, which hints were given, what was looked at, and what differs from the version
-before. Whoever would change the schema makes the next version; of two at once one is first, and the other begins again
-from what that one has made. So streams that start together have the same columns.
+A version has the inferred columns, the hints, a summary of the sample, and the differences from the previous version. A
+writer creates the next version; of two concurrent writers one succeeds, and the other starts again from its result. So
+streams that start at the same time use the same columns.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _MAX_ATTEMPTS = 100
 
 
 class SchemaVersionRecord(Record):
-    """A version as it is kept. `columns` and `made_at` are for people.
+    """The stored form of a version. `columns` and `created_at` are informational.
 
-    `id` tells a write of this process, whose reply was lost, from somebody else's of the same content.
+    `id` identifies this process's own write after a lost reply.
     """
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="version of a schema",
         unreadable="SCHEMA_VERSION_UNREADABLE",
-        hint="Nobody but the source may write there: put it back, or give another place for the schema.",
+        hint="Only the source may write there. Restore the object, or choose another location for the schema.",
     )
     indent: ClassVar[int | None] = 1
 
@@ -52,9 +52,13 @@ class SchemaVersionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaVersion:
-    """One version. `found` has the columns as samples have them, before `hints`.
+    """One version.
 
-    `sample` says what `added` comes from, `conflicts` which values of it the columns do not take.
+    Attributes:
+        inferred: columns from samples, before `hints`.
+        added: columns new in this version.
+        conflicts: sampled values that do not fit the columns.
+        sample: summary of the sample behind this version.
     """
 
     number: int
@@ -65,11 +69,11 @@ class SchemaVersion:
     sample: Mapping[str, Any] = field(default_factory=dict)
 
     def columns(self) -> dict[str, ColumnType]:
-        """The columns of the schema."""
+        """Returns the columns of the schema."""
         return apply_hints(self.found, parse_hints(self.hints))
 
     def to_record(self) -> SchemaVersionRecord:
-        """As it is kept."""
+        """Returns the stored form."""
         return SchemaVersionRecord(
             version=self.number,
             columns={name: str(kind) for name, kind in self.columns().items()},
@@ -84,10 +88,10 @@ class SchemaVersion:
 
     @classmethod
     def from_record(cls, record: SchemaVersionRecord) -> SchemaVersion:
-        """The version that `to_record` kept.
+        """Restores a version from its stored form.
 
         Raises:
-            ValueError: a type of a column that is none.
+            ValueError: a column's type is invalid.
         """
         return cls(
             number=record.version,
@@ -100,14 +104,14 @@ class SchemaVersion:
 
 
 class SchemaVersions:
-    """The versions at a place. Safe to use by several processes at once."""
+    """The versions at a location. Safe for concurrent processes."""
 
     def __init__(self, objects: ObjectStore, location: str) -> None:
         self._objects = objects
         self._location = location
 
     def latest(self) -> SchemaVersion | None:
-        """The newest version, or None where there is none yet.
+        """Returns the newest version, or None.
 
         Raises:
             ContractError: SCHEMA_VERSION_UNREADABLE.
@@ -115,7 +119,7 @@ class SchemaVersions:
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[SchemaVersion]:
-        """All versions, the newest first; each is read when it is asked for.
+        """Yields all versions from the newest, each read on demand.
 
         Raises:
             ContractError: SCHEMA_VERSION_UNREADABLE.
@@ -123,37 +127,37 @@ class SchemaVersions:
         return map(self._read, reversed(self._objects.list(_FOLDER)))
 
     def update(self, build: Callable[[SchemaVersion | None], SchemaVersion | None]) -> SchemaVersion:
-        """Have the next version made out of the newest one; again from the beginning where somebody else was first.
+        """Creates the next version from the newest one; retries if another writer was faster.
 
         Args:
-            make: gives the version to be kept, whatever its number, or None to leave all as it is.
+            build: returns the next version, with any number, or None for no change.
 
         Returns: the newest version.
 
         Raises:
             ContractError: SCHEMA_VERSION_UNREADABLE.
-            ConcurrencyError: SCHEMA_CONTENDED, somebody else was first a hundred times.
+            ConcurrencyError: SCHEMA_CONTENDED, a hundred attempts failed.
         """
         for _ in range(_MAX_ATTEMPTS):
             newest = self.latest()
             version = build(newest)
             if version is None:
                 if newest is None:
-                    raise ValueError("there is no version to leave as it is")
+                    raise ValueError("there is no version yet")
                 return newest
             numbered = replace(version, number=1 if newest is None else newest.number + 1)
             if self._objects.put_if_absent(f"{_FOLDER}{numbered.number:010d}.json", numbered.to_record().encode()):
                 return numbered
         raise ConcurrencyError(
             "SCHEMA_CONTENDED",
-            f"{_MAX_ATTEMPTS} versions of the schema at {self._location} were made by others before this one.",
-            hint="Give each source a place of its own for its schema.",
+            f"Other writers created {_MAX_ATTEMPTS} versions of the schema at {self._location} during this update.",
+            hint="Use a separate schema location for each source.",
         )
 
     def _read(self, key: str) -> SchemaVersion:
         stored, named = self._objects.get(key), f"{self._location}/{key}"
         if stored is None:
-            raise SchemaVersionRecord.refusal(named, "it is gone")
+            raise SchemaVersionRecord.refusal(named, "it is missing")
         try:
             return SchemaVersion.from_record(SchemaVersionRecord.decode(stored.data, key=named))
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""The patterns of times that samples fit, out of those that are tried; never one of two that say different days.
+"""Detects the time patterns that sampled texts match; ambiguous dates match several.
 
-A text fits at most a few: how its time of day and its offset are written can be seen, and only the order of day, month
-and year can mean several things. Which patterns a column fits does not depend on the order of its texts.
+The notation of time of day and offset is unambiguous; only the order of day, month and year can be ambiguous. The
+result does not depend on the order of texts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
 from deltaworks.specs.times import parse_pattern
 
-#: The orders in which three numbers make a date; of `2026/01/31` nobody means the 31 to be a month.
+#: Orders of numeric dates. `2026/01/31` never means month 31.
 _DATE_ORDERS = ("%d{0}%m{0}%Y", "%m{0}%d{0}%Y", "%Y{0}%m{0}%d", "%d{0}%m{0}%y", "%m{0}%d{0}%y", "%y{0}%m{0}%d")
 DATE_PATTERNS: Final = (
     *(order.format(separator) for separator in "/.-" for order in _DATE_ORDERS),
@@ -29,7 +29,7 @@ DATE_PATTERNS: Final = (
     "%a, %d %b %Y",
     "%A, %d-%b-%y",
 )
-#: Times that are written with the date in their middle, or without anything between their numbers.
+#: Patterns with the date in the middle, or without separators.
 DATETIME_PATTERNS: Final = (
     "%a %b %d %H:%M:%S %Y",
     "%a %b %d %H:%M:%S %z %Y",
@@ -46,7 +46,7 @@ _DATE_AND_TIME = re.compile(
 
 
 def matching_patterns(text: str) -> tuple[str, ...]:
-    """Every pattern that is tried and fits a text."""
+    """Returns all known patterns that match a text."""
     if len(text) > _MAX_TEXT_LENGTH or not any(character.isdigit() for character in text):
         return ()
     match = _DATE_AND_TIME.fullmatch(text)
@@ -56,17 +56,17 @@ def matching_patterns(text: str) -> tuple[str, ...]:
 
 
 def narrow_patterns(patterns: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """Those of the patterns that fit one more text."""
+    """Returns the patterns that also match another text."""
     return tuple(pattern for pattern in patterns if _matches(pattern, text))
 
 
 def is_date_only(pattern: str) -> bool:
-    """Whether texts of a pattern say no more than a day."""
+    """Returns whether a pattern has no time of day."""
     return not parse_pattern(pattern).has_time_of_day
 
 
 def has_utc_offset(pattern: str) -> bool:
-    """Whether texts of a pattern say by which clocks they are, as an offset or as UTC."""
+    """Returns whether texts of a pattern contain an offset or UTC."""
     return parse_pattern(pattern).has_offset or bool(re.search(r" (UTC|GMT)\b", pattern))
 
 

@@ -1,7 +1,7 @@
-"""Types somebody knows better than a sample tells: `a BIGINT, b.c STRING, tags ARRAY<STRING>`.
+"""Type hints that override inferred types: `a BIGINT, b.c STRING, tags ARRAY<STRING>`.
 
-A hint names a column, or a field inside one by its path. It changes the type that was found, or adds what was not met.
-Names that hold spaces, dots or commas stand between backquotes.
+A hint names a column, or a field inside one by its path. It changes the inferred type or adds a column. Names with
+spaces, dots or commas are quoted with backticks.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ class TypeHint:
 
 
 def parse_hints(text: str) -> tuple[TypeHint, ...]:
-    """Read hints as they are written.
+    """Parses hints.
 
     Raises:
-        ValueError: it says which part is none, and how one is written.
+        ValueError: the message names the invalid part and the syntax.
     """
     hints = []
     for part in _split_hints(text):
         match = _PATH.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part.strip()!r} is no hint: write a name and a type, such as a BIGINT, b.c STRING")
+            raise ValueError(
+                (f"{part.strip()!r} is not a type hint: write a name and a type, such as a BIGINT, b.c STRING")
+            )
         path = tuple(quoted or plain for quoted, plain in _PART.findall(match.group(1)))
         if path[0].lower() == RESCUED_NAME:
-            raise ValueError(f"{RESCUED_NAME} is a column of its own and always a string")
+            raise ValueError(f"{RESCUED_NAME} is a reserved column and always a string")
         for name in path[1:]:
             if not STRUCT_FIELD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be a field inside a column: letters, digits and _ can")
+                raise ValueError(f"{name!r} cannot be the name of a field inside a column: use letters, digits and _")
         hints.append(TypeHint(path, parse_type(match.group(2))))
     paths = [tuple(name.lower() for name in hint.path) for hint in hints]
     if len(set(paths)) < len(paths):
@@ -51,7 +53,7 @@ def parse_hints(text: str) -> tuple[TypeHint, ...]:
 
 
 def _split_hints(text: str) -> list[str]:
-    """The text, cut at commas that are inside of no type and no name."""
+    """Splits the text at commas outside of types and names."""
     parts, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         quoted ^= character == "`"
@@ -65,9 +67,9 @@ def _split_hints(text: str) -> list[str]:
 
 
 def apply_hints(columns: Columns, hints: Sequence[TypeHint]) -> dict[str, ColumnType]:
-    """The columns as the hints have them. Names are found in whatever case, and stay as they were met."""
+    """Returns the columns with the hints applied. Names match in any case and keep their spelling."""
     merged = dict(columns)
-    # Shorter paths first: a hint for a whole column must not undo one for a field of it.
+    # Shorter paths first: a hint for a column must not override one for a field inside it.
     for hint in sorted(hints, key=lambda hint: len(hint.path)):
         _set_type(merged, hint.path, hint.kind)
     return merged

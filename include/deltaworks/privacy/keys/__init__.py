@@ -1,1 +1,1 @@
-"""Key services: who makes, wraps and destroys keys. A module a service, and `opening` for what is declared."""
+"""Key services: one module per service, and `stored_keys` for wrapped keys in object stores."""

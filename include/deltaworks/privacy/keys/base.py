@@ -1,8 +1,7 @@
-"""What a key service does, whichever it is.
+"""Interface of key services.
 
-A service has keys of its own that never leave it, and wraps data keys with them: 32 random bytes that encrypt values.
-A context (`namespace`, `purpose`, and what else names the use) is bound to a wrapped key: it is unwrapped only for who
-says the same context again.
+A service has master keys that never leave it, and wraps data keys with them: 32 random bytes that encrypt values. A
+wrapped key is bound to a context (`namespace`, `purpose` and more): it can be unwrapped only with the same context.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
-#: The purposes for which keys are made; a service's policy grants them one by one.
+#: Purposes of keys; the policy of a service grants them separately.
 TOKEN_PURPOSE: Final = "token"  # noqa: S105  the name of a use
 SEAL_PURPOSE: Final = "seal"
 UNREADABLE_PURPOSE: Final = "unreadable"
@@ -23,7 +22,7 @@ Context = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """A key as it is used, as it may be kept, and which key of the service wraps it."""
+    """A data key in plain and wrapped form, and the id of the master key that wraps it."""
 
     plain: bytes = field(repr=False)
     wrapped: bytes
@@ -32,17 +31,17 @@ class DataKey:
 
 @dataclass(frozen=True, slots=True)
 class DestroyedKey:
-    """A key of the service that is gone, or will be: from `gone_at` on nothing unwraps what it has wrapped."""
+    """A master key that is or will be destroyed: from `destroyed_at` on nothing can be unwrapped with it."""
 
     key_id: str
     destroyed_at: datetime
 
 
 class KeyService(Protocol):
-    """Keys by context. Safe to use from several threads."""
+    """Creates and unwraps keys by context. Thread-safe."""
 
     def new_key(self, context: Context) -> DataKey:
-        """Make a data key.
+        """Creates a data key.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -50,16 +49,16 @@ class KeyService(Protocol):
         """
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """The data key that was wrapped for this context.
+        """Returns the data key that was wrapped for this context.
 
         Raises:
-            ContractError: KEY_CONTEXT_DIFFERS, it was wrapped for another one or is damaged; KEY_DESTROYED.
+            ContractError: KEY_CONTEXT_DIFFERS, it was wrapped for another context or is corrupt; KEY_DESTROYED.
             TransientError: KEY_SERVICE_UNREACHABLE.
             ConfigError: KEY_SERVICE_REFUSED, KEYRING_UNUSABLE.
         """
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Destroy a key of the service, with all that it has wrapped. Idempotent.
+        """Destroys a master key, and with it all keys that it wraps. Idempotent.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -68,11 +67,11 @@ class KeyService(Protocol):
 
 
 def key_context(namespace: str, purpose: str, **more: str) -> dict[str, str]:
-    """The context of a use: for which namespace, for what, and what else tells it from others."""
+    """Returns the context of a namespace and purpose, with further attributes."""
     return {"namespace": namespace, "purpose": purpose, **more}
 
 
 def encode_context(context: Context) -> bytes:
-    """A context as additional data of an encryption: every name and value with its length, in order."""
+    """Encodes a context as associated data: names and values with their lengths, sorted by name."""
     pieces = [piece.encode() for name in sorted(context) for piece in (name, context[name])]
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)

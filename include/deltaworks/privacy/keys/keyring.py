@@ -1,7 +1,7 @@
-"""A keyring: a folder of this machine with a key a namespace and purpose, which wrap data keys by AES-256-GCM.
+"""A keyring: a local folder with one master key per namespace and purpose, which wraps data keys with AES-256-GCM.
 
-For one machine and for trials: whoever may read the folder has the keys. A key that is destroyed is gone at once; a
-copy of the folder, in a backup say, keeps it, so the folder belongs into none.
+For single machines and trials: everyone who can read the folder has the keys. Destroying a key takes effect
+immediately, but copies of the folder still contain it, so exclude the folder from backups.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _KEY_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+$")
 
 
 class LocalKeyring:
-    """Keys in files of a folder. Safe in threads, and beside other processes that use the folder."""
+    """Keys in files of a folder. Safe for threads and concurrent processes."""
 
     def __init__(self, folder: Path) -> None:
-        """Use the folder, which is made where there is none.
+        """Opens the folder, creating it if needed.
 
         Raises:
-            ConfigError: KEYRING_UNUSABLE, others may read it, or it cannot be made.
+            ConfigError: KEYRING_UNUSABLE, other users can read it, or it cannot be created.
         """
         self._folder = folder
         self._keys: dict[str, bytes] = {}
@@ -43,10 +43,10 @@ class LocalKeyring:
         except OSError as error:
             raise _unusable_error(folder, str(error)) from error
         if mode & 0o077:
-            raise _unusable_error(folder, f"others may read it (mode {mode:03o})")
+            raise _unusable_error(folder, f"other users can read it (mode {mode:03o})")
 
     def new_key(self, context: Context) -> DataKey:
-        """A data key, wrapped by the key of the context's namespace and purpose, which is made at first need."""
+        """Creates a data key, wrapped by the master key of namespace and purpose, which is created if needed."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key_id = _key_id(context)
@@ -55,7 +55,7 @@ class LocalKeyring:
         return DataKey(plain, nonce + sealed, key_id)
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """The data key that was wrapped for this context."""
+        """Returns the data key that was wrapped for this context."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -66,9 +66,9 @@ class LocalKeyring:
             raise context_differs_error(context) from error
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Destroy a key now; a mark says so, so that none of its name is made again."""
+        """Destroys a key immediately; a marker file prevents a new key of this name."""
         if not _KEY_ID.match(key_id):
-            raise _unusable_error(self._folder, f"{key_id!r} is no name of a key")
+            raise _unusable_error(self._folder, f"{key_id!r} is not a valid key name")
         path = self._folder / (key_id + _KEY_SUFFIX)
         with self._lock, _translate_os_errors(self._folder):
             (self._folder / (key_id + _DESTROYED_SUFFIX)).touch(mode=0o600)
@@ -97,15 +97,17 @@ class LocalKeyring:
         except FileNotFoundError:
             return None
         if mode & 0o077:
-            raise _unusable_error(self._folder, f"others may read {path.name} (mode {mode:03o})")
+            raise _unusable_error(self._folder, f"other users can read {path.name} (mode {mode:03o})")
         if len(key) != KEY_BYTES:
-            raise _unusable_error(self._folder, f"{path.name} has {len(key)} bytes, a key {KEY_BYTES}")
+            raise _unusable_error(self._folder, f"{path.name} has {len(key)} bytes instead of {KEY_BYTES}")
         return key
 
     def _create_key(self, key_id: str, *, create: bool) -> bytes:
-        """A new key; that of another process where it was first. Durable before anything is wrapped by it."""
+        """Creates a key, or returns that of another process that was faster. Durable before it is used."""
         if not create:
-            raise _unusable_error(self._folder, f"it has no key {key_id}: it is not the keyring this was wrapped with")
+            raise _unusable_error(
+                self._folder, (f"it has no key {key_id}, so it is not the keyring that wrapped the data key")
+            )
         descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".new-")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -128,20 +130,20 @@ def _key_id(context: Context) -> str:
 
 
 def context_differs_error(context: Mapping[str, str]) -> ContractError:
-    """The error of a key that was wrapped for another use."""
+    """Returns the error of a key that was wrapped for another context."""
     return ContractError(
         "KEY_CONTEXT_DIFFERS",
-        f"A wrapped key does not open for {dict(context)}: it was wrapped for another use, or it is damaged.",
-        hint="Nothing opens it for another namespace or purpose. Was it copied from elsewhere?",
+        f"A wrapped key cannot be unwrapped for {dict(context)}: it was wrapped for another context, or is corrupt.",
+        hint="Check whether it was copied from another namespace or purpose; it can be used only there.",
     )
 
 
 def key_destroyed_error(key_id: str) -> ContractError:
-    """The error of a key that is gone for good."""
+    """Returns the error of a destroyed key."""
     return ContractError(
         "KEY_DESTROYED",
-        f"The key {key_id} was destroyed: what it has wrapped cannot be opened any more.",
-        hint="That is what destroying it was for. A new namespace gets new keys.",
+        f"The key {key_id} was destroyed: data keys wrapped by it cannot be unwrapped.",
+        hint="This cannot be undone. Use a new namespace to get new keys.",
     )
 
 
@@ -149,8 +151,10 @@ def _unusable_error(folder: Path, reason: str) -> ConfigError:
     return ConfigError(
         "KEYRING_UNUSABLE",
         f"The keyring {folder} cannot be used: {reason}.",
-        hint=f"It belongs to the user of the process alone: `chmod 700 {folder}`, `chmod 600` its files; or name "
-        "another folder in `privacy.keys` of the environment.",
+        hint=(
+            f"Restrict it to the user of the process (`chmod 700 {folder}`, `chmod 600` for its files), or set "
+            "another folder as `privacy.keys` of the environment."
+        ),
     )
 
 

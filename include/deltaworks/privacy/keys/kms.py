@@ -1,6 +1,6 @@
-"""AWS KMS: one key wraps the data keys of all namespaces and purposes, told apart by the encryption context.
+"""AWS KMS: one KMS key wraps the data keys of all namespaces and purposes, separated by encryption context.
 
-Never a key a person: a subject's key is a data key, and lies in pages. Grants are by context: a collector may
+There is no KMS key per person: a subject's key is a data key in a key page. Grants are by context: a collector needs
 GenerateDataKey for `seal` and Decrypt for `token`, the vault's job Decrypt for `seal` and `epoch`.
 """
 
@@ -23,7 +23,7 @@ _ACCESS_ERRORS = ("AccessDeniedException", "NotFoundException", "UnrecognizedCli
 
 
 class KmsKeyService:
-    """Data keys of one key of KMS. Safe in threads."""
+    """Data keys of one KMS key. Thread-safe."""
 
     def __init__(self, spec: KmsSpec) -> None:
         import boto3
@@ -35,7 +35,7 @@ class KmsKeyService:
         self._client: Any = boto3.session.Session().client("kms", config=config, **spec.boto3_options())
 
     def new_key(self, context: Context) -> DataKey:
-        """A data key of 256 bits that KMS has made."""
+        """Creates a 256-bit data key with KMS."""
         with self._translate_errors(context):
             answer = self._client.generate_data_key(
                 KeyId=self._key_id, KeySpec="AES_256", EncryptionContext=dict(context)
@@ -43,13 +43,13 @@ class KmsKeyService:
         return DataKey(answer["Plaintext"], answer["CiphertextBlob"], answer["KeyId"])
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """The data key that was wrapped for this context."""
+        """Returns the data key that was wrapped for this context."""
         with self._translate_errors(context):
             answer = self._client.decrypt(KeyId=self._key_id, CiphertextBlob=wrapped, EncryptionContext=dict(context))
         return bytes(answer["Plaintext"])
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Schedule the destruction of the key itself, after `pending_days`; until then it unwraps nothing."""
+        """Schedules the deletion of the KMS key after `pending_days`; it cannot be used from now on."""
         with self._translate_errors({}):
             description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
             if description["KeyState"] != "PendingDeletion":
@@ -83,6 +83,8 @@ class KmsKeyService:
     def _unreachable_error(self, error: Exception) -> TransientError:
         return TransientError(
             "KEY_SERVICE_UNREACHABLE",
-            f"KMS does not answer for the key {self._key_id}: {error}.",
-            hint="Nothing is written in plain meanwhile; it is tried again. See whether KMS can be reached from here.",
+            f"KMS cannot be reached for the key {self._key_id}: {error}.",
+            hint=(
+                "The request is retried, and nothing is stored in plain text meanwhile. Check the network path to KMS."
+            ),
         )

@@ -1,4 +1,4 @@
-"""Opens the key service that an environment declares, and the keys of it that are kept as objects."""
+"""Opens the declared key service, and wrapped keys that are stored as objects."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _FORMAT = 1
 
 
 class StoredObject(Protocol):
-    """An object's bytes."""
+    """A stored object."""
 
     @property
     def data(self) -> bytes: ...
 
 
 class KeyStore(Protocol):
-    """What of an object store stored keys need; `control.objects.ObjectStore` has it."""
+    """The part of an object store that stored keys need; implemented by `control.objects.ObjectStore`."""
 
     def get(self, key: str) -> StoredObject | None:
-        """The object, or None where there is none."""
+        """Returns the object, or None."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object; False when it was there already with other bytes."""
+        """Creates the object; returns False if it exists with other bytes."""
 
 
 def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
-    """The key service and the vault of the environment that the pipeline was loaded with.
+    """Returns the key service and vault of the environment that the pipeline was loaded with.
 
-    A lake in a folder of this machine needs none declared: keyring and vault then lie beside it, never in it.
+    A lake in a local folder needs no declaration: keyring and vault are then folders next to it.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED.
@@ -52,7 +52,7 @@ def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
     if settings is None:
         raise ConfigError(
             "KEY_SERVICE_UNDECLARED",
-            f"The pipeline {spec.pipeline} has personal data, and its environment no key service and no vault.",
+            f"Pipeline {spec.pipeline} declares personal data, but its environment has no key service and vault.",
             hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
             "kms instead of keyring on AWS.",
         )
@@ -60,7 +60,7 @@ def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
 
 
 def open_key_service(spec: KeyServiceSpec) -> KeyService:
-    """The service that is declared.
+    """Opens the declared service.
 
     Raises:
         ConfigError: KEYRING_UNUSABLE, REFERENCE_UNRESOLVED.
@@ -75,10 +75,10 @@ def open_key_service(spec: KeyServiceSpec) -> KeyService:
 def get_or_create_key(
     service: KeyService, objects: KeyStore, *, key: str, context: Context, create: bool = True
 ) -> bytes:
-    """The data key that lies wrapped at `key`, made where there is none: whoever creates the object first decides.
+    """Returns the data key stored wrapped at `key`, creating it if absent. Of concurrent creators the first one wins.
 
     Args:
-        make: False to open what was sealed: a key that is not there any more was destroyed.
+        create: False to open sealed data: a missing key was destroyed.
 
     Raises:
         ContractError: STORED_KEY_UNREADABLE; KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
@@ -100,32 +100,33 @@ def get_or_create_key(
             return made.plain
         stored = objects.get(key)
         if stored is None:
-            raise unreadable_key_error(key, "it was deleted meanwhile")
+            raise unreadable_key_error(key, "it was deleted concurrently")
     return service.unwrap(decode_wrapped_key(key, stored.data), context)
 
 
 def namespace_token_key(service: KeyService, lake: KeyStore, namespace: str) -> bytes:
-    """The key of a namespace's tokens, which all who strip share. It lies wrapped in the lake.
+    """Returns the namespace's token key, shared by everyone who redacts. It is stored wrapped in the lake.
 
     Raises:
-        DeltaworksError: as `stored_key`.
+        DeltaworksError: see `get_or_create_key`.
     """
     context = key_context(namespace, TOKEN_PURPOSE)
     return get_or_create_key(service, lake, key=paths.token_key(namespace), context=context)
 
 
 def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day: str, *, create: bool = True) -> bytes:
-    """The key of a day's unreadable bodies. It lies wrapped in the vault, and is destroyed by deleting it there.
+    """Returns the key for a day's unreadable bodies. It is stored wrapped in the vault; deleting the object destroys
+    it.
 
     Raises:
-        DeltaworksError: as `stored_key`.
+        DeltaworksError: see `get_or_create_key`.
     """
     context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
     return get_or_create_key(service, vault, key=paths.day_key(namespace, day), context=context, create=create)
 
 
 def decode_wrapped_key(key: str, data: bytes) -> bytes:
-    """The wrapped key in the object at `key`.
+    """Returns the wrapped key in the object at `key`.
 
     Raises:
         ContractError: STORED_KEY_UNREADABLE.
@@ -140,9 +141,9 @@ def decode_wrapped_key(key: str, data: bytes) -> bytes:
 
 
 def unreadable_key_error(key: str, reason: str) -> ContractError:
-    """The error of an object that should hold a wrapped key and does not."""
+    """Returns the error of an object without a valid wrapped key."""
     return ContractError(
         "STORED_KEY_UNREADABLE",
-        f"{key} holds no key this release can read: {reason}.",
-        hint="Put the object back as it was. With another key in its place old and new tokens would not join.",
+        f"Stored key {key} is unreadable: {reason}.",
+        hint="Restore the original object. With another key, new tokens would not match existing ones.",
     )
