@@ -97,7 +97,12 @@ class ErasureRun:
 
         key = erasure_paths.erasure_lease(name)
         with exclusive_lock(
-            self._namespace.objects, key, name=name, wait_seconds=_WAIT_SECONDS, lost=lost, held=lambda _: lost()
+            self._namespace.objects,
+            key,
+            name=name,
+            wait_seconds=_WAIT_SECONDS,
+            lost_error=lost,
+            held_error=lambda _: lost(),
         ) as lock:
             waits: dict[str, _MustWait] = {}
             requests = {request.request_id: request for request in self._namespace.erasures.open()}

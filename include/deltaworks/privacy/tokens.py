@@ -14,9 +14,9 @@ import unicodedata
 from typing import Final
 
 #: Prefix of tokens: `p` and the version of the normalization.
-TOKEN_PREFIX: Final = "p1_"
+TOKEN_PREFIX: Final = "p1_"  # noqa: S105  a prefix, not a secret
 #: Prefix of random tokens that replace erased subjects and are recorded nowhere.
-RANDOM_TOKEN_PREFIX: Final = "x1_"
+RANDOM_TOKEN_PREFIX: Final = "x1_"  # noqa: S105  a prefix, not a secret
 _TOKEN_BYTES: Final = 16
 _DIGEST_BYTES: Final = 16
 TOKEN_LENGTH: Final = 29

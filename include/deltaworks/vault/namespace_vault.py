@@ -84,8 +84,8 @@ class NamespaceVault:
             name=f"the vault of {self.namespace!r}",
             wait_seconds=wait_seconds,
             ttl_seconds=ttl_seconds,
-            lost=self._busy_error,
-            held=lambda _: self._busy_error(),
+            lost_error=self._busy_error,
+            held_error=lambda _: self._busy_error(),
         ) as lock:
             yield lock
 

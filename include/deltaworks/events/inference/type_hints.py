@@ -37,7 +37,7 @@ def parse_hints(text: str) -> tuple[TypeHint, ...]:
         match = _PATH.fullmatch(part)
         if match is None:
             raise ValueError(
-                (f"{part.strip()!r} is not a type hint: write a name and a type, such as a BIGINT, b.c STRING")
+                f"{part.strip()!r} is not a type hint: write a name and a type, such as a BIGINT, b.c STRING"
             )
         path = tuple(quoted or plain for quoted, plain in _PART.findall(match.group(1)))
         if path[0].lower() == RESCUED_NAME:
