@@ -118,7 +118,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
     from deltaworks.events.parse import BatchStamp
-    from deltaworks.sources.kafka.archived import kafka_to_archive
+    from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
     from deltaworks.sources.kafka.source import KafkaReader
     from deltaworks.specs.sources.records import KafkaSourceSpec
 
@@ -127,8 +127,8 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
     target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
-    reader = KafkaReader.of(spec.source, with_fields=False)
-    archiver = ArchiveWriter(target, stamp, partial(kafka_to_archive, spec.source.topics))
+    reader = KafkaReader.for_source(spec.source, with_fields=False)
+    archiver = ArchiveWriter(target, stamp, partial(kafka_archive_columns, spec.source.topics))
     cpu = time.process_time()
     with clock:
         read = batches if spec.archive is None else archiver.archive(batches)

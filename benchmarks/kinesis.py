@@ -80,7 +80,7 @@ def _measured(reading: Reading, endpoint: str, records: int) -> Callable[[Clock]
 def _ours(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
     from deltaworks.control.objects import LocalObjects
     from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareLimits
-    from deltaworks.sources.kinesis.read import FetchOptions, read_share
+    from deltaworks.sources.kinesis.share_reader import FetchOptions, read_share
     from deltaworks.sources.kinesis.state import QueryState
 
     share = Share(
@@ -94,7 +94,7 @@ def _ours(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
     )
     with tempfile.TemporaryDirectory() as folder:
         state = QueryState(LocalObjects(Path(folder)))
-        state.fix_plan(Offset(run="run", batch=0, shards={_SHARD: share.start}))
+        state.record_plan(Offset(run="run", batch=0, shards={_SHARD: share.start}))
         yield from read_share(_stream(endpoint), state, share, FetchOptions(), stream_name="games")
 
 

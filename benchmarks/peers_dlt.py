@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-_ROWS_AT_ONCE = 20_000
+_ROWS_PER_BATCH = 20_000
 _ENVELOPE = ("event_id", "event_name", "event_time", "event_date", "_ingested_at")
 _ENVELOPE_TYPES = dict(zip(_ENVELOPE, ("string", "string", "timestamp", "date", "timestamp"), strict=True))
 _DLT_TYPES = {
@@ -55,7 +55,7 @@ def batches(job: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         for line in gzip.decompress(path.read_bytes()).splitlines():
             for name, row in rows_of(orjson.loads(line), job["tables"], now):
                 held[name].append(row)
-                if len(held[name]) >= _ROWS_AT_ONCE:
+                if len(held[name]) >= _ROWS_PER_BATCH:
                     yield name, held[name]
                     held[name] = []
     yield from ((name, rows) for name, rows in held.items() if rows)

@@ -54,7 +54,7 @@ import sys
 from importlib.machinery import ModuleSpec
 {_RUNNER} as runner
 sys.modules["__main__"].__spec__ = ModuleSpec(runner.__name__, None)
-import deltaworks.sources.kinesis.stream
+import deltaworks.sources.kinesis.stream_reader
 """
 #: The first is of the pipeline whose task it is.
 _STREAMS = ("dags/streams.py", "stream__games")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deltaworks.sources.kafka.source import KafkaReader
 from deltaworks.sources.kinesis.pages import Page
-from deltaworks.sources.kinesis.rows import MAGIC, Rows, taken_apart
+from deltaworks.sources.kinesis.rows import MAGIC, Rows, deaggregate
 from deltaworks.sources.kinesis.source import KinesisReader
 from deltaworks.sources.records import ReadStatistics, Record
 from tests.fuzz import event_checks
@@ -128,7 +128,7 @@ class KafkaTarget:
         tombstones = self.by_variant[case.variant]
         reader = KafkaReader(
             topics=("t",),
-            tombstones_are_events=tombstones == "event",
+            has_tombstone_events=tombstones == "event",
             with_fields=True,
             compression="auto",
             max_bytes=_MOST_BYTES,
@@ -296,12 +296,12 @@ class KinesisTarget:
             sequence_numbers=["49"],
             partition_keys=["k"],
             data=[data],
-            arrivals=[1_700_000_000_000_000],
+            arrivals_us=[1_700_000_000_000_000],
             next_iterator=None,
             behind_ms=0,
         )
-        rows = Rows(deaggregate=True)
-        rows.take(page, up_to_rows=1_000_000, up_to_bytes=1 << 30)
+        rows = Rows(should_deaggregate=True)
+        rows.append(page, max_rows=1_000_000, max_bytes=1 << 30)
         reader = KinesisReader(stream="s", with_fields=True, compression="auto", max_bytes=_MOST_BYTES)
         batches = rows.batches(stream="s", shard_id="shardId-000000000000", first_ordinal=0)
         return _observed(list(reader(batches)), declared(_EVENT, **_KINESIS))
@@ -311,7 +311,7 @@ class KinesisTarget:
         try:
             packed = self._packed(data)
         except ValueError:
-            records = taken_apart(data)
+            records = deaggregate(data)
             packed = None if records is None else [(record.partition_key, record.data) for record in records]
         values = [data] if packed is None else [value for _, value in packed]
         against = []

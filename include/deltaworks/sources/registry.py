@@ -24,8 +24,8 @@ SOURCES: Mapping[str, str] = {
 }
 #: By kind, what reads records again: of streams, which keep no objects.
 RECORD_SOURCES: Mapping[str, str] = {
-    "kafka": "deltaworks.sources.kafka.reread:KafkaRecords",
-    "kinesis": "deltaworks.sources.kinesis.reread:KinesisRecords",
+    "kafka": "deltaworks.sources.kafka.record_source:KafkaRecordSource",
+    "kinesis": "deltaworks.sources.kinesis.record_source:KinesisRecordSource",
 }
 #: The errors that servers of a kind and their clients report as text: functions from that text to one of our errors.
 ERROR_PARSERS: Mapping[str, str] = {

@@ -70,7 +70,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Before]:
 @pytest.fixture
 def client_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
     """Gives the pipeline's Kafka clients properties that the project never gives."""
-    plain = KafkaSource._client
+    plain = KafkaSource._client_settings
 
     def change(properties: dict[str, str]) -> None:
         monkeypatch.setattr(KafkaSource, "_client", lambda self: plain(self) | properties)

@@ -15,11 +15,11 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.sources.kinesis import client, shard_pages
-from deltaworks.sources.kinesis.calls import IteratorExpired
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareLimits
-from deltaworks.sources.kinesis.read import FetchOptions, read_share
+from deltaworks.sources.kinesis.share_reader import FetchOptions, read_share
 from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.kinesis.stream_api import IteratorExpired
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 from tests.faults.records.conftest import Tell
@@ -56,7 +56,7 @@ def drained(
         stream, state = KinesisStream(AwsSpec(endpoint=proxy.endpoint), name=name), QueryState(LocalObjects(tmp_path))
         start, batch = Position(), 0
         while True:
-            state.fix_plan(Offset(run="run", batch=batch, shards={SHARD: start}))
+            state.record_plan(Offset(run="run", batch=batch, shards={SHARD: start}))
             limits = ShareLimits(rows=50, size=1 << 20, seconds=30)
             share = Share(
                 run="run",
@@ -69,7 +69,7 @@ def drained(
             )
             for rows in read_share(stream, state, share, FetchOptions(), stream_name=name):
                 into += [int(data) for data in rows.column("data").to_pylist()]
-            end = state.end("run", batch, SHARD)
+            end = state.share_end("run", batch, SHARD)
             assert end is not None
             if not end.more:
                 return into

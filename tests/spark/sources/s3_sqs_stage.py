@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.sources.spark_formats.s3_sqs.unread import TABLE
+from deltaworks.sources.spark_formats.s3_sqs.unprocessed_files import FILE_QUARANTINE_KEY
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
@@ -69,7 +69,7 @@ class Stage:
         return [row["_key"] for row in self.rows()]
 
     def unread(self) -> Unread:
-        found = Lake(StorageSpec(root=self.state)).rows(TABLE)
+        found = Lake(StorageSpec(root=self.state)).rows(FILE_QUARANTINE_KEY)
         rows = [] if found is None else found.to_pylist()
         return sorted((row["key"], row["position"], row["reason"]) for row in rows)
 

@@ -18,7 +18,7 @@ import pyspark.sql.streaming.python_streaming_source_runner
 
 program, *more = sys.argv[1:]
 sys.modules["__main__"].__spec__, sys.argv = types.SimpleNamespace(name=program), [program, *more]
-import deltaworks.sources.kinesis.stream
+import deltaworks.sources.kinesis.stream_reader
 import pyarrow as pa
 
 assert pa.table({"n": [1]}).to_pylist() == [{"n": 1}]

@@ -19,7 +19,7 @@ from deltaworks.events.parse import BatchStamp, Parser
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.delta.source import RowReader
 from deltaworks.sources.kafka.brokers import client_properties
-from deltaworks.sources.kafka.offsets import records_between
+from deltaworks.sources.kafka.offsets import count_offsets_between
 from deltaworks.sources.kafka.source import KafkaReader
 from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 from deltaworks.sources.kinesis.shards import shard_number
@@ -58,7 +58,7 @@ def test_a_place_that_does_not_fit_is_refused(place: tuple[int, int]) -> None:
 def kafka(*rows: dict[str, Any], topics: tuple[str, ...] = ("a", "b"), **options: Any) -> list[Record]:
     whole = {"topic": "a", "partition": 0, "offset": 0, "timestamp": 1_000_000, "key": None, "headers": None}
     batch = pa.RecordBatch.from_pylist([{**whole, **row} for row in rows], schema=KAFKA_SCHEMA)
-    defaults = {"tombstones_are_events": False, "with_fields": True, "compression": "auto", "max_bytes": 1_000}
+    defaults = {"has_tombstone_events": False, "with_fields": True, "compression": "auto", "max_bytes": 1_000}
     return list(KafkaReader(topics=topics, **{**defaults, **options})([batch]))
 
 
@@ -107,7 +107,7 @@ def test_compressed_records_are_opened_and_broken_or_large_ones_kept_as_they_are
 
 def test_tombstones_are_rejected_or_events() -> None:
     [rejected] = kafka({"value": None})
-    [event] = kafka({"value": None}, tombstones_are_events=True)
+    [event] = kafka({"value": None}, has_tombstone_events=True)
 
     assert rejected.payload.problem is not None
     assert rejected.payload.problem.code == ReasonCode.TOMBSTONE
@@ -118,15 +118,15 @@ def test_tombstones_are_rejected_or_events() -> None:
 @pytest.mark.parametrize(("timestamp", "arrived"), [(1_000_000, 1_000_000), (-1_000, None), (None, None)])
 def test_an_event_arrives_when_its_topic_says(value: bytes | None, timestamp: int | None, arrived: int | None) -> None:
     """A client that sends no time has -1 for one, which is none."""
-    for options in ({}, {"tombstones_are_events": True}, {"with_fields": False}):
+    for options in ({}, {"has_tombstone_events": True}, {"with_fields": False}):
         [record] = kafka({"value": value, "timestamp": timestamp}, **options)
 
         assert record.payload.arrived_at_us == arrived
 
 
 def test_records_behind_are_counted_over_partitions_new_ones_whole() -> None:
-    assert records_between({"a": {"0": 5}}, {"a": {"0": 9, "1": 3}, "b": {"0": 2}}) == 4 + 3 + 2
-    assert records_between({"a": {"0": 9}}, {"a": {"0": 5}}) == 0
+    assert count_offsets_between({"a": {"0": 5}}, {"a": {"0": 9, "1": 3}, "b": {"0": 2}}) == 4 + 3 + 2
+    assert count_offsets_between({"a": {"0": 9}}, {"a": {"0": 5}}) == 0
 
 
 def test_a_login_is_written_as_jaas_reads_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deltaworks.control.records.checkpoint import batch_numbers
 from deltaworks.errors import ContractError
 from deltaworks.sources.base import LossCheck
 
-_GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? ")
+_MISSING_FILE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? ")
 _COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
 
@@ -23,19 +23,19 @@ def loss_check(reader: str, place: str) -> LossCheck:
     """Ends the stream of the pipeline `reader` where a file of a version that it reads was vacuumed: SOURCE_EXPIRED."""
 
     def removed(error: Exception) -> ContractError | None:
-        gone = _GONE.search(str(error))
+        gone = _MISSING_FILE.search(str(error))
         if gone is None:
             return None
-        return expired(reader, place, f"a file of a version that is read was removed, {gone.group(1)}")
+        return expired_error(reader, place, f"a file of a version that is read was removed, {gone.group(1)}")
 
     return LossCheck(expiry_error=removed)
 
 
-def expired(reader: str, place: str, what: str) -> ContractError:
+def expired_error(reader: str, place: str, detail: str) -> ContractError:
     """The error of a stream that comes too late to a table."""
     return ContractError(
         "SOURCE_EXPIRED",
-        f"{reader!r} has not read all of {place}, and {what}.",
+        f"{reader!r} has not read all of {place}, and {detail}.",
         hint=f"What the table has now can be read: `deltaworks pipelines start-over {reader}`. Keep its log "
         "(delta.logRetentionDuration) and removed files for longer than the stream may be behind.",
     )
@@ -53,13 +53,13 @@ def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, l
     following = _next_version(objects, reader)
     if following is None or following > latest:
         return
-    kept = _versions(objects.list(f"{key}/_delta_log/"))
+    kept = _commit_versions(objects.list(f"{key}/_delta_log/"))
     first = min((version for version in kept if version >= following), default=latest + 1)
     if first > following:
-        raise expired(reader, place, f"versions {following} to {first - 1} are not in its log any more")
+        raise expired_error(reader, place, f"versions {following} to {first - 1} are not in its log any more")
 
 
-def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
+def check_not_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
     """Refuse to continue across a rollback of the table's pipeline: what landed before it lands again after it.
 
     Raises:
@@ -77,7 +77,7 @@ def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipelin
         )
 
 
-def _versions(keys: Iterable[str]) -> list[int]:
+def _commit_versions(keys: Iterable[str]) -> list[int]:
     return [int(match.group(1)) for match in map(_COMMIT.search, keys) if match]
 
 

@@ -23,7 +23,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import RecordSlice
-from deltaworks.sources.delta.losses import check_versions, loss_check, refuse_rolled_back
+from deltaworks.sources.delta.losses import check_not_rolled_back, check_versions, loss_check
 from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import Record
 from deltaworks.specs.catalog import Catalog
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 #: Operations that replace rows, as Delta's history names them.
-_REWRITES = frozenset({"MERGE", "UPDATE", "DELETE"})
-_COMMITS_LOOKED_AT = 50
+_REWRITE_OPERATIONS = frozenset({"MERGE", "UPDATE", "DELETE"})
+_CHECKED_COMMITS = 50
 _JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
@@ -65,12 +65,12 @@ class DeltaSource:
             "maxBytesPerTrigger": str(source.max_bytes_per_batch),
             "readChangeFeed": str(source.change_feed).lower(),
             "skipChangeCommits": str(source.skip_change_commits).lower(),
-            **self._beginning(start),
+            **self._start_options(start),
         }
         declared = {name: value for name, value in options.items() if value != "false"}
-        return spark.readStream.format("delta").options(**declared).load(self._address(for_spark=True))
+        return spark.readStream.format("delta").options(**declared).load(self._table_location(for_spark=True))
 
-    def _beginning(self, start: dict[str, Any] | None) -> dict[str, str]:
+    def _start_options(self, start: dict[str, Any] | None) -> dict[str, str]:
         if start is not None:
             return {"startingVersion": str(self._version_after(start))}
         if self._source.starting_version is not None:
@@ -95,7 +95,7 @@ class DeltaSource:
             )
         return int(start["reservoirVersion"])
 
-    def _address(self, *, for_spark: bool) -> str:
+    def _table_location(self, *, for_spark: bool) -> str:
         source, lake = self._source, self._catalog.environment.lake
         if source.uri is not None:
             return source.uri.replace("s3://", "s3a://", 1) if for_spark else source.uri
@@ -132,21 +132,21 @@ class DeltaSource:
         objects = open_objects(self._catalog.environment.lake)
         check_versions(objects, self._reader, source.display_name(), key=key, latest=handle.version())
         if not source.change_feed:
-            refuse_rolled_back(
+            check_not_rolled_back(
                 objects, self._reader, source.display_name(), pipeline=str(source.pipeline), table=str(source.table)
             )
         if first_start and not source.change_feed and not source.skip_change_commits:
-            self._refuse_rewritten(handle)
+            self._check_append_only(handle)
 
-    def _refuse_rewritten(self, handle: DeltaTable) -> None:
+    def _check_append_only(self, handle: DeltaTable) -> None:
         """Refuse a table whose rows are replaced: one that is rebuilt or counted on, or one that lately was merged."""
         writer = self._catalog.pipeline(str(self._source.pipeline))
         rebuilt = {table.name for table in writer.gold.tables} | {table.name for table in writer.live}
         rebuilt |= {table.name for table in writer.keyed_tables}
         rewrote = "" if self._source.table not in rebuilt else "it is a gold, keyed or live table"
-        for commit in handle.history(_COMMITS_LOOKED_AT):
+        for commit in handle.history(_CHECKED_COMMITS):
             mode = (commit.get("operationParameters") or {}).get("mode")
-            if commit.get("operation") in _REWRITES or mode == "Overwrite":
+            if commit.get("operation") in _REWRITE_OPERATIONS or mode == "Overwrite":
                 rewrote = rewrote or f"{commit['operation']} rewrote rows in version {commit.get('version')}"
         if rewrote:
             raise ContractError(
@@ -161,7 +161,9 @@ class DeltaSource:
         """The batch's rows as JSON, with their number within the batch."""
         from pyspark.sql import functions as F
 
-        columns = [F.col(f"`{field.name}`").cast(_as_json(field.dataType)).alias(field.name) for field in batch.schema]
+        columns = [
+            F.col(f"`{field.name}`").cast(_json_type(field.dataType)).alias(field.name) for field in batch.schema
+        ]
         row = F.to_json(F.struct(*columns), _JSON).alias("row")
         frame = batch.select(F.monotonically_increasing_id().alias("position"), row)
         rows = RowReader(key=self._source.display_name(), seq=batch_id)
@@ -176,18 +178,18 @@ class DeltaSource:
         return {name: int(metrics[metric]) for name, metric in waiting.items() if metric in metrics}
 
 
-def _as_json(kind: DataType) -> DataType:
+def _json_type(kind: DataType) -> DataType:
     """The type with decimals as text: a number in JSON would lose digits on its way."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.DecimalType):
         return T.StringType()
     if isinstance(kind, T.ArrayType):
-        return T.ArrayType(_as_json(kind.elementType), kind.containsNull)
+        return T.ArrayType(_json_type(kind.elementType), kind.containsNull)
     if isinstance(kind, T.MapType):
-        return T.MapType(T.StringType(), _as_json(kind.valueType), kind.valueContainsNull)
+        return T.MapType(T.StringType(), _json_type(kind.valueType), kind.valueContainsNull)
     if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(inner.name, _as_json(inner.dataType), inner.nullable) for inner in kind])
+        return T.StructType([T.StructField(inner.name, _json_type(inner.dataType), inner.nullable) for inner in kind])
     return kind
 
 

@@ -20,13 +20,13 @@ from deltaworks.specs.sources.records import KafkaSecuritySpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOGIN = {
+_LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 #: For a time in epoch milliseconds, the first offset of a record that is not older; a partition without one is skipped.
-FirstSince = Callable[[int], Mapping[TopicPartition, int]]
+FirstOffsetLookup = Callable[[int], Mapping[TopicPartition, int]]
 
 
 def client_properties(security: KafkaSecuritySpec) -> dict[str, str]:
@@ -42,12 +42,12 @@ def client_properties(security: KafkaSecuritySpec) -> dict[str, str]:
     if security.mechanism and security.username and security.password:
         properties["sasl.mechanism"] = security.mechanism
         login = f"username={_quoted(security.username.resolve())} password={_quoted(security.password.resolve())}"
-        properties["sasl.jaas.config"] = f"{_LOGIN[security.mechanism]} required {login};"
+        properties["sasl.jaas.config"] = f"{_LOGIN_MODULES[security.mechanism]} required {login};"
     if security.truststore is not None:
-        properties["ssl.truststore.location"] = _file("truststore", security.truststore)
+        properties["ssl.truststore.location"] = _existing_file("truststore", security.truststore)
         properties["ssl.truststore.type"] = security.truststore_type
     if security.keystore is not None:
-        properties["ssl.keystore.location"] = _file("keystore", security.keystore)
+        properties["ssl.keystore.location"] = _existing_file("keystore", security.keystore)
         properties["ssl.keystore.type"] = security.keystore_type
     secrets = {
         "ssl.truststore.password": security.truststore_password,
@@ -57,7 +57,7 @@ def client_properties(security: KafkaSecuritySpec) -> dict[str, str]:
     return properties | {name: secret.resolve() for name, secret in secrets.items() if secret is not None}
 
 
-def _file(name: str, declared: Reference | str) -> str:
+def _existing_file(name: str, declared: Reference | str) -> str:
     path = resolve_text(declared)
     if not Path(path).is_file():
         raise ConfigError(
@@ -87,20 +87,20 @@ class KafkaBrokers:
     def topic_ids(self, spark: SparkSession, topics: Sequence[str]) -> dict[str, str]:
         """The id of each topic, which no other topic of that name ever has."""
         with self._client(spark) as client:
-            described = _described(spark, client, topics)
+            described = _describe_topics(spark, client, topics)
             return {name: str(described[name].topicId().toString()) for name in topics}
 
-    def earliest(self, spark: SparkSession, topics: Sequence[str]) -> dict[TopicPartition, int]:
+    def earliest_offsets(self, spark: SparkSession, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """Of each partition, the offset below which retention has removed every record."""
         with self._client(spark) as client:
-            described = _described(spark, client, topics)
+            described = _describe_topics(spark, client, topics)
             keys = [(topic, info.partition()) for topic in topics for info in described[topic].partitions()]
-            return _offsets(spark, client, keys, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
+            return _list_offsets(spark, client, keys, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
 
-    def compacted(self, spark: SparkSession, topics: Sequence[str]) -> bool:
+    def has_compaction(self, spark: SparkSession, topics: Sequence[str]) -> bool:
         """Whether one of the topics may drop a record for a newer one of its key."""
         with self._client(spark) as client:
-            configs = _configs(spark, client, topics)
+            configs = _topic_configs(spark, client, topics)
             return any("compact" in config.get("cleanup.policy").value() for config in configs)
 
     def retention_seconds(self, spark: SparkSession, topics: Sequence[str]) -> float | None:
@@ -110,13 +110,13 @@ class KafkaBrokers:
         """
         retentions = []
         with self._client(spark) as client:
-            for config in _configs(spark, client, topics):
+            for config in _topic_configs(spark, client, topics):
                 kept_ms = int(config.get("retention.ms").value())
                 if kept_ms >= 0 and "delete" in config.get("cleanup.policy").value():
                     retentions.append(kept_ms / 1000)
         return min(retentions, default=None)
 
-    def oldest_waiting_ms(
+    def oldest_unread_ms(
         self,
         spark: SparkSession,
         unread: Mapping[TopicPartition, int],
@@ -130,10 +130,10 @@ class KafkaBrokers:
         with self._client(spark) as client:
 
             def first_since(since_ms: int) -> dict[TopicPartition, int]:
-                offsets = _offsets(spark, client, list(unread), spec.forTimestamp(since_ms))
+                offsets = _list_offsets(spark, client, list(unread), spec.forTimestamp(since_ms))
                 return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
-            return oldest_waiting_ms(
+            return oldest_unread_ms(
                 unread, first_since, earliest_ms=earliest_ms, now_ms=now_ms, precision_ms=precision_ms
             )
 
@@ -157,7 +157,9 @@ def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 
 
-def _offsets(spark: SparkSession, client: Any, keys: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+def _list_offsets(
+    spark: SparkSession, client: Any, keys: Sequence[TopicPartition], spec: Any
+) -> dict[TopicPartition, int]:
     """The offset that `spec` asks for, of each partition."""
     jvm = _jvm(spark)
     request = jvm.java.util.HashMap()
@@ -168,7 +170,7 @@ def _offsets(spark: SparkSession, client: Any, keys: Sequence[TopicPartition], s
     return {key: int(answers.get(partition).offset()) for key, partition in partitions.items()}
 
 
-def _configs(spark: SparkSession, client: Any, topics: Sequence[str]) -> list[Any]:
+def _topic_configs(spark: SparkSession, client: Any, topics: Sequence[str]) -> list[Any]:
     """The configuration of each topic."""
     jvm = _jvm(spark)
     resource = jvm.org.apache.kafka.common.config.ConfigResource
@@ -180,7 +182,7 @@ def _configs(spark: SparkSession, client: Any, topics: Sequence[str]) -> list[An
     return [answers.get(topic) for topic in of_topics]
 
 
-def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[str, Any]:
+def _describe_topics(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[str, Any]:
     names = _jvm(spark).java.util.ArrayList()
     for topic in topics:
         names.add(topic)
@@ -200,8 +202,13 @@ def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[
     return descriptions
 
 
-def oldest_waiting_ms(
-    unread: Mapping[TopicPartition, int], first_since: FirstSince, *, earliest_ms: int, now_ms: int, precision_ms: int
+def oldest_unread_ms(
+    unread: Mapping[TopicPartition, int],
+    first_offsets: FirstOffsetLookup,
+    *,
+    earliest_ms: int,
+    now_ms: int,
+    precision_ms: int,
 ) -> int | None:
     """When the oldest record that waits was written, at most `precision_ms` too early; None where none waits.
 
@@ -213,7 +220,7 @@ def oldest_waiting_ms(
         return None
 
     def holds_older(than_ms: int) -> bool:
-        first = first_since(than_ms)
+        first = first_offsets(than_ms)
         return any(key not in first or first[key] > position for key, position in unread.items())
 
     low, high = earliest_ms, max(earliest_ms, now_ms)

@@ -20,7 +20,7 @@ _STORE_UNREADABLE = re.compile(r"Failed to load (?:PEM )?SSL keystore[^\n]*|Inva
 _MESSAGE_LENGTH = 1_000
 
 
-def error_in(text: str) -> DeltaworksError | None:
+def parse_error(text: str) -> DeltaworksError | None:
     """The error that the text of a foreign one stands for; None where it is not Kafka's."""
     if expired := _OUT_OF_RANGE.search(text) or _EXPIRED.search(text):
         return ContractError(

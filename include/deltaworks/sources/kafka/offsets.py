@@ -49,23 +49,23 @@ def partition_seq(topic: int, partition: int, offset: int) -> int:
     return record_seq(topic << PARTITION_BITS | partition, offset)
 
 
-def records_between(end: Offsets, latest: Offsets) -> int:
+def count_offsets_between(end: Offsets, latest: Offsets) -> int:
     """How many offsets lie between two positions, markers of transactions among them."""
-    return sum(newest - position for _, position, newest in _behind(end, latest))
+    return sum(newest - position for _, position, newest in _unread_positions(end, latest))
 
 
-def unread_offsets(read: Offsets, newest: Offsets) -> dict[TopicPartition, int]:
+def unread_offsets(read: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
     """The first offset that is not read, of each partition that has one.
 
     Args:
         read, newest: the offset after the last that was read, and after the last there is. A partition that `read`
             lacks is new: nothing of it was read.
     """
-    return {partition: position for partition, position, _ in _behind(read, newest)}
+    return {partition: position for partition, position, _ in _unread_positions(read, latest)}
 
 
-def _behind(read: Offsets, newest: Offsets) -> Iterator[tuple[TopicPartition, int, int]]:
-    for topic, partitions in newest.items():
+def _unread_positions(read: Offsets, latest: Offsets) -> Iterator[tuple[TopicPartition, int, int]]:
+    for topic, partitions in latest.items():
         for partition, end in partitions.items():
             position = read.get(topic, {}).get(partition, 0)
             if position < end:
@@ -87,7 +87,7 @@ class TopicIds:
             ContractError: KAFKA_TOPIC_REPLACED.
         """
         for topic, now in ids.items():
-            first = self._first_ids.get(topic) or self._first(topic, now)
+            first = self._first_ids.get(topic) or self._recorded_id(topic, now)
             if first != now:
                 raise ContractError(
                     "KAFKA_TOPIC_REPLACED",
@@ -98,7 +98,7 @@ class TopicIds:
                 )
             self._first_ids[topic] = first
 
-    def _first(self, topic: str, now: str) -> str:
+    def _recorded_id(self, topic: str, now: str) -> str:
         generation = self._home.generations.current()
         key = paths.kafka_topic(self._pipeline, generation, topic)
         if self._home.objects.put_if_absent(key, json.dumps({"topic_id": now}).encode()):
@@ -108,26 +108,26 @@ class TopicIds:
 
 
 #: First and last offset of records that follow each other.
-Run = tuple[int, int]
+OffsetRun = tuple[int, int]
 #: Runs a task remembers of a partition. Beyond them the narrowest holes are forgotten: what expired is wide.
-MOST_RUNS = 200
-_MOST_RANGES_NAMED = 20
+MAX_RUNS = 200
+_MAX_RANGE_EXAMPLES = 20
 
 
-class OffsetsSeen:
+class ReadOffsets:
     """The offsets a task reads."""
 
     def __init__(self) -> None:
-        self._runs: dict[TopicPartition, list[Run]] = {}
+        self._runs: dict[TopicPartition, list[OffsetRun]] = {}
 
     def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, noted on their way."""
         for batch in batches:
             if batch.num_rows:
-                self._note(batch)
+                self._record(batch)
             yield batch
 
-    def _note(self, batch: pa.RecordBatch) -> None:
+    def _record(self, batch: pa.RecordBatch) -> None:
         offsets, partitions = (batch.column(name).to_numpy() for name in ("offset", "partition"))
         topics = batch.column("topic").dictionary_encode()
         numbers = topics.indices.to_numpy()
@@ -136,27 +136,27 @@ class OffsetsSeen:
             partition = (topics.dictionary[int(numbers[last])].as_py(), int(partitions[last]))
             runs = self._runs.setdefault(partition, [])
             runs.append((int(offsets[first + 1]), int(offsets[last])))
-            if len(runs) > 2 * MOST_RUNS:
-                self._runs[partition] = joined(runs, most=MOST_RUNS)
+            if len(runs) > 2 * MAX_RUNS:
+                self._runs[partition] = merge_runs(runs, max_runs=MAX_RUNS)
 
     def ranges(self) -> list[Any]:
         """`[topic, partition, runs]` of each partition."""
-        return [[*partition, joined(runs, most=MOST_RUNS)] for partition, runs in self._runs.items()]
+        return [[*partition, merge_runs(runs, max_runs=MAX_RUNS)] for partition, runs in self._runs.items()]
 
 
-def joined(runs: Iterable[Sequence[int]], *, most: int | None = None) -> list[Run]:
+def merge_runs(runs: Iterable[Sequence[int]], *, max_runs: int | None = None) -> list[OffsetRun]:
     """Runs in order, those that touch made one; where there are more than `most`, the narrowest holes are closed."""
-    merged: list[Run] = []
+    merged: list[OffsetRun] = []
     for first, last in sorted((run[0], run[1]) for run in runs):
         if merged and first <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
             merged.append((first, last))
-    if most is None or len(merged) <= most:
+    if max_runs is None or len(merged) <= max_runs:
         return merged
     widths = sorted((after[0] - before[1] for before, after in pairwise(merged)), reverse=True)
     # Of holes that are equally wide none is better than the other: all of them are closed.
-    narrowest_kept = widths[most - 1] + 1
+    narrowest_kept = widths[max_runs - 1] + 1
     kept = [merged[0]]
     for run in merged[1:]:
         if run[0] - kept[-1][1] >= narrowest_kept:
@@ -166,10 +166,10 @@ def joined(runs: Iterable[Sequence[int]], *, most: int | None = None) -> list[Ru
     return kept
 
 
-def holes(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[Run]:
+def find_gaps(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[OffsetRun]:
     """What lies from `begin` up to `end`, which is not part of it, and in none of the runs."""
     gaps, at = [], begin
-    for first, last in joined(runs):
+    for first, last in merge_runs(runs):
         if first >= end:
             break
         if first > at:
@@ -180,7 +180,7 @@ def holes(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[Run]:
 
 def lost_records(
     topics: Sequence[str],
-    seen: Iterable[Sequence[Any]],
+    read_ranges: Iterable[Sequence[Any]],
     *,
     start: Offsets,
     end: Offsets,
@@ -194,20 +194,20 @@ def lost_records(
         earliest: by topic and partition what the brokers still had after the batch was read.
     """
     runs: dict[TopicPartition, list[Any]] = {}
-    for topic, partition, read in seen:
+    for topic, partition, read in read_ranges:
         runs.setdefault((topic, int(partition)), []).extend(read)
     lost = []
     for topic, partitions in end.items():
         for partition, last in partitions.items():
             key = (topic, int(partition))
             bound = min(last, earliest.get(key, 0))
-            gone = holes(runs.get(key, ()), start.get(topic, {}).get(partition, 0), bound)
+            gone = find_gaps(runs.get(key, ()), start.get(topic, {}).get(partition, 0), bound)
             if gone:
-                lost.append(_payload(topics.index(topic), *key, gone))
+                lost.append(_lost_payload(topics.index(topic), *key, gone))
     return lost
 
 
-def _payload(number: int, topic: str, partition: int, gone: Sequence[Run]) -> Payload:
+def _lost_payload(number: int, topic: str, partition: int, gone: Sequence[OffsetRun]) -> Payload:
     first, last = gone[0][0], gone[-1][1]
     count = sum(end - begin + 1 for begin, end in gone)
     return lost_records_payload(
@@ -220,6 +220,6 @@ def _payload(number: int, topic: str, partition: int, gone: Sequence[Run]) -> Pa
             "first_offset": first,
             "last_offset": last,
             "records_at_most": count,
-            "ranges": [list(run) for run in gone[:_MOST_RANGES_NAMED]],
+            "ranges": [list(run) for run in gone[:_MAX_RANGE_EXAMPLES]],
         },
     )

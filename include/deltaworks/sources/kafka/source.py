@@ -21,15 +21,15 @@ from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
-from deltaworks.sources.kafka.archived import kafka_to_archive
+from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
 from deltaworks.sources.kafka.brokers import KafkaBrokers, client_properties
 from deltaworks.sources.kafka.offsets import (
-    OffsetsSeen,
+    ReadOffsets,
     TopicIds,
     TopicPartition,
+    count_offsets_between,
     lost_records,
     partition_seq,
-    records_between,
     unread_offsets,
 )
 from deltaworks.sources.offset_ranges import OffsetRange
@@ -43,9 +43,9 @@ from deltaworks.specs.sources.records import KafkaSourceSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OLDEST_LOOK_SECONDS = 60.0
+_OLDEST_CHECK_SECONDS = 60.0
 #: How far back the oldest that waits is looked for where topics keep records for good.
-_LONGEST_WAIT_SECONDS = 30 * 86_400.0
+_MAX_LOOKBACK_SECONDS = 30 * 86_400.0
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 
 
@@ -58,7 +58,7 @@ class KafkaSource:
         self._source = spec.source
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
-        self._archives = spec.archive is not None
+        self._has_archive = spec.archive is not None
         self._tasks = spec.stream.tasks_per_batch
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         self._topics = TopicIds(self._home)
@@ -66,7 +66,7 @@ class KafkaSource:
         self._unread: dict[TopicPartition, int] = {}
         self._retention = CachedLookup(self._retention_seconds, description="the retention of the topics")
         self._oldest = CachedLookup(
-            self._oldest_ms, description="since when records wait", interval_seconds=_OLDEST_LOOK_SECONDS
+            self._oldest_unread_ms, description="since when records wait", interval_seconds=_OLDEST_CHECK_SECONDS
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
@@ -77,22 +77,22 @@ class KafkaSource:
             ContractError: KAFKA_TOPIC_REPLACED.
         """
         self._spark = spark
-        source, client = self._source, self._client()
+        source, client = self._source, self._client_settings()
         options = {
             "subscribe": ",".join(source.topics),
             "startingOffsets": source.starting_offsets if start is None else json.dumps(start),
             "maxOffsetsPerTrigger": str(source.max_records_per_batch),
             "minPartitions": str(self._tasks),
             "failOnDataLoss": str(not source.allow_data_loss).lower(),
-            "includeHeaders": str(self._with_fields or self._archives).lower(),
+            "includeHeaders": str(self._with_fields or self._has_archive).lower(),
             "kafka.isolation.level": "read_committed",
             **{f"kafka.{name}": value for name, value in client.items()},
         }
         self._topics.check(KafkaBrokers(client).topic_ids(spark, source.topics))
         return spark.readStream.format("kafka").options(**options).load()
 
-    def _client(self) -> dict[str, str]:
-        return client_of(self._source)
+    def _client_settings(self) -> dict[str, str]:
+        return client_settings(self._source)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
         """The batch's records; the driver sees none of them.
@@ -101,19 +101,19 @@ class KafkaSource:
             ContractError: KAFKA_TOPIC_REPLACED, before anything of the batch is read.
         """
         source, spark = self._source, batch.sparkSession
-        brokers = KafkaBrokers(self._client())
+        brokers = KafkaBrokers(self._client_settings())
         self._topics.check(brokers.topic_ids(spark, source.topics))
-        columns = [*_COLUMNS, *(("key", "headers") if self._with_fields or self._archives else ())]
-        reader = KafkaReader.of(source, with_fields=self._with_fields)
+        columns = [*_COLUMNS, *(("key", "headers") if self._with_fields or self._has_archive else ())]
+        reader = KafkaReader.for_source(source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
             start, end = offsets()
-            earliest = brokers.earliest(spark, source.topics)
+            earliest = brokers.earliest_offsets(spark, source.topics)
             return lost_records(source.topics, ranges, start=start, end=end, earliest=earliest)
 
         # Where it is not allowed, Spark ends the query instead.
-        losses = LossCheck(read_ranges=OffsetsSeen, lost_payloads=lost) if source.allow_data_loss else LossCheck()
-        to_archive = partial(kafka_to_archive, source.topics) if self._archives else None
+        losses = LossCheck(read_ranges=ReadOffsets, lost_payloads=lost) if source.allow_data_loss else LossCheck()
+        to_archive = partial(kafka_archive_columns, source.topics) if self._has_archive else None
         return RecordSlice(batch.select(*columns), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -121,24 +121,28 @@ class KafkaSource:
         oldest of them waits; for how long the brokers keep it."""
         if not progress or not progress.get("latestOffset"):
             return {}
-        read, newest = _offsets(progress["endOffset"]), _offsets(progress["latestOffset"])
+        read, newest = _parse_offsets(progress["endOffset"]), _parse_offsets(progress["latestOffset"])
         self._unread = unread_offsets(read, newest)
         kept = self._retention.read()
         oldest = self._oldest.read() if self._unread else None
         return {
-            "backlog_records": records_between(read, newest),
+            "backlog_records": count_offsets_between(read, newest),
             "oldest_pending_at": None if oldest is None else micros_to_iso(oldest * 1000),
             "retention_seconds": kept,
         }
 
     def _retention_seconds(self) -> float | None:
-        return None if self._spark is None else self._watched().retention_seconds(self._spark, self._source.topics)
+        return (
+            None
+            if self._spark is None
+            else self._monitoring_brokers().retention_seconds(self._spark, self._source.topics)
+        )
 
-    def _oldest_ms(self) -> int | None:
+    def _oldest_unread_ms(self) -> int | None:
         if self._spark is None:
             return None
-        kept_ms, now_ms = 1000 * (self._retention.read() or _LONGEST_WAIT_SECONDS), int(1000 * time.time())
-        return self._watched().oldest_waiting_ms(
+        kept_ms, now_ms = 1000 * (self._retention.read() or _MAX_LOOKBACK_SECONDS), int(1000 * time.time())
+        return self._monitoring_brokers().oldest_unread_ms(
             self._spark,
             self._unread,
             earliest_ms=max(0, int(now_ms - kept_ms)),
@@ -146,12 +150,12 @@ class KafkaSource:
             precision_ms=int(kept_ms / 1000),
         )
 
-    def _watched(self) -> KafkaBrokers:
+    def _monitoring_brokers(self) -> KafkaBrokers:
         """Brokers that are not waited for long: watching must not keep the stream from being stopped."""
-        return KafkaBrokers(self._client() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
+        return KafkaBrokers(self._client_settings() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
 
 
-def client_of(source: KafkaSourceSpec) -> dict[str, str]:
+def client_settings(source: KafkaSourceSpec) -> dict[str, str]:
     """The properties of a Java client of the source's brokers. They hold secrets.
 
     Raises:
@@ -161,7 +165,7 @@ def client_of(source: KafkaSourceSpec) -> dict[str, str]:
     return servers | (client_properties(source.security) if source.security else {})
 
 
-def _offsets(reported: Any) -> dict[str, dict[str, int]]:
+def _parse_offsets(reported: Any) -> dict[str, dict[str, int]]:
     offsets = json.loads(reported) if isinstance(reported, str) else reported
     return offsets if isinstance(offsets, dict) else {}
 
@@ -171,17 +175,17 @@ class KafkaReader:
     """Makes payloads of Kafka's records inside a task."""
 
     topics: tuple[str, ...]
-    tombstones_are_events: bool
+    has_tombstone_events: bool
     with_fields: bool
     compression: Compression
     max_bytes: int
 
     @classmethod
-    def of(cls, source: KafkaSourceSpec, *, with_fields: bool) -> Self:
+    def for_source(cls, source: KafkaSourceSpec, *, with_fields: bool) -> Self:
         """As a pipeline's source declares it."""
         return cls(
             topics=source.topics,
-            tombstones_are_events=source.tombstones == "event",
+            has_tombstone_events=source.tombstones == "event",
             with_fields=with_fields,
             compression=source.compression,
             max_bytes=source.max_event_bytes,
@@ -214,7 +218,7 @@ class KafkaReader:
                 max_bytes=self.max_bytes,
                 arrived_at_us=arrived,
             )
-        if self.tombstones_are_events:
+        if self.has_tombstone_events:
             return Payload(seq, key, None, events=((0, ({}, b"{}")),), record=record, arrived_at_us=arrived)
         reason = Reason(ReasonCode.TOMBSTONE, "", "the record has no value")
         return unreadable_payload(seq, key, b"", reason, record=record, arrived_at_us=arrived)

@@ -15,31 +15,31 @@ from urllib3.exceptions import HTTPError
 from deltaworks.control.aws_sessions import aws_session
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.sources.kinesis.calls import (
-    LARGEST_PAGE,
-    PATIENCE_SECONDS,
-    Consumer,
-    IteratorExpired,
-    ShardGone,
-    StreamSummary,
-)
-from deltaworks.sources.kinesis.pages import Page, Subscription, parse_page, take_body, take_events
+from deltaworks.sources.kinesis.pages import Page, Subscription, parse_page, parse_records_body, split_event_stream
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shards import Shard
+from deltaworks.sources.kinesis.stream_api import (
+    MAX_PAGE_RECORDS,
+    RETRY_SECONDS,
+    Consumer,
+    IteratorExpired,
+    ShardNotFound,
+    StreamSummary,
+)
 from deltaworks.sources.outages import error_code, is_outage, retry_outages
 from deltaworks.specs.storage import AwsSpec
 
-_CLOCKS_AGREE = timedelta(seconds=2)
-_WRONG_POSITION = frozenset({"InvalidArgumentException", "ValidationException"})
-_SUBSCRIBE = "subscribe_to_shard"
-_POSITIONED = frozenset({"get_shard_iterator", _SUBSCRIBE})
+_CLOCK_TOLERANCE = timedelta(seconds=2)
+_INVALID_POSITION_CODES = frozenset({"InvalidArgumentException", "ValidationException"})
+_SUBSCRIBE_OPERATION = "subscribe_to_shard"
+_POSITIONED_OPERATIONS = frozenset({"get_shard_iterator", _SUBSCRIBE_OPERATION})
 #: What a starting position's parts are called where an iterator is asked for.
-_AS_ITERATOR = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
-_IN_USE = "ResourceInUseException"
+_ITERATOR_ARGUMENTS = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
+_IN_USE_CODE = "ResourceInUseException"
 #: A shard can be subscribed to again five seconds after it was.
-_LONGEST_PAUSE_SECONDS = 2.0
+_MAX_PAUSE_SECONDS = 2.0
 #: Too many calls and too many consumers are refused with the same word.
-_REGISTER_PATIENCE_SECONDS = 20.0
+_REGISTER_RETRY_SECONDS = 20.0
 
 
 class KinesisStream:
@@ -53,14 +53,14 @@ class KinesisStream:
         # Attempts are made here, where throttling is distinguished from failure and waits are bounded as a whole.
         config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}, max_pool_connections=32)
         self._client: Any = aws_session().client("kinesis", config=config, **aws.boto3_options())
-        self._client.meta.events.register("before-parse.kinesis.GetRecords", take_body)
-        self._client.meta.events.register("before-parse.kinesis.SubscribeToShard", take_events)
+        self._client.meta.events.register("before-parse.kinesis.GetRecords", parse_records_body)
+        self._client.meta.events.register("before-parse.kinesis.SubscribeToShard", split_event_stream)
         self.name = name
         self._stream: dict[str, Any] = {"StreamARN": arn} if arn else {"StreamName": name}
-        self._ahead = timedelta()
+        self._clock_offset = timedelta()
 
     def now(self) -> datetime:
-        return utc_now() + self._ahead
+        return utc_now() + self._clock_offset
 
     def summary(self) -> StreamSummary:
         description = self._call("describe_stream_summary", **self._stream)["StreamDescriptionSummary"]
@@ -75,20 +75,20 @@ class KinesisStream:
         page: dict[str, Any] = {"MaxResults": 1000, **self._stream}
         while True:
             answer = self._call("list_shards", **page)
-            shards += [_shard(listed) for listed in answer["Shards"]]
+            shards += [_parse_shard(listed) for listed in answer["Shards"]]
             if not answer.get("NextToken"):
                 return shards
             # A token stands for the stream too.
             page = {"MaxResults": 1000, "NextToken": answer["NextToken"]}
 
-    def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
-        place = _place(position, including=including)
-        arguments = {_AS_ITERATOR.get(name, name): value for name, value in place.items()}
+    def iterator(self, shard_id: str, position: Position, *, inclusive: bool = False) -> str:
+        place = _starting_position(position, inclusive=inclusive)
+        arguments = {_ITERATOR_ARGUMENTS.get(name, name): value for name, value in place.items()}
         try:
             return str(self._call("get_shard_iterator", ShardId=shard_id, **arguments, **self._stream)["ShardIterator"])
         except ClientError as error:
             self.summary()  # raises where it is the stream that is gone
-            raise self._nowhere(error, shard_id, position) from error
+            raise self._position_error(error, shard_id, position) from error
 
     def subscribe(
         self,
@@ -96,13 +96,13 @@ class KinesisStream:
         shard_id: str,
         position: Position,
         *,
-        including: bool = False,
-        patience_seconds: float = PATIENCE_SECONDS,
+        inclusive: bool = False,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> Subscription:
-        place = _place(position, including=including)
+        place = _starting_position(position, inclusive=inclusive)
         arguments = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": place}
         try:
-            return Subscription(self._call(_SUBSCRIBE, patience_seconds=patience_seconds, **arguments)["Frames"])
+            return Subscription(self._call(_SUBSCRIBE_OPERATION, retry_seconds=retry_seconds, **arguments)["Frames"])
         except ClientError as error:
             self.summary()
             if all(consumer.arn != consumer_arn for consumer in self.consumers()):
@@ -111,7 +111,7 @@ class KinesisStream:
                     f"The consumer {consumer_arn} was removed while it was read through.",
                     hint="The next start registers it again; see that nobody else removes it.",
                 ) from error
-            raise self._nowhere(error, shard_id, position) from error
+            raise self._position_error(error, shard_id, position) from error
 
     def consumer(self, name: str) -> Consumer | None:
         return next((consumer for consumer in self.consumers() if consumer.name == name), None)
@@ -122,7 +122,7 @@ class KinesisStream:
         page: dict[str, Any] = {"StreamARN": self.summary().arn}
         while True:
             answer = self._call("list_stream_consumers", **page)
-            consumers += [_consumer(listed) for listed in answer["Consumers"]]
+            consumers += [_parse_consumer(listed) for listed in answer["Consumers"]]
             if not answer.get("NextToken"):
                 return consumers
             page["NextToken"] = answer["NextToken"]
@@ -132,7 +132,7 @@ class KinesisStream:
         try:
             self._call(
                 "register_stream_consumer",
-                patience_seconds=_REGISTER_PATIENCE_SECONDS,
+                retry_seconds=_REGISTER_RETRY_SECONDS,
                 StreamARN=arn,
                 ConsumerName=name,
             )
@@ -144,27 +144,29 @@ class KinesisStream:
                     f"The stream {self.name} takes no consumer {name}: {error.__cause__}.",
                     hint="See `deltaworks consumers list`; a stream has 20 at most.",
                 ) from error
-            if code != _IN_USE:
+            if code != _IN_USE_CODE:
                 raise
 
     def deregister_consumer(self, name: str) -> None:
         """Remove a consumer; what reads through it fails. One that is not there is no error."""
         self._call("deregister_stream_consumer", StreamARN=self.summary().arn, ConsumerName=name)
 
-    def records(self, iterator: str, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
-        arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_PAGE)}
+    def records(self, iterator: str, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
+        arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, MAX_PAGE_RECORDS)}
         if "StreamARN" in self._stream:
             arguments |= self._stream
-        return parse_page(self._call("get_records", patience_seconds=patience_seconds, **arguments))
+        return parse_page(self._call("get_records", retry_seconds=retry_seconds, **arguments))
 
-    def _call(self, operation: str, *, patience_seconds: float = PATIENCE_SECONDS, **arguments: Any) -> Any:
-        call: Callable[..., Any] = self._subscribe if operation == _SUBSCRIBE else getattr(self._client, operation)
-        longest = _LONGEST_PAUSE_SECONDS if operation == _SUBSCRIBE else 15.0
+    def _call(self, operation: str, *, retry_seconds: float = RETRY_SECONDS, **arguments: Any) -> Any:
+        call: Callable[..., Any] = (
+            self._subscribe if operation == _SUBSCRIBE_OPERATION else getattr(self._client, operation)
+        )
+        longest = _MAX_PAUSE_SECONDS if operation == _SUBSCRIBE_OPERATION else 15.0
         try:
-            answer = retry_outages(lambda: call(**arguments), retry_seconds=patience_seconds, max_pause_seconds=longest)
+            answer = retry_outages(lambda: call(**arguments), retry_seconds=retry_seconds, max_pause_seconds=longest)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
-            self._raise(operation, error)
-        self._note_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
+            self._raise_call_error(operation, error)
+        self._record_server_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return answer
 
     def _subscribe(self, **arguments: Any) -> Any:
@@ -172,7 +174,7 @@ class KinesisStream:
         try:
             return self._client.subscribe_to_shard(**arguments)
         except ClientError as error:
-            if error_code(error) != _IN_USE:
+            if error_code(error) != _IN_USE_CODE:
                 raise
             raise TransientError(
                 "KINESIS_CONSUMER_BUSY",
@@ -186,7 +188,7 @@ class KinesisStream:
                 hint="Check what stands between this machine and the endpoint.",
             ) from error
 
-    def _raise(self, operation: str, error: ClientError | BotoCoreError | DeltaworksError) -> NoReturn:
+    def _raise_call_error(self, operation: str, error: ClientError | BotoCoreError | DeltaworksError) -> NoReturn:
         if is_outage(error):
             raise TransientError(
                 "KINESIS_UNREACHABLE",
@@ -196,7 +198,9 @@ class KinesisStream:
         code = error_code(error) if isinstance(error, ClientError) else type(error).__name__
         if code == "ExpiredIteratorException":
             raise IteratorExpired(str(error)) from error
-        if operation in _POSITIONED and (code == "ResourceNotFoundException" or code in _WRONG_POSITION):
+        if operation in _POSITIONED_OPERATIONS and (
+            code == "ResourceNotFoundException" or code in _INVALID_POSITION_CODES
+        ):
             raise error
         if code == "ResourceNotFoundException":
             hint = "Check streamName or streamARN, and region."
@@ -208,30 +212,30 @@ class KinesisStream:
             "KINESIS_REFUSED", f"{operation} of the stream {self.name} refused: {error}.", hint=hint
         ) from error
 
-    def _nowhere(self, error: ClientError, shard_id: str, position: Position) -> Exception:
+    def _position_error(self, error: ClientError, shard_id: str, position: Position) -> Exception:
         """What to raise of a position that was refused, in a stream that is there."""
         if error_code(error) == "ResourceNotFoundException":
-            return ShardGone(shard_id)
+            return ShardNotFound(shard_id)
         return ContractError(
             "KINESIS_POSITION_INVALID",
             f"The stream {self.name} has no position {position.to_json()} in {shard_id}: {error}.",
             hint="It is another stream than the query began with, or its state is damaged: start a new query.",
         )
 
-    def _note_time(self, date: str | None) -> None:
+    def _record_server_time(self, date: str | None) -> None:
         """A machine whose clock is wrong goes by the server's, which gives whole seconds."""
         if date:
             ahead = parsedate_to_datetime(date) - utc_now()
-            self._ahead = ahead if abs(ahead) > _CLOCKS_AGREE else timedelta()
+            self._clock_offset = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
 
 
-def _shard(listed: dict[str, Any]) -> Shard:
+def _parse_shard(listed: dict[str, Any]) -> Shard:
     parents = (listed.get("ParentShardId"), listed.get("AdjacentParentShardId"))
     closed = "EndingSequenceNumber" in listed["SequenceNumberRange"]
     return Shard(listed["ShardId"], tuple(parent for parent in parents if parent), closed)
 
 
-def _consumer(listed: dict[str, Any]) -> Consumer:
+def _parse_consumer(listed: dict[str, Any]) -> Consumer:
     return Consumer(
         name=listed["ConsumerName"],
         arn=listed["ConsumerARN"],
@@ -240,10 +244,10 @@ def _consumer(listed: dict[str, Any]) -> Consumer:
     )
 
 
-def _place(position: Position, *, including: bool) -> dict[str, Any]:
+def _starting_position(position: Position, *, inclusive: bool) -> dict[str, Any]:
     """A position as Kinesis takes it."""
     if position.after is not None:
-        kind = "AT_SEQUENCE_NUMBER" if including else "AFTER_SEQUENCE_NUMBER"
+        kind = "AT_SEQUENCE_NUMBER" if inclusive else "AFTER_SEQUENCE_NUMBER"
         return {"Type": kind, "SequenceNumber": position.after}
     if position.at is not None:
         return {"Type": "AT_TIMESTAMP", "Timestamp": position.at}

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from deltaworks.control.clock import parse_iso
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.positions import Offset
-from deltaworks.sources.kinesis.read import FetchOptions
+from deltaworks.sources.kinesis.share_reader import FetchOptions
 from deltaworks.sources.stream_options import (
     boolean_option,
     check_option_names,
@@ -55,7 +55,7 @@ class KinesisOptions:
     max_seconds: int = 30
     fetch: FetchOptions = field(default_factory=FetchOptions)
     start_offset: Offset | None = None
-    keep_batches: int = 100
+    retained_batches: int = 100
     consumer: str | None = None
 
     @classmethod
@@ -66,13 +66,13 @@ class KinesisOptions:
             ConfigError: SOURCE_OPTION_INVALID naming the option. No value of a key is ever in the message.
         """
         named = check_option_names(_FORMAT, options, _NAMES)
-        name, arn, region = _stream(named)
-        position, timestamp = _initial(named)
+        name, arn, region = _parse_stream(named)
+        position, timestamp = _parse_initial_position(named)
         return cls(
             stream=name,
             arn=arn,
-            aws=_aws(named, region),
-            state=_state(named),
+            aws=_parse_aws(named, region),
+            state=_parse_state(named),
             initial_position=position,
             initial_timestamp=timestamp,
             max_records=number_option(_FORMAT, named, "maxRecords", 100_000),
@@ -82,13 +82,13 @@ class KinesisOptions:
                 deaggregate=boolean_option(_FORMAT, named, "deaggregate", default=True),
                 allow_data_loss=boolean_option(_FORMAT, named, "allowDataLoss", default=False),
             ),
-            start_offset=_offset(named),
+            start_offset=_parse_start_offset(named),
             keep_batches=number_option(_FORMAT, named, "keepBatches", 100, minimum=2),
-            consumer=_consumer(named),
+            consumer=_parse_consumer(named),
         )
 
 
-def options_of(aws: AwsSpec, state: StorageSpec, *, stream: str, **more: object) -> dict[str, str]:
+def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: object) -> dict[str, str]:
     """The options that say the same as these specs; secrets stay references. `more` has option names as keys."""
     rendered: dict[str, object | None] = {
         "streamName": stream,
@@ -103,27 +103,27 @@ def options_of(aws: AwsSpec, state: StorageSpec, *, stream: str, **more: object)
         "stateSecretKey": state.secret_key,
         "statePathStyle": str(state.path_style).lower(),
     }
-    return {name: str(value) for name, value in {**rendered, **more}.items() if value is not None}
+    return {name: str(value) for name, value in {**rendered, **extra}.items() if value is not None}
 
 
-def _stream(options: Mapping[str, str]) -> tuple[str, str | None, str]:
+def _parse_stream(options: Mapping[str, str]) -> tuple[str, str | None, str]:
     """Name, ARN and region."""
     arn, name = options.get("streamARN"), options.get("streamName")
     if (arn is None) == (name is None):
-        raise _invalid("streamName", "or streamARN is required, and not both")
+        raise _invalid_option("streamName", "or streamARN is required, and not both")
     if name is not None:
         return name, None, options.get("region", "us-east-1")
     parts = (arn or "").split(":")
     if len(parts) != 6 or parts[2] != "kinesis" or not parts[5].startswith("stream/"):
-        raise _invalid(
+        raise _invalid_option(
             "streamARN", "is no ARN of a stream, such as arn:aws:kinesis:eu-west-1:123456789012:stream/games"
         )
     if options.get("region", parts[3]) != parts[3]:
-        raise _invalid("region", f"is {options['region']}, but the streamARN is in {parts[3]}")
+        raise _invalid_option("region", f"is {options['region']}, but the streamARN is in {parts[3]}")
     return parts[5].removeprefix("stream/"), arn, parts[3]
 
 
-def _aws(options: Mapping[str, str], region: str) -> AwsSpec:
+def _parse_aws(options: Mapping[str, str], region: str) -> AwsSpec:
     names = {"endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
     fields = {field: options[name] for field, name in names.items() if name in options}
     try:
@@ -132,9 +132,9 @@ def _aws(options: Mapping[str, str], region: str) -> AwsSpec:
         raise option_validation_error(_FORMAT, error, names, fallback="accessKey") from None
 
 
-def _state(options: Mapping[str, str]) -> StorageSpec:
+def _parse_state(options: Mapping[str, str]) -> StorageSpec:
     if not options.get("stateLocation"):
-        raise _invalid(
+        raise _invalid_option(
             "stateLocation",
             "is required: Kinesis does not say where a batch ends, so tasks agree on it in objects there; Spark does "
             "not tell a source where its checkpoint is. Give a folder of this query's own, s3://bucket/folder or, on "
@@ -156,22 +156,22 @@ def _state(options: Mapping[str, str]) -> StorageSpec:
         raise option_validation_error(_FORMAT, error, names, fallback="accessKey") from None
 
 
-def _initial(options: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
+def _parse_initial_position(options: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
     position = options.get("initialPosition", "trim_horizon").lower()
     text = options.get("initialTimestamp")
     if position not in get_args(InitialPosition):
-        raise _invalid("initialPosition", f"must be one of {', '.join(get_args(InitialPosition))}")
+        raise _invalid_option("initialPosition", f"must be one of {', '.join(get_args(InitialPosition))}")
     if (position == "at_timestamp") != (text is not None):
-        raise _invalid("initialTimestamp", "goes with initialPosition at_timestamp, and only with it")
+        raise _invalid_option("initialTimestamp", "goes with initialPosition at_timestamp, and only with it")
     try:
         timestamp = parse_iso(text)
     except ValueError:
-        raise _invalid("initialTimestamp", "must be ISO 8601, such as 2026-01-31T12:00:00Z") from None
+        raise _invalid_option("initialTimestamp", "must be ISO 8601, such as 2026-01-31T12:00:00Z") from None
     checked: Any = position
     return checked, timestamp
 
 
-def _consumer(options: Mapping[str, str]) -> str | None:
+def _parse_consumer(options: Mapping[str, str]) -> str | None:
     """A name beside `polling` is left aside, so that one option alone changes the mode."""
     mode, name = options.get("consumerMode", "polling").lower(), options.get("consumerName")
     if mode not in get_args(ConsumerMode):
@@ -186,14 +186,14 @@ def _consumer(options: Mapping[str, str]) -> str | None:
     return name
 
 
-def _offset(options: Mapping[str, str]) -> Offset | None:
+def _parse_start_offset(options: Mapping[str, str]) -> Offset | None:
     if not options.get("startOffset"):
         return None
     try:
         return Offset.from_json(json.loads(options["startOffset"]))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise _invalid("startOffset", "must be an end offset of this source, as JSON") from None
+        raise _invalid_option("startOffset", "must be an end offset of this source, as JSON") from None
 
 
-def _invalid(name: str, problem: str) -> ConfigError:
+def _invalid_option(name: str, problem: str) -> ConfigError:
     return invalid_option(_FORMAT, name, problem)

@@ -36,20 +36,20 @@ class Page:
     sequence_numbers: list[str] = field(default_factory=list)
     partition_keys: list[str] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
-    arrivals: list[int] = field(default_factory=list)
+    arrivals_us: list[int] = field(default_factory=list)
     next_iterator: str | None
     behind_ms: int
 
     def __len__(self) -> int:
         return len(self.sequence_numbers)
 
-    def part(self, begin: int, end: int) -> Page:
+    def slice(self, begin: int, end: int) -> Page:
         """The records from `begin` up to, not including, `end`."""
         return Page(
             sequence_numbers=self.sequence_numbers[begin:end],
             partition_keys=self.partition_keys[begin:end],
             data=self.data[begin:end],
-            arrivals=self.arrivals[begin:end],
+            arrivals_us=self.arrivals_us[begin:end],
             next_iterator=self.next_iterator,
             behind_ms=self.behind_ms,
         )
@@ -62,13 +62,13 @@ def parse_page(answer: Any) -> Page:
         sequence_numbers=[record["SequenceNumber"] for record in records],
         partition_keys=[record["PartitionKey"] for record in records],
         data=[binascii.a2b_base64(record["Data"]) for record in records],
-        arrivals=[round(record["ApproximateArrivalTimestamp"] * 1e6) for record in records],
+        arrivals_us=[round(record["ApproximateArrivalTimestamp"] * 1e6) for record in records],
         next_iterator=answer.get("NextShardIterator"),
         behind_ms=int(answer.get("MillisBehindLatest") or 0),
     )
 
 
-def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+def parse_records_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """A handler of boto3's `before-parse` event that parses the body in boto3's place. Errors are left to boto3.
 
     Raises:
@@ -87,7 +87,7 @@ def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str,
     response_dict["body"] = b"{}"
 
 
-class SubscriptionOver(Exception):
+class SubscriptionEnded(Exception):
     """A subscription ended before its shard did: after its time, taken over by another reader, or cut off."""
 
 
@@ -96,7 +96,7 @@ class Subscription:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._messages = self._decoded()
+        self._messages = self._decode()
 
     def next(self) -> Page:
         """The next event, which may be without records; Kinesis sends one every few seconds.
@@ -105,21 +105,21 @@ class Subscription:
         found; None at the end of a closed shard.
 
         Raises:
-            SubscriptionOver: with the service's word for why, or what broke.
+            SubscriptionEnded: with the service's word for why, or what broke.
         """
         try:
             message = next(self._messages, None)
         except (HTTPError, OSError, FrameError) as error:
-            raise SubscriptionOver(f"cut off: {error}") from error
+            raise SubscriptionEnded(f"cut off: {error}") from error
         if message is None:
-            raise SubscriptionOver("its time is over")
+            raise SubscriptionEnded("its time is over")
         headers = message.headers
         if headers.get(":message-type") != "event":
-            raise SubscriptionOver(str(headers.get(":exception-type") or headers.get(":error-code")))
+            raise SubscriptionEnded(str(headers.get(":exception-type") or headers.get(":error-code")))
         try:
             event = orjson.loads(message.payload)
         except orjson.JSONDecodeError as error:
-            raise SubscriptionOver(f"no JSON: {error}") from error
+            raise SubscriptionEnded(f"no JSON: {error}") from error
         goes_on = None if event.get("ChildShards") else event.get("ContinuationSequenceNumber")
         return parse_page({**event, "NextShardIterator": goes_on or None})
 
@@ -127,7 +127,7 @@ class Subscription:
         """End the subscription. Idempotent."""
         self._frames.close()
 
-    def _decoded(self) -> Iterator[Any]:
+    def _decode(self) -> Iterator[Any]:
         buffer = EventStreamBuffer()
         for frame in self._frames.stream():
             buffer.add_data(frame)
@@ -165,7 +165,7 @@ class Frames:
         return True
 
 
-def take_events(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+def split_event_stream(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """A handler of boto3's `before-parse` event: boto3 takes the first message, the rest is under `Frames`."""
     if response_dict["status_code"] != _OK:
         return

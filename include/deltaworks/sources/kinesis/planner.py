@@ -14,22 +14,22 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.calls import StreamCalls, StreamSummary, registered
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.positions import BEFORE_ALL, Offset, Position, Share, ShareLimits, later
-from deltaworks.sources.kinesis.shard_pages import Probe
-from deltaworks.sources.kinesis.shards import Shard, ended_to_remember, shards_to_start
+from deltaworks.sources.kinesis.positions import INITIAL_BATCH, Offset, Position, Share, ShareLimits, latest_time
+from deltaworks.sources.kinesis.shard_pages import TipProbe
+from deltaworks.sources.kinesis.shards import Shard, finished_shards_to_retain, startable_shards
 from deltaworks.sources.kinesis.state import BatchEnd, Query, QueryState, end_of_batch, lag_report
+from deltaworks.sources.kinesis.stream_api import StreamApi, StreamSummary, register_and_wait
 
 _LOGGER = logging.getLogger(__name__)
 _LIST_SECONDS = 10.0
 _SUMMARY_SECONDS = 300.0
 _POLL_SECONDS = 1.0
 #: A shard that was subscribed to takes the next subscription only then.
-_POLL_SECONDS_OF_FAN_OUT = 5.0
-_NOTE_TIPS_SECONDS = 600.0
+_FAN_OUT_POLL_SECONDS = 5.0
+_SAVE_TIPS_SECONDS = 600.0
 #: What one task holds in memory at most, whatever maxBytes is.
-_LARGEST_SHARE_BYTES = 64 << 20
+_MAX_SHARE_BYTES = 64 << 20
 
 
 class Planner:
@@ -37,7 +37,7 @@ class Planner:
 
     def __init__(
         self,
-        stream: StreamCalls,
+        stream: StreamApi,
         state: QueryState,
         options: KinesisOptions,
         *,
@@ -49,28 +49,28 @@ class Planner:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._probe = Probe(stream, exclusive=options.consumer is not None)
+        self._probe = TipProbe(stream, has_own_throughput=options.consumer is not None)
         self._consumer: str | None = None
         self._query: Query | None = None
         self._until: datetime | None = None
-        self._at: tuple[tuple[str, int], BatchEnd] | None = None
+        self._last_end: tuple[tuple[str, int], BatchEnd] | None = None
         self._listed: list[Shard] = []
         self._summary: StreamSummary | None = None
-        self._times: dict[str, float] = {}
-        self._rows = options.max_records
-        self._gaps: int | None = None
-        self._cleaned = False
+        self._last_runs: dict[str, float] = {}
+        self._max_rows = options.max_records
+        self._gap_count: int | None = None
+        self._is_cleaned = False
 
-    def begin(self) -> Offset:
+    def initial_offset(self) -> Offset:
         """Where a query without a checkpoint begins: the same place each time it is asked.
 
         Raises:
             ContractError: KINESIS_STATE_OF_ANOTHER_QUERY when the query in the state has gone further than that.
         """
-        query = self._opened()
+        query = self._open_query()
         if self._options.start_offset is not None:
-            return self._planned(self._options.start_offset)
-        newest = self._state.newest_plan(query.begin.run)
+            return self._check_planned(self._options.start_offset)
+        newest = self._state.latest_plan(query.begin.run)
         if newest is not None and newest > 0:
             raise ContractError(
                 "KINESIS_STATE_OF_ANOTHER_QUERY",
@@ -79,26 +79,28 @@ class Planner:
             )
         return query.begin
 
-    def stop_at_now(self) -> datetime:
+    def prepare_for_available_now(self) -> datetime:
         """`AvailableNow`: from here on plan nothing that arrives later than now."""
-        self._opened()
+        self._open_query()
         self._until = self._stream.now()
         return self._until
 
-    def next(self, start: Offset, *, max_rows: int | None = None) -> Offset | None:
+    def next_batch(self, start: Offset, *, max_rows: int | None = None) -> Offset | None:
         """The batch after `start`; None when there is nothing to read.
 
         Raises:
             ContractError: KINESIS_STATE_LOST when the state does not know `start`.
         """
-        self._rows = max_rows or self._options.max_records
-        at = self._end_of(start)
-        listed = self._shards(now=bool(at.closed_now))
-        fresh = shards_to_start(listed, live=at.live, done=at.done)
-        if not fresh and not at.hungry and not self._something_new(start, at):
+        self._max_rows = max_rows or self._options.max_records
+        at = self._batch_end(start)
+        listed = self._list_shards(force=bool(at.newly_closed))
+        fresh = startable_shards(listed, live=at.live, done=at.done)
+        if not fresh and not at.limited and not self._has_new_records(start, at):
             return None
-        shards = at.seen_at(self._probe.tips) | {shard.shard_id: self._first_position(shard, at) for shard in fresh}
-        remembered = ended_to_remember(at.done, listed, live=shards)
+        shards = at.positions_since(self._probe.tips) | {
+            shard.shard_id: self._first_position(shard, at) for shard in fresh
+        }
+        remembered = finished_shards_to_retain(at.done, listed, live=shards)
         planned = Offset(
             run=start.run,
             batch=start.batch + 1,
@@ -106,21 +108,21 @@ class Planner:
             done={shard: since for shard, since in at.done.items() if shard in remembered},
             until=self._until,
         )
-        return self._state.fix_plan(planned)
+        return self._state.record_plan(planned)
 
     def shares(self, end: Offset) -> list[Share]:
         """What the tasks of a batch read, one share a shard; the same for a batch that is planned again."""
-        if end.batch == BEFORE_ALL or not end.shards:
+        if end.batch == INITIAL_BATCH or not end.shards:
             return []
-        self._opened()
-        self._planned(end)
+        self._open_query()
+        self._check_planned(end)
         count = len(end.shards)
         limits = ShareLimits(
-            rows=math.ceil(self._rows / count),
-            size=min(math.ceil(self._options.max_bytes / count), _LARGEST_SHARE_BYTES),
+            rows=math.ceil(self._max_rows / count),
+            size=min(math.ceil(self._options.max_bytes / count), _MAX_SHARE_BYTES),
             seconds=float(self._options.max_seconds),
         )
-        retention = self._described().retention.total_seconds()
+        retention = self._stream_summary().retention.total_seconds()
         return [
             Share(
                 run=end.run,
@@ -135,30 +137,30 @@ class Planner:
             for shard in sorted(end.shards)
         ]
 
-    def report(self) -> dict[str, Any] | None:
+    def lag_report(self) -> dict[str, Any] | None:
         """How far behind the shards are, as of the last batch; None before the first."""
-        if self._at is None:
+        if self._last_end is None:
             return None
-        (_, batch), at = self._at
-        if self._gaps is None:
-            self._gaps = len(self._state.gaps())
-        return lag_report(at, self._probe.tips, batch=batch, gaps=self._gaps)
+        (_, batch), at = self._last_end
+        if self._gap_count is None:
+            self._gap_count = len(self._state.gaps())
+        return lag_report(at, self._probe.tips, batch=batch, gaps=self._gap_count)
 
     def commit(self, end: Offset) -> None:
         """Forget batches older than those Spark's own log keeps. A failure is logged and made up for later."""
-        before = end.batch - self._options.keep_batches + 1
+        before = end.batch - self._options.retained_batches + 1
         try:
-            self._state.forget(end.run, before=before, thorough=not self._cleaned)
-            self._cleaned = True
+            self._state.delete_batches(end.run, before=before, all_older=not self._is_cleaned)
+            self._is_cleaned = True
         except Exception as error:  # cleaning up must never end the query
-            self._cleaned = False
+            self._is_cleaned = False
             _LOGGER.warning("Old batches could not be removed from the query's state: %s", error)
 
-    def _opened(self) -> Query:
+    def _open_query(self) -> Query:
         """How the query began, which is now where it never did. Its consumer is active from here on."""
         if self._query is None:
-            self._query = self._state.query() or self._state.begin(self._new_query())
-            stream = self._described()
+            self._query = self._state.query() or self._state.begin_query(self._new_query())
+            stream = self._stream_summary()
             if (stream.arn, stream.created) != (self._query.stream_arn, self._query.stream_created):
                 raise ContractError(
                     "KINESIS_STREAM_REPLACED",
@@ -167,92 +169,92 @@ class Planner:
                     hint="Positions mean nothing in another stream: start a new query, with a new stateLocation.",
                 )
         if self._options.consumer is not None and self._consumer is None:
-            self._consumer = registered(self._stream, self._options.consumer, sleep=self._sleep).arn
+            self._consumer = register_and_wait(self._stream, self._options.consumer, sleep=self._sleep).arn
         return self._query
 
     def _new_query(self) -> Query:
         if self._options.start_offset is not None:
-            raise _state_lost(self._options.start_offset)
-        listed, stream, now = self._stream.shards(), self._described(), self._stream.now()
+            raise _state_lost_error(self._options.start_offset)
+        listed, stream, now = self._stream.shards(), self._stream_summary(), self._stream.now()
         match self._options.initial_position:
             case "latest":
                 # Closed shards hold nothing newer than now.
                 shards = {shard.shard_id: Position(at=now, since=now) for shard in listed if not shard.closed}
             case "at_timestamp":
                 at = self._options.initial_timestamp
-                roots = shards_to_start(listed, live=(), done=())
+                roots = startable_shards(listed, live=(), done=())
                 shards = {shard.shard_id: Position(at=at, since=at) for shard in roots}
             case _:
-                shards = {shard.shard_id: Position() for shard in shards_to_start(listed, live=(), done=())}
-        begin = Offset(run=uuid.uuid4().hex, batch=BEFORE_ALL, shards=shards)
+                shards = {shard.shard_id: Position() for shard in startable_shards(listed, live=(), done=())}
+        begin = Offset(run=uuid.uuid4().hex, batch=INITIAL_BATCH, shards=shards)
         return Query(begin=begin, stream_arn=stream.arn, stream_created=stream.created)
 
     def _first_position(self, shard: Shard, at: BatchEnd) -> Position:
         """Where a shard begins whose parents are read to their end: nothing in it arrived before they closed."""
-        begin = self._opened().begin
+        begin = self._open_query().begin
         since = begins_at = next((position.at for position in begin.shards.values()), None)
         for parent in shard.parents:
-            since = later(since, at.done.get(parent))
+            since = latest_time(since, at.done.get(parent))
         return Position(at=begins_at, since=since)
 
-    def _planned(self, offset: Offset) -> Offset:
+    def _check_planned(self, offset: Offset) -> Offset:
         """The offset, after a look whether the state knows its batch."""
-        of_this_query = self._opened().begin.run == offset.run
+        of_this_query = self._open_query().begin.run == offset.run
         if not of_this_query or self._state.plan(offset.run, offset.batch) is None:
-            raise _state_lost(offset)
+            raise _state_lost_error(offset)
         return offset
 
-    def _end_of(self, start: Offset) -> BatchEnd:
+    def _batch_end(self, start: Offset) -> BatchEnd:
         key = (start.run, start.batch)
-        if self._at is None or self._at[0] != key:
-            if start.batch == BEFORE_ALL:
-                self._opened()
+        if self._last_end is None or self._last_end[0] != key:
+            if start.batch == INITIAL_BATCH:
+                self._open_query()
             else:
-                self._planned(start)
+                self._check_planned(start)
             at = end_of_batch(self._state, start)
             self._probe.reset(self._state.tips(*key))
-            if self._gaps is not None:
-                self._gaps += sum(end.gap is not None for end in at.ends.values())
-            self._at = (key, at)
-        return self._at[1]
+            if self._gap_count is not None:
+                self._gap_count += sum(end.gap is not None for end in at.ends.values())
+            self._last_end = (key, at)
+        return self._last_end[1]
 
-    def _something_new(self, start: Offset, at: BatchEnd) -> bool:
+    def _has_new_records(self, start: Offset, at: BatchEnd) -> bool:
         until = self._until
         if until is None:
-            pause = _POLL_SECONDS if self._consumer is None else _POLL_SECONDS_OF_FAN_OUT
-            self._sleep(max(self._times.get("poll", -math.inf) + pause - self._clock(), 0.0))
-            self._times["poll"] = self._clock()
+            pause = _POLL_SECONDS if self._consumer is None else _FAN_OUT_POLL_SECONDS
+            self._sleep(max(self._last_runs.get("poll", -math.inf) + pause - self._clock(), 0.0))
+            self._last_runs["poll"] = self._clock()
         left = {
             shard: position
-            for shard, position in at.seen_at(self._probe.tips).items()
+            for shard, position in at.positions_since(self._probe.tips).items()
             if until is None or position.since is None or position.since < until
         }
-        if self._probe.any(left, until=until):
+        if self._probe.has_records(left, until=until):
             return True
-        if self._due("tips", _NOTE_TIPS_SECONDS):
-            self._state.note_tips(start.run, start.batch, self._probe.tips)
+        if self._is_due("tips", _SAVE_TIPS_SECONDS):
+            self._state.save_tips(start.run, start.batch, self._probe.tips)
         return False
 
-    def _shards(self, *, now: bool) -> list[Shard]:
-        if now or self._due("list", _LIST_SECONDS):
+    def _list_shards(self, *, force: bool) -> list[Shard]:
+        if force or self._is_due("list", _LIST_SECONDS):
             self._listed = self._stream.shards()
         return self._listed
 
-    def _described(self) -> StreamSummary:
-        if self._summary is None or self._due("summary", _SUMMARY_SECONDS):
+    def _stream_summary(self) -> StreamSummary:
+        if self._summary is None or self._is_due("summary", _SUMMARY_SECONDS):
             self._summary = self._stream.summary()
         return self._summary
 
-    def _due(self, what: str, seconds: float) -> bool:
+    def _is_due(self, name: str, seconds: float) -> bool:
         """Whether `seconds` have passed since this was last due."""
         now = self._clock()
-        if now - self._times.get(what, -math.inf) < seconds:
+        if now - self._last_runs.get(name, -math.inf) < seconds:
             return False
-        self._times[what] = now
+        self._last_runs[name] = now
         return True
 
 
-def _state_lost(offset: Offset) -> ContractError:
+def _state_lost_error(offset: Offset) -> ContractError:
     return ContractError(
         "KINESIS_STATE_LOST",
         f"The query's state does not know batch {offset.batch} of run {offset.run}, where it is to continue.",

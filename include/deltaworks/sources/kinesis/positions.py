@@ -15,7 +15,7 @@ from typing import Any
 from deltaworks.control.clock import parse_iso
 
 #: The batch of an offset that no batch has: a query's beginning.
-BEFORE_ALL = -1
+INITIAL_BATCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def iso(instant: datetime) -> str:
     return instant.isoformat(timespec="microseconds")
 
 
-def later(one: datetime | None, other: datetime | None) -> datetime | None:
+def latest_time(one: datetime | None, other: datetime | None) -> datetime | None:
     """The later of two times of which either may be unknown."""
     if one is None or other is None:
         return one or other
@@ -156,10 +156,10 @@ class Gap:
             "shard_id": self.shard_id,
             "batch": self.batch,
             "after": self.after,
-            "since": _text(self.since),
+            "since": _optional_iso(self.since),
             "first": self.first,
-            "first_arrival": _text(self.first_arrival),
-            "noticed_at": _text(self.noticed_at),
+            "first_arrival": _optional_iso(self.first_arrival),
+            "noticed_at": _optional_iso(self.noticed_at),
             "shard_gone": self.shard_gone,
         }
 
@@ -211,7 +211,7 @@ class ShareEnd:
                 "closed": self.closed,
                 "more": self.more,
                 "behind_ms": self.behind_ms,
-                "read_at": _text(self.read_at),
+                "read_at": _optional_iso(self.read_at),
                 "gap": self.gap.to_json() if self.gap else None,
                 "reader": self.reader,
             }
@@ -227,5 +227,5 @@ class ShareEnd:
         return cls(**plain)
 
 
-def _text(instant: datetime | None) -> str | None:
+def _optional_iso(instant: datetime | None) -> str | None:
     return None if instant is None else iso(instant)

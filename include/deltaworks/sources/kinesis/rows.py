@@ -33,7 +33,7 @@ class UserRecord:
     data: bytes
 
 
-def taken_apart(data: bytes) -> list[UserRecord] | None:
+def deaggregate(data: bytes) -> list[UserRecord] | None:
     """The user records in an aggregated record, in order; None when `data` is none, or is damaged."""
     if not data.startswith(MAGIC) or len(data) < len(MAGIC) + _DIGEST_BYTES:
         return None
@@ -117,13 +117,13 @@ _ROWS_PER_BATCH = 10_000
 class Rows:
     """Rows of one shard, growing page by page. Readings of the same records have the same `digest`."""
 
-    def __init__(self, *, deaggregate: bool) -> None:
-        self._deaggregate = deaggregate
+    def __init__(self, *, should_deaggregate: bool) -> None:
+        self._should_deaggregate = should_deaggregate
         self._sequence_numbers: list[str] = []
         self._sub_sequence_numbers: list[int | None] = []
         self._partition_keys: list[str] = []
         self._data: list[bytes] = []
-        self._arrivals: list[int] = []
+        self._arrivals_us: list[int] = []
         self._crc_data = self._crc_numbers = 0
         self.records = 0
         self.bytes = 0
@@ -141,17 +141,17 @@ class Rows:
         """A checksum of the records' sequence numbers and data; the same however they were divided into pages."""
         return f"{self._crc_numbers:08x}{self._crc_data:08x}"
 
-    def take(self, page: Page, *, up_to_rows: int, up_to_bytes: int) -> int:
+    def append(self, page: Page, *, max_rows: int, max_bytes: int) -> int:
         """Append a page's records until a limit is reached; how many were taken.
 
         The very first record is taken whatever its size, and an aggregated one whole.
         """
-        if self._deaggregate and any(data.startswith(MAGIC) for data in page.data):
-            count = self._take_one_by_one(page, up_to_rows, up_to_bytes)
+        if self._should_deaggregate and any(data.startswith(MAGIC) for data in page.data):
+            count = self._append_deaggregated(page, max_rows, max_bytes)
         else:
-            count = self._fitting(page, up_to_rows, up_to_bytes)
-            self._extend(page.part(0, count))
-        taken = page.part(0, count)
+            count = self._fitting_count(page, max_rows, max_bytes)
+            self._extend(page.slice(0, count))
+        taken = page.slice(0, count)
         numbers = "".join(f"{number}," for number in taken.sequence_numbers)
         self._crc_numbers = zlib.crc32(numbers.encode(), self._crc_numbers)
         self._crc_data = zlib.crc32(b"".join(taken.data), self._crc_data)
@@ -159,20 +159,20 @@ class Rows:
         self.bytes += sum(map(len, taken.data))
         return count
 
-    def _fitting(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
+    def _fitting_count(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
         count = min(len(page), max(up_to_rows - len(self), 0 if self.records else 1))
         sizes = accumulate(map(len, page.data[:count]), initial=self.bytes)
         within = sum(size <= up_to_bytes for size in sizes) - 1
         return max(within, 0 if self.records or not count else 1)
 
-    def _take_one_by_one(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
+    def _append_deaggregated(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
         size = self.bytes
         for index, data in enumerate(page.data):
             size += len(data)
             if (len(self) >= up_to_rows or size > up_to_bytes) and (self.records or index):
                 return index
-            record = page.part(index, index + 1)
-            user_records = taken_apart(data)
+            record = page.slice(index, index + 1)
+            user_records = deaggregate(data)
             if user_records is None:
                 self._extend(record)
             else:
@@ -185,20 +185,20 @@ class Rows:
         self._sub_sequence_numbers += range(count)
         self._partition_keys += [user_record.partition_key for user_record in user_records]
         self._data += [user_record.data for user_record in user_records]
-        self._arrivals += record.arrivals * count
+        self._arrivals_us += record.arrivals_us * count
 
     def _extend(self, page: Page) -> None:
         self._sequence_numbers += page.sequence_numbers
         self._sub_sequence_numbers += [None] * len(page)
         self._partition_keys += page.partition_keys
         self._data += page.data
-        self._arrivals += page.arrivals
+        self._arrivals_us += page.arrivals_us
 
     def batches(self, *, stream: str, shard_id: str, first_ordinal: int) -> Iterator[pa.RecordBatch]:
         """The rows in order; the first one has `first_ordinal`."""
         for begin in range(0, len(self), _ROWS_PER_BATCH):
             part = slice(begin, begin + _ROWS_PER_BATCH)
-            arrivals = pa.array(self._arrivals[part], pa.int64())
+            arrivals = pa.array(self._arrivals_us[part], pa.int64())
             count = len(arrivals)
             columns = [
                 pa.repeat(stream, count),

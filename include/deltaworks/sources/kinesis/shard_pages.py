@@ -14,20 +14,20 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime
 
 from deltaworks.errors import TransientError
-from deltaworks.sources.kinesis.calls import (
-    LARGEST_PAGE,
-    PATIENCE_SECONDS,
-    IteratorExpired,
-    Pushes,
-    ShardGone,
-    StreamCalls,
-)
-from deltaworks.sources.kinesis.pages import Page, SubscriptionOver
+from deltaworks.sources.kinesis.pages import Page, SubscriptionEnded
 from deltaworks.sources.kinesis.positions import Position
+from deltaworks.sources.kinesis.stream_api import (
+    MAX_PAGE_RECORDS,
+    RETRY_SECONDS,
+    IteratorExpired,
+    PageSubscription,
+    ShardNotFound,
+    StreamApi,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 0.5
-_TAKEN_OVER = "ResourceInUseException"
+_TAKEOVER_CODE = "ResourceInUseException"
 
 
 class ShardPages(ABC):
@@ -44,27 +44,27 @@ class ShardPages(ABC):
             is at the tip.
     """
 
-    def __init__(self, stream: StreamCalls, shard_id: str, start: Position) -> None:
+    def __init__(self, stream: StreamApi, shard_id: str, start: Position) -> None:
         self._stream = stream
         self._shard_id = shard_id
         self._start = start
         self._last = start
-        self.intact: bool | None = None
-        self.passed_over: tuple[str, int] | None = None
-        self.ended = False
-        self.asked_at: datetime = stream.now()
+        self.is_intact: bool | None = None
+        self.skipped_record: tuple[str, int] | None = None
+        self.is_ended = False
+        self.requested_at: datetime = stream.now()
 
-    def next(self, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
+    def next_page(self, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
         """The next page; it may be empty before the tip is reached. How many records it has, `limit` only suggests.
 
         Raises:
             TransientError: KINESIS_UNREACHABLE when Kinesis throttled or failed for longer than the patience.
         """
-        if self.ended:
+        if self.is_ended:
             return Page(next_iterator=None, behind_ms=0)
-        page = self._answer(limit, patience_seconds)
-        self.ended = page.next_iterator is None
-        page = self._fresh(page)
+        page = self._fetch(limit, retry_seconds)
+        self.is_ended = page.next_iterator is None
+        page = self._skip_delivered(page)
         if len(page):
             self._last = Position(after=page.sequence_numbers[-1])
         return page
@@ -74,53 +74,53 @@ class ShardPages(ABC):
         """Read no more. Idempotent."""
 
     @abstractmethod
-    def _answer(self, limit: int, patience_seconds: float) -> Page:
+    def _fetch(self, limit: int, retry_seconds: float) -> Page:
         """The next page as Kinesis gives it."""
 
-    def _fresh(self, page: Page) -> Page:
+    def _skip_delivered(self, page: Page) -> Page:
         """The page without what was handed over before, or arrived before the position's time."""
         if not len(page):
             return page
         begin = 0
-        if self.intact is None:
-            self.intact = page.sequence_numbers[0] == self._start.after
-            begin = int(self.intact)
+        if self.is_intact is None:
+            self.is_intact = page.sequence_numbers[0] == self._start.after
+            begin = int(self.is_intact)
         if self._start.at is not None and self._last is self._start:
             # Kinesis takes whole seconds.
-            bound = micros(self._start.at)
-            begin = next((index for index, arrival in enumerate(page.arrivals) if arrival >= bound), len(page))
+            bound = epoch_us(self._start.at)
+            begin = next((index for index, arrival in enumerate(page.arrivals_us) if arrival >= bound), len(page))
             if begin:
-                self.passed_over = (page.sequence_numbers[begin - 1], page.arrivals[begin - 1])
-        return page.part(begin, len(page)) if begin else page
+                self.skipped_record = (page.sequence_numbers[begin - 1], page.arrivals_us[begin - 1])
+        return page.slice(begin, len(page)) if begin else page
 
 
 class PolledPages(ShardPages):
     """Reads by GetRecords. An iterator that expired is replaced by one behind the last record read."""
 
-    def __init__(self, stream: StreamCalls, shard_id: str, start: Position) -> None:
-        """Raises ShardGone when the shard is no longer there."""
+    def __init__(self, stream: StreamApi, shard_id: str, start: Position) -> None:
+        """Raises ShardNotFound when the shard is no longer there."""
         super().__init__(stream, shard_id, start)
-        self._iterator = stream.iterator(shard_id, start, including=True)
+        self._iterator = stream.iterator(shard_id, start, inclusive=True)
 
     def close(self) -> None:
         """Nothing is open between two pages."""
 
-    def _answer(self, limit: int, patience_seconds: float) -> Page:
+    def _fetch(self, limit: int, retry_seconds: float) -> Page:
         # The first page begins with the record handed over last.
-        limit = min(limit + (self.intact is None and self._start.after is not None), LARGEST_PAGE)
-        self.asked_at = self._stream.now()
+        limit = min(limit + (self.is_intact is None and self._start.after is not None), MAX_PAGE_RECORDS)
+        self.requested_at = self._stream.now()
         while True:
             try:
-                page = self._stream.records(self._iterator, limit, patience_seconds=patience_seconds)
+                page = self._stream.records(self._iterator, limit, retry_seconds=retry_seconds)
                 break
             except IteratorExpired:
                 including = self._last is self._start
-                self._iterator = self._stream.iterator(self._shard_id, self._last, including=including)
+                self._iterator = self._stream.iterator(self._shard_id, self._last, inclusive=including)
         self._iterator = page.next_iterator or ""
         return page
 
 
-def micros(instant: datetime) -> int:
+def epoch_us(instant: datetime) -> int:
     """Microseconds since 1970."""
     return round(instant.timestamp() * 1e6)
 
@@ -133,44 +133,46 @@ class PushedPages(ShardPages):
     longer than a subscription lives.
     """
 
-    def __init__(self, stream: StreamCalls, shard_id: str, start: Position, *, consumer: str) -> None:
-        """Raises ShardGone when the shard is no longer there. `consumer` is an ARN."""
+    def __init__(self, stream: StreamApi, shard_id: str, start: Position, *, consumer: str) -> None:
+        """Raises ShardNotFound when the shard is no longer there. `consumer` is an ARN."""
         super().__init__(stream, shard_id, start)
         self._consumer = consumer
-        self._behind: str | None = None
+        self._continuation: str | None = None
         self._events = 0
-        self._open: Pushes | None = stream.subscribe(consumer, shard_id, start, including=True)
+        self._subscription: PageSubscription | None = stream.subscribe(consumer, shard_id, start, inclusive=True)
 
     def close(self) -> None:
         """End the subscription, so that the next one need not take it over."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
 
-    def _answer(self, limit: int, patience_seconds: float) -> Page:
-        deadline = time.monotonic() + patience_seconds
+    def _fetch(self, limit: int, retry_seconds: float) -> Page:
+        deadline = time.monotonic() + retry_seconds
         while True:
-            subscription = self._open or self._subscribe(max(deadline - time.monotonic(), 1.0))
+            subscription = self._subscription or self._subscribe(max(deadline - time.monotonic(), 1.0))
             try:
                 page = subscription.next()
-            except SubscriptionOver as over:
-                self._end(over, deadline)
+            except SubscriptionEnded as over:
+                self._end_subscription(over, deadline)
                 continue
             self._events += 1
-            self._behind = page.next_iterator
+            self._continuation = page.next_iterator
             return page
 
-    def _subscribe(self, patience_seconds: float) -> Pushes:
-        position, including = (self._start, True) if self._behind is None else (Position(after=self._behind), False)
-        self.asked_at, self._events = self._stream.now(), 0
-        self._open = self._stream.subscribe(
-            self._consumer, self._shard_id, position, including=including, patience_seconds=patience_seconds
+    def _subscribe(self, retry_seconds: float) -> PageSubscription:
+        position, including = (
+            (self._start, True) if self._continuation is None else (Position(after=self._continuation), False)
         )
-        return self._open
+        self.requested_at, self._events = self._stream.now(), 0
+        self._subscription = self._stream.subscribe(
+            self._consumer, self._shard_id, position, inclusive=including, retry_seconds=retry_seconds
+        )
+        return self._subscription
 
-    def _end(self, over: SubscriptionOver, deadline: float) -> None:
+    def _end_subscription(self, over: SubscriptionEnded, deadline: float) -> None:
         self.close()
-        if str(over) == _TAKEN_OVER:
+        if str(over) == _TAKEOVER_CODE:
             _LOGGER.warning(
                 "Another reader took over %s of the consumer %s: a consumer is for one query alone.",
                 self._shard_id,
@@ -187,18 +189,18 @@ class PushedPages(ShardPages):
 
 
 _THREADS = 8
-_PATIENCE_SECONDS = 3.0
+_RETRY_SECONDS = 3.0
 #: A shard with few records answers empty pages before its tip; beyond so many a task continues.
-_MOST_PAGES = 10
+_MAX_PAGES = 10
 
 
-class Probe:
+class TipProbe:
     """Asks shards for one record behind their positions. Iterators are kept, so an idle shard costs one read."""
 
-    def __init__(self, stream: StreamCalls, *, exclusive: bool = False) -> None:
+    def __init__(self, stream: StreamApi, *, has_own_throughput: bool = False) -> None:
         """`exclusive`: tasks share the reads of a shard with nobody, so that one that throttles is worth a batch."""
         self._stream = stream
-        self._exclusive = exclusive
+        self._has_own_throughput = has_own_throughput
         self._iterators: dict[str, tuple[tuple[str | None, datetime | None], str]] = {}
         self._lock = threading.Lock()
         self.tips: dict[str, datetime] = {}
@@ -208,7 +210,7 @@ class Probe:
         self._iterators.clear()
         self.tips = dict(tips)
 
-    def any(self, positions: Mapping[str, Position], *, until: datetime | None) -> bool:
+    def has_records(self, positions: Mapping[str, Position], *, until: datetime | None) -> bool:
         """Whether a task would find something in one of the shards; those found at their tip are in `tips`.
 
         Args:
@@ -217,7 +219,7 @@ class Probe:
         if not positions:
             return False
         with ThreadPoolExecutor(min(_THREADS, len(positions))) as pool:
-            looks = [pool.submit(self._one, shard, position, until) for shard, position in positions.items()]
+            looks = [pool.submit(self._probe_shard, shard, position, until) for shard, position in positions.items()]
             any_new = False
             for answer in as_completed(looks):
                 if not answer.cancelled() and answer.result():
@@ -226,39 +228,39 @@ class Probe:
                         other.cancel()
             return any_new
 
-    def _one(self, shard_id: str, position: Position, until: datetime | None) -> bool:
+    def _probe_shard(self, shard_id: str, position: Position, until: datetime | None) -> bool:
         try:
-            return self._look(shard_id, position, until)
+            return self._read_ahead(shard_id, position, until)
         except TransientError:
             # Throttled, by other readers most likely: the next look is soon, and listing shards shows an outage.
-            return until is not None or self._exclusive
-        except ShardGone:
+            return until is not None or self._has_own_throughput
+        except ShardNotFound:
             return True
 
-    def _look(self, shard_id: str, position: Position, until: datetime | None) -> bool:
+    def _read_ahead(self, shard_id: str, position: Position, until: datetime | None) -> bool:
         kept, place = self._iterators.get(shard_id), (position.after, position.at)
         iterator = kept[1] if kept and kept[0] == place else self._stream.iterator(shard_id, position)
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             asked_at = self._stream.now()
             try:
-                page = self._stream.records(iterator, 1, patience_seconds=_PATIENCE_SECONDS)
+                page = self._stream.records(iterator, 1, retry_seconds=_RETRY_SECONDS)
             except IteratorExpired:
                 iterator = self._stream.iterator(shard_id, position)
                 continue
             if len(page):
-                later = until is not None and page.arrivals[0] > micros(until)
+                later = until is not None and page.arrivals_us[0] > epoch_us(until)
                 if later:
-                    self._note_tip(shard_id, until or asked_at)
+                    self._record_tip(shard_id, until or asked_at)
                 return not later
             if page.next_iterator is None:
                 return True
             iterator = page.next_iterator
             self._iterators[shard_id] = (place, iterator)
             if not page.behind_ms:
-                self._note_tip(shard_id, asked_at)
+                self._record_tip(shard_id, asked_at)
                 return False
         return True
 
-    def _note_tip(self, shard_id: str, at: datetime) -> None:
+    def _record_tip(self, shard_id: str, at: datetime) -> None:
         with self._lock:
             self.tips[shard_id] = max(at, self.tips.get(shard_id, at))

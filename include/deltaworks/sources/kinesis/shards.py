@@ -52,7 +52,7 @@ def row_seq(shard_id: str, ordinal: int) -> int:
     return record_seq(shard_number(shard_id), ordinal)
 
 
-def shards_to_start(listed: Iterable[Shard], *, live: Collection[str], done: Collection[str]) -> list[Shard]:
+def startable_shards(listed: Iterable[Shard], *, live: Collection[str], done: Collection[str]) -> list[Shard]:
     """The listed shards whose turn has come: not begun, and every parent is read to its end or long gone.
 
     A shard with a descendant that was begun counts as read, even if it was forgotten: its own end came first.
@@ -70,7 +70,7 @@ def shards_to_start(listed: Iterable[Shard], *, live: Collection[str], done: Col
     return ready
 
 
-def ended_to_remember(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
+def finished_shards_to_retain(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
     """The shards read to their end that must be remembered so that they are not begun again.
 
     One that is no longer listed is forgotten once a child of it has begun: a list can be incomplete for a moment.

@@ -22,9 +22,9 @@ from deltaworks.control.objects import open_objects
 from deltaworks.events.parse import Payload
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
-from deltaworks.sources.kinesis.archived import kinesis_to_archive
+from deltaworks.sources.kinesis.archive_rows import kinesis_archive_columns
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.options import options_of
+from deltaworks.sources.kinesis.options import render_options
 from deltaworks.sources.kinesis.positions import Gap, Offset
 from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
@@ -53,13 +53,13 @@ class KinesisSource:
         self._environment = catalog.environment
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
-        self._archives = spec.archive is not None
+        self._has_archive = spec.archive is not None
         self._retention = CachedLookup(self._retention_seconds, description=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records of all shards, parents before their children; see `sources.kinesis`."""
         source = self._source
-        options = options_of(
+        options = render_options(
             self._environment.messaging,
             self._state_storage(),
             stream=source.stream,
@@ -82,15 +82,15 @@ class KinesisSource:
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
         """The batch's records; the driver sees none of them."""
-        reader = KinesisReader.of(self._source, with_fields=self._with_fields)
+        reader = KinesisReader.for_source(self._source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
             _, end = offsets()
             state = QueryState(open_objects(self._state_storage()))
-            return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
+            return [lost_range_payload(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 
         losses = LossCheck(lost_payloads=lost) if self._source.allow_data_loss else LossCheck()
-        to_archive = partial(kinesis_to_archive, self._source.stream) if self._archives else None
+        to_archive = partial(kinesis_archive_columns, self._source.stream) if self._has_archive else None
         return RecordSlice(batch.select(*COLUMNS), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class KinesisReader:
     max_bytes: int
 
     @classmethod
-    def of(cls, source: KinesisSourceSpec, *, with_fields: bool) -> Self:
+    def for_source(cls, source: KinesisSourceSpec, *, with_fields: bool) -> Self:
         """As a pipeline's source declares it."""
         return cls(
             stream=source.stream,
@@ -149,7 +149,7 @@ class KinesisReader:
                 yield Record(payload, at)
 
 
-def lost_range(stream: str, gap: Gap) -> Payload:
+def lost_range_payload(stream: str, gap: Gap) -> Payload:
     """A gap as the payload that becomes its row in quarantine. How many records it held, Kinesis does not tell."""
     begin = f"behind {gap.after}" if gap.after else "from the beginning"
     end = f"before {gap.first}" if gap.first else "to the end"

@@ -31,7 +31,7 @@ class KinesisDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from deltaworks.sources.kinesis.options import KinesisOptions
-        from deltaworks.sources.kinesis.stream import KinesisStreamReader
+        from deltaworks.sources.kinesis.stream_reader import KinesisStreamReader
 
         return KinesisStreamReader(KinesisOptions.parse(self.options))
 

@@ -14,7 +14,7 @@ from collector.packing import SpooledEvent
 from collector.sinks import SinkBusyError
 from collector.sinks.kinesis import KinesisSink, aggregated, grouped, varint
 from collector.stream_writer import StreamWriter
-from deltaworks.sources.kinesis.rows import _AGGREGATE, taken_apart
+from deltaworks.sources.kinesis.rows import _AGGREGATE, deaggregate
 
 
 def events(*payloads: bytes) -> list[SpooledEvent]:
@@ -24,7 +24,7 @@ def events(*payloads: bytes) -> list[SpooledEvent]:
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=30), st.integers(1, 100))
 def test_what_is_packed_is_what_readers_and_protobuf_take_apart(payloads: list[bytes], key: int) -> None:
     record = aggregated(payloads, str(key))
-    parts = taken_apart(record)
+    parts = deaggregate(record)
     assert parts is not None
     assert [part.data for part in parts] == payloads
     assert {part.partition_key for part in parts} == {str(key)}
@@ -69,7 +69,7 @@ class HalfTaken:
         for number, record in enumerate(Records):
             refused = number % 2 == 1 and not self._whole
             if not refused:
-                self.taken += [part.data for part in taken_apart(record["Data"]) or []]
+                self.taken += [part.data for part in deaggregate(record["Data"]) or []]
             results.append({"ErrorCode": "ProvisionedThroughputExceededException"} if refused else {})
         return {"Records": results}
 
@@ -136,4 +136,4 @@ def test_real_records_are_read_back_by_their_stream(aws: Any) -> None:
     place = client.get_shard_iterator(StreamName="games", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
     records = client.get_records(ShardIterator=place["ShardIterator"])["Records"]
     assert len(records) < 20
-    assert [part.data for record in records for part in taken_apart(record["Data"]) or []] == sent
+    assert [part.data for record in records for part in deaggregate(record["Data"]) or []] == sent

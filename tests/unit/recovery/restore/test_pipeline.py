@@ -21,7 +21,7 @@ from deltaworks.recovery.restore.one_table import TableRestore
 from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.recovery.start_over import StartOverResult, start_over
-from deltaworks.sources.delta.losses import refuse_rolled_back
+from deltaworks.sources.delta.losses import check_not_rolled_back
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at, declared
@@ -262,9 +262,9 @@ def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
         monkeypatch.setattr(delta_losses, "_next_version", lambda objects, reader, now=following: now)
         if refused:
             with pytest.raises(ContractError, match="DELTA_SOURCE_ROLLED_BACK"):
-                refuse_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
+                check_not_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
         else:
-            refuse_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
+            check_not_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
 
 
 def test_columns_a_bad_deploy_brought_go_too(stage: Stage) -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.kafka.brokers import oldest_waiting_ms
+from deltaworks.sources.kafka.brokers import oldest_unread_ms
 from deltaworks.sources.kafka.offsets import TopicPartition, unread_offsets
 
 NOW = 10_000
@@ -33,7 +33,7 @@ def test_it_is_the_time_of_the_oldest_record_that_is_not_read(
     read = {place: data.draw(st.integers(0, len(at))) for place, at in records.items()}
     asked: list[int] = []
 
-    found = oldest_waiting_ms(
+    found = oldest_unread_ms(
         {place: read[place] for place, at in records.items() if read[place] < len(at)},
         first_since_of(records, asked),
         earliest_ms=earliest,

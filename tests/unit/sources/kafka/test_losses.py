@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.kafka.offsets import MOST_RUNS, OffsetsSeen, holes, joined, lost_records
+from deltaworks.sources.kafka.offsets import MAX_RUNS, ReadOffsets, find_gaps, lost_records, merge_runs
 from deltaworks.sources.records import record_seq
 
 OFFSETS = st.sets(st.integers(0, 60))
@@ -24,7 +24,7 @@ def batch(rows: Iterable[tuple[str, int, int]]) -> pa.RecordBatch:
 
 
 def seen(*batches: list[tuple[str, int, int]]) -> list[Any]:
-    noted = OffsetsSeen()
+    noted = ReadOffsets()
     passed = list(noted.track([batch(rows) for rows in batches if rows]))
     assert sum(each.num_rows for each in passed) == sum(len(rows) for rows in batches)
     return noted.ranges()
@@ -54,8 +54,8 @@ def test_what_several_tasks_have_read_counts_together(shares: list[set[int]]) ->
     everything = set().union(*shares)
     runs = [run for _, _, found in told for run in found]
 
-    assert {offset for first, last in joined(runs) for offset in range(first, last + 1)} == everything
-    assert holes(runs, 0, 61) == holes([(offset, offset) for offset in everything], 0, 61)
+    assert {offset for first, last in merge_runs(runs) for offset in range(first, last + 1)} == everything
+    assert find_gaps(runs, 0, 61) == find_gaps([(offset, offset) for offset in everything], 0, 61)
 
 
 def test_partitions_and_topics_of_one_batch_are_told_apart() -> None:
@@ -83,8 +83,8 @@ def test_a_partition_that_is_new_is_owed_from_its_first_record() -> None:
 
 
 def test_what_a_task_remembers_is_bounded_and_keeps_the_widest_holes() -> None:
-    markers = [offset for offset in range(0, 40 * MOST_RUNS, 2) if not 5_001 <= offset < 6_001]
+    markers = [offset for offset in range(0, 40 * MAX_RUNS, 2) if not 5_001 <= offset < 6_001]
     ((_, _, runs),) = seen(*([("a", 0, offset) for offset in markers[at : at + 500]] for at in range(0, 8_000, 500)))
 
-    assert len(runs) <= 2 * MOST_RUNS
-    assert (5_001, 6_001) in holes(runs, 0, 40 * MOST_RUNS - 1)
+    assert len(runs) <= 2 * MAX_RUNS
+    assert (5_001, 6_001) in find_gaps(runs, 0, 40 * MAX_RUNS - 1)

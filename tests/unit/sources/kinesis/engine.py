@@ -9,7 +9,7 @@ from typing import Any
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset, Share
-from deltaworks.sources.kinesis.read import FetchOptions, fetch_next, read_share
+from deltaworks.sources.kinesis.share_reader import FetchOptions, fetch_first, read_share
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
 
@@ -29,7 +29,7 @@ class KillingState(QueryState):
         kill, self.kill = self.kill, None
         if kill == "before":
             raise Killed
-        fixed = super().fix_end(share, end)
+        fixed = super().record_share_end(share, end)
         if kill == "after":
             raise Killed
         return fixed
@@ -71,7 +71,7 @@ class Engine:
     def restart(self, *, available_now: bool = False) -> None:
         self.planner = self.new_planner()
         if available_now:
-            self.planner.stop_at_now()
+            self.planner.prepare_for_available_now()
 
     @property
     def open_batch(self) -> Offset | None:
@@ -80,11 +80,11 @@ class Engine:
 
     def start(self) -> Offset:
         """Where the next batch is to start."""
-        return Offset.from_json(self.log[-1]) if self.log else self.planner.begin()
+        return Offset.from_json(self.log[-1]) if self.log else self.planner.initial_offset()
 
     def plan(self) -> bool:
         """A trigger: whether a batch was planned."""
-        planned = self.planner.next(self.start())
+        planned = self.planner.next_batch(self.start())
         if planned is None:
             return False
         # Offsets travel as text.
@@ -126,7 +126,7 @@ class UnprotectedEngine(Engine):
     """The control: tasks hand over what they find, and fix nothing before."""
 
     def read(self, share: Share) -> list[Row]:
-        fetched = fetch_next(self.stream, share, FetchOptions())
+        fetched = fetch_first(self.stream, share, FetchOptions())
         self.state.fix_end(share, fetched.end)
         found = fetched.rows.batches(stream="games", shard_id=share.shard_id, first_ordinal=share.start.rows)
         wanted = Row.__dataclass_fields__

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 from deltaworks.control.objects import StoredObject
 from deltaworks.errors import TransientError
-from deltaworks.sources.kinesis.calls import PATIENCE_SECONDS, Consumer, IteratorExpired, ShardGone, StreamSummary
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.pages import Page, SubscriptionOver
+from deltaworks.sources.kinesis.pages import Page, SubscriptionEnded
 from deltaworks.sources.kinesis.positions import Position
-from deltaworks.sources.kinesis.shard_pages import micros
+from deltaworks.sources.kinesis.shard_pages import epoch_us
 from deltaworks.sources.kinesis.shards import Shard
+from deltaworks.sources.kinesis.stream_api import RETRY_SECONDS, Consumer, IteratorExpired, ShardNotFound, StreamSummary
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LARGEST_KEY = (1 << 128) - 1
@@ -170,7 +170,7 @@ class ModelStream:
             after = max((record.number for record in shard.records if record.arrival < whole_second), default=0)
         return self._encoded(shard_id, after)
 
-    def records(self, iterator: str, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
+    def records(self, iterator: str, limit: int, *, patience_seconds: float = RETRY_SECONDS) -> Page:
         self.reads += 1
         if self.refuse_next_reads:
             self.refuse_next_reads -= 1
@@ -190,7 +190,7 @@ class ModelStream:
             sequence_numbers=[str(record.number) for record in given],
             partition_keys=[record.key for record in given],
             data=[record.data for record in given],
-            arrivals=[micros(record.arrival) for record in given],
+            arrivals_us=[epoch_us(record.arrival) for record in given],
             next_iterator=None if ended else self._encoded(name, given[-1].number if given else int(after)),
             behind_ms=rest,
         )
@@ -209,7 +209,7 @@ class ModelStream:
         position: Position,
         *,
         including: bool = False,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = RETRY_SECONDS,
     ) -> ModelSubscription:
         assert consumer_arn in [each.arn for each in self.registered]
         if self.refuse_next_reads:
@@ -221,7 +221,7 @@ class ModelStream:
     def _shard(self, shard_id: str) -> ModelShard:
         found = next((shard for shard in self.all if shard.shard_id == shard_id), None)
         if found is None:
-            raise ShardGone(shard_id)
+            raise ShardNotFound(shard_id)
         return found
 
     def _encoded(self, shard_id: str, after: int) -> str:
@@ -240,13 +240,13 @@ class ModelSubscription:
     def next(self) -> Page:
         assert not self.closed
         if not self._left:
-            raise SubscriptionOver("its time is over")
+            raise SubscriptionEnded("its time is over")
         self._left -= 1
         try:
             scanned = self._scan()
             page = self._stream.records(self._iterator, 10_000) if scanned is None else scanned
         except (TransientError, IteratorExpired) as error:
-            raise SubscriptionOver("cut off") from error
+            raise SubscriptionEnded("cut off") from error
         if page.next_iterator is None:
             return page
         self._iterator = page.next_iterator

@@ -11,13 +11,13 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.sources.kinesis.calls import IteratorExpired, ShardGone
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.pages import take_body
+from deltaworks.sources.kinesis.pages import parse_records_body
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import Shard
 from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.kinesis.stream_api import IteratorExpired, ShardNotFound
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from sandbox.servers.moto_kinesis import MotoKinesis
@@ -54,7 +54,7 @@ def test_a_page_has_what_boto3_would_give(endpoint: str, raw: Any, name: str) ->
     assert page.data == [expected["Data"]] == [b"\x00\xff{}"]
     assert page.partition_keys == [expected["PartitionKey"]] == ["ключ"]
     assert page.sequence_numbers == [expected["SequenceNumber"]]
-    assert page.arrivals == [round(expected["ApproximateArrivalTimestamp"].timestamp() * 1e6)]
+    assert page.arrivals_us == [round(expected["ApproximateArrivalTimestamp"].timestamp() * 1e6)]
     assert page.behind_ms == 0
 
 
@@ -90,7 +90,7 @@ def test_throttling_beyond_the_patience_is_an_error_that_can_be_retried(
     switches.throttle, switches.reads_per_second = True, 0
 
     with pytest.raises(TransientError, match=r"KINESIS_UNREACHABLE.*ProvisionedThroughputExceededException"):
-        stream.records(iterator, 1, patience_seconds=0.5)
+        stream.records(iterator, 1, retry_seconds=0.5)
 
 
 def test_an_expired_iterator_is_told_and_reading_goes_on_behind_the_last_record(
@@ -99,14 +99,14 @@ def test_an_expired_iterator_is_told_and_reading_goes_on_behind_the_last_record(
     put(raw, name, "a", "b", "c")
     stream = opened(endpoint, name)
     pages = PolledPages(stream, A, Position())
-    assert pages.next(2).data == [b"a", b"b"]
+    assert pages.next_page(2).data == [b"a", b"b"]
     iterator = stream.iterator(A, Position())
     switches.iterator_seconds = -1.0
     with pytest.raises(IteratorExpired):
         stream.records(iterator, 1)
 
     monkeypatch.setattr(MotoKinesis, "check_age", expire_once(switches))
-    assert pages.next(2).data == [b"c"]
+    assert pages.next_page(2).data == [b"c"]
     assert switches.expired == 2
 
 
@@ -126,7 +126,7 @@ def test_what_is_not_there_is_told_apart(endpoint: str, name: str) -> None:
         opened(endpoint, "nothing").shards()
     with pytest.raises(ConfigError, match="KINESIS_STREAM_MISSING"):
         opened(endpoint, "nothing").iterator(A, Position())
-    with pytest.raises(ShardGone):
+    with pytest.raises(ShardNotFound):
         opened(endpoint, name).iterator(shard_id(9), Position())
 
 
@@ -146,7 +146,7 @@ def test_nobody_answering_is_waited_for_and_then_told(monkeypatch: pytest.Monkey
     stream = opened("http://127.0.0.1:9", "games")
 
     with pytest.raises(TransientError, match="KINESIS_UNREACHABLE"):
-        stream.records("iterator", 1, patience_seconds=0.5)
+        stream.records("iterator", 1, retry_seconds=0.5)
 
 
 def test_lost_replies_and_busy_answers_cost_nothing(endpoint: str, raw: Any, name: str, tmp_path: Any) -> None:
@@ -169,7 +169,7 @@ def test_lost_replies_and_busy_answers_cost_nothing(endpoint: str, raw: Any, nam
 
 def test_an_answer_that_is_cut_off_is_an_outage() -> None:
     with pytest.raises(TransientError, match="KINESIS_ANSWER_UNREADABLE"):
-        take_body({"status_code": 200, "body": b'{"Records": ['}, {})
+        parse_records_body({"status_code": 200, "body": b'{"Records": ['}, {})
 
 
 def test_a_clock_that_is_wrong_goes_by_the_servers(endpoint: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +187,6 @@ def test_a_clock_that_is_wrong_goes_by_the_servers(endpoint: str, name: str, mon
 
 def test_the_state_on_local_disk_keeps_one_of_many(tmp_path: Any) -> None:
     first, second = QueryState(LocalObjects(tmp_path)), QueryState(LocalObjects(tmp_path))
-    assert first.newest_plan("run") is None
+    assert first.latest_plan("run") is None
     assert second.gaps() == []
     assert os.listdir(tmp_path) == []

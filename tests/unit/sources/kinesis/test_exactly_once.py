@@ -130,7 +130,7 @@ class Reading(RuleBasedStateMachine):
             for share in shares:
                 self.engine.read(share)
         elif plans and self.engine.open_batch is None:
-            planned = other.next(newest)
+            planned = other.next_batch(newest)
             if planned is not None:
                 for share in other.shares(planned)[:1]:
                     self.engine.read(share)

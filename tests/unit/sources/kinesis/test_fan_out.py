@@ -12,10 +12,10 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.sources.kinesis.calls import ShardGone, registered
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shard_pages import PolledPages, PushedPages, ShardPages
+from deltaworks.sources.kinesis.stream_api import ShardNotFound, register_and_wait
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched
@@ -43,14 +43,14 @@ def put(raw: Any, name: str, *texts: str) -> None:
 
 
 def pushed(stream: KinesisStream, start: Position | None = None, *, consumer: str = "games") -> PushedPages:
-    return PushedPages(stream, A, start or Position(), consumer=registered(stream, consumer).arn)
+    return PushedPages(stream, A, start or Position(), consumer=register_and_wait(stream, consumer).arn)
 
 
 def all_of(pages: ShardPages, count: int) -> list[str]:
     """The next `count` records, and no more."""
     found: list[str] = []
     while len(found) < count:
-        found += [data.decode() for data in pages.next(100, patience_seconds=20).data]
+        found += [data.decode() for data in pages.next_page(100, retry_seconds=20).data]
     assert len(found) == count
     return found
 
@@ -63,7 +63,7 @@ def test_what_is_pushed_is_what_is_polled(stream: KinesisStream, raw: Any, name:
     raw.put_record(StreamName=name, Data=b"\x00\xff{}", PartitionKey="ключ")
     put(raw, name, "a", "b")
 
-    page, polled = pushed(stream).next(10), PolledPages(stream, A, Position()).next(10)
+    page, polled = pushed(stream).next_page(10), PolledPages(stream, A, Position()).next_page(10)
 
     columns = ("sequence_numbers", "partition_keys", "data", "arrivals", "behind_ms")
     assert [getattr(page, column) for column in columns] == [getattr(polled, column) for column in columns]
@@ -78,10 +78,10 @@ def test_a_consumer_is_registered_once_and_waited_for(stream: KinesisStream, raw
         waits.append(seconds)
         switches.creating_seconds = 0.0 if len(waits) == 3 else switches.creating_seconds
 
-    first = registered(stream, "games", sleep=wait)
+    first = register_and_wait(stream, "games", sleep=wait)
 
     assert len(waits) == 3
-    assert registered(stream, "games", sleep=wait) == first
+    assert register_and_wait(stream, "games", sleep=wait) == first
     assert [
         each["ConsumerName"] for each in raw.list_stream_consumers(StreamARN=stream.summary().arn)["Consumers"]
     ] == ["games"]
@@ -94,7 +94,7 @@ def test_a_consumer_that_does_not_become_active_is_told(stream: KinesisStream, s
     switches.creating_seconds = 3600.0
 
     with pytest.raises(TransientError, match=r"KINESIS_CONSUMER_NOT_READY.*is CREATING"):
-        registered(stream, "games", patience_seconds=3, sleep=lambda seconds: None)
+        register_and_wait(stream, "games", timeout_seconds=3, sleep=lambda seconds: None)
 
 
 def test_a_stream_with_all_its_consumers_says_so(
@@ -106,7 +106,7 @@ def test_a_stream_with_all_its_consumers_says_so(
     switches.most_consumers = 0
 
     with pytest.raises(ConfigError, match="KINESIS_CONSUMER_LIMIT"):
-        registered(stream, "games")
+        register_and_wait(stream, "games")
 
 
 def test_a_subscription_whose_time_is_over_is_followed_by_another(
@@ -117,7 +117,7 @@ def test_a_subscription_whose_time_is_over_is_followed_by_another(
     pages = pushed(stream)
     assert all_of(pages, 5) == numbers(0, 5)
     for _ in range(4):
-        assert len(pages.next(10)) == 0
+        assert len(pages.next_page(10)) == 0
     put(raw, name, *numbers(5, 8))
 
     assert all_of(pages, 3) == numbers(5, 8)
@@ -146,11 +146,11 @@ def test_a_shard_that_was_just_subscribed_to_is_waited_for(
 
 def test_beyond_the_patience_it_is_an_error_that_can_be_retried(stream: KinesisStream, switches: MotoKinesis) -> None:
     switches.taken_seconds = 3600.0
-    arn = registered(stream, "games").arn
+    arn = register_and_wait(stream, "games").arn
     stream.subscribe(arn, A, Position()).close()
 
     with pytest.raises(TransientError, match=r"KINESIS_UNREACHABLE.*KINESIS_CONSUMER_BUSY"):
-        stream.subscribe(arn, A, Position(), patience_seconds=0.5)
+        stream.subscribe(arn, A, Position(), retry_seconds=0.5)
 
 
 def test_readers_that_take_a_shard_from_each_other_lose_and_repeat_nothing(
@@ -188,7 +188,7 @@ def test_an_event_that_is_cut_off_is_pushed_again(
 
 def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stream: KinesisStream) -> None:
     pages = pushed(stream)
-    pages.next(10)
+    pages.next_page(10)
     gone = stream.consumer("games")
     stream.register_consumer("another")
     stream.deregister_consumer("games")
@@ -197,7 +197,7 @@ def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stre
         all_of(pages, 1)
 
     assert [each.name for each in stream.consumers()] == ["another"]
-    assert registered(stream, "games") != gone
+    assert register_and_wait(stream, "games") != gone
 
 
 def test_what_is_not_there_is_told_apart(endpoint: str, stream: KinesisStream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,8 +205,8 @@ def test_what_is_not_there_is_told_apart(endpoint: str, stream: KinesisStream, m
 
     from sandbox.servers import moto_fan_out
 
-    arn = registered(stream, "games").arn
-    with pytest.raises(ShardGone):
+    arn = register_and_wait(stream, "games").arn
+    with pytest.raises(ShardNotFound):
         stream.subscribe(arn, shard_id(9), Position())
 
     def refused(*_: Any) -> int:
@@ -240,8 +240,8 @@ def test_idle_shards_of_a_resharded_stream_end_a_batch_at_once(
 
 
 def ends(engine: Engine, shard: str) -> list[tuple[int, Any]]:
-    run = engine.planner.begin().run if not engine.log else engine.log[-1]["run"]
-    found = [(batch, engine.state.end(run, batch, shard)) for batch in range(len(engine.log))]
+    run = engine.planner.initial_offset().run if not engine.log else engine.log[-1]["run"]
+    found = [(batch, engine.state.share_end(run, batch, shard)) for batch in range(len(engine.log))]
     return [(batch, end) for batch, end in found if end is not None]
 
 

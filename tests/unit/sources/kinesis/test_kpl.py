@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.kinesis.rows import MAGIC, UserRecord, taken_apart
+from deltaworks.sources.kinesis.rows import MAGIC, UserRecord, deaggregate
 
 THREE = base64.b64decode(
     "84mawgoIcGxheWVyIDEKCHBsYXllciAyGhkIABoVeyJldmVudE5hbWUiOiJsb2dpbiJ9GhwIARoYeyJldmVudE5hbWUiOiJwdXJjaGFzZSJ9"
@@ -41,12 +41,12 @@ def user_record(index: int, data: bytes) -> bytes:
 
 
 def test_what_another_implementation_packed_is_taken_apart() -> None:
-    assert taken_apart(THREE) == [
+    assert deaggregate(THREE) == [
         UserRecord("player 1", b'{"eventName":"login"}'),
         UserRecord("player 2", b'{"eventName":"purchase"}'),
         UserRecord("player 1", b'{"eventName":"logout"}'),
     ]
-    assert taken_apart(WITH_HASH_KEY) == [UserRecord("a", b"\x00\xff\x80")]
+    assert deaggregate(WITH_HASH_KEY) == [UserRecord("a", b"\x00\xff\x80")]
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=20), st.binary(max_size=200)), min_size=1, max_size=30))
@@ -55,14 +55,14 @@ def test_records_packed_by_hand_come_back_in_order(records: list[tuple[str, byte
     message = b"".join(field(1, key.encode()) for key in keys)
     message += b"".join(user_record(keys.index(key), data) for key, data in records)
 
-    assert taken_apart(packed(message)) == [UserRecord(key, data) for key, data in records]
+    assert deaggregate(packed(message)) == [UserRecord(key, data) for key, data in records]
 
 
 def test_tags_and_unknown_fields_are_passed_over() -> None:
     tag = field(4, field(1, b"name") + field(2, b"value"))
     record = field(3, varint(1 << 3) + varint(0) + field(3, b"x") + tag)
 
-    assert taken_apart(packed(field(1, b"k") + record + field(15, b"of the future"))) == [UserRecord("k", b"x")]
+    assert deaggregate(packed(field(1, b"k") + record + field(15, b"of the future"))) == [UserRecord("k", b"x")]
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_tags_and_unknown_fields_are_passed_over() -> None:
     ids=str,
 )
 def test_what_does_not_hold_together_is_no_aggregate(data: bytes) -> None:
-    assert taken_apart(data) is None
+    assert deaggregate(data) is None
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_behind_the_mark_break_it(message: bytes) -> None:
-    found = taken_apart(packed(message))
+    found = deaggregate(packed(message))
 
-    assert taken_apart(MAGIC + message) is None, "it lacks the right digest"
+    assert deaggregate(MAGIC + message) is None, "it lacks the right digest"
     assert found is None or (found and all(record.data in message for record in found))

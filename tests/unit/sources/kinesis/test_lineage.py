@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.shards import Shard, ended_to_remember, row_seq, shard_number, shards_to_start
+from deltaworks.sources.kinesis.shards import Shard, finished_shards_to_retain, row_seq, shard_number, startable_shards
 from deltaworks.sources.records import ORDINAL_BITS, PARTITION_NUMBER_BITS
 from tests.unit.sources.kinesis.model import shard_id
 
@@ -19,49 +19,49 @@ def ids(shards: list[Shard]) -> list[str]:
 
 
 def test_only_shards_without_parents_begin_at_first() -> None:
-    assert ids(shards_to_start(SPLIT, live=(), done=())) == [A]
-    assert ids(shards_to_start(MERGED, live=(), done=())) == [A, B]
+    assert ids(startable_shards(SPLIT, live=(), done=())) == [A]
+    assert ids(startable_shards(MERGED, live=(), done=())) == [A, B]
 
 
 def test_children_begin_when_their_parent_is_drained() -> None:
-    assert shards_to_start(SPLIT, live=[A], done=()) == []
-    assert ids(shards_to_start(SPLIT, live=(), done=[A])) == [B, C]
+    assert startable_shards(SPLIT, live=[A], done=()) == []
+    assert ids(startable_shards(SPLIT, live=(), done=[A])) == [B, C]
 
 
 def test_a_merged_shard_waits_for_both_parents() -> None:
-    assert shards_to_start(MERGED, live=[B], done=[A]) == []
-    assert ids(shards_to_start(MERGED, live=(), done=[A, B])) == [C]
+    assert startable_shards(MERGED, live=[B], done=[A]) == []
+    assert ids(startable_shards(MERGED, live=(), done=[A, B])) == [C]
 
 
 def test_a_parent_that_is_no_longer_listed_is_not_waited_for() -> None:
-    assert ids(shards_to_start([Shard(B, (A,))], live=(), done=())) == [B]
+    assert ids(startable_shards([Shard(B, (A,))], live=(), done=())) == [B]
 
 
 def test_a_parent_that_is_read_is_waited_for_though_it_is_not_listed() -> None:
-    assert shards_to_start([Shard(B, (A,))], live=[A], done=()) == []
+    assert startable_shards([Shard(B, (A,))], live=[A], done=()) == []
 
 
 def test_a_shard_with_a_descendant_that_was_begun_never_begins_again() -> None:
     """`latest` begins with open shards only, and a forgotten shard can be listed again for a moment."""
     chain = [Shard(A, closed=True), Shard(B, (A,), closed=True), Shard(C, (B,))]
-    assert shards_to_start(chain, live=[C], done=()) == []
-    assert shards_to_start(chain, live=(), done=[C]) == []
+    assert startable_shards(chain, live=[C], done=()) == []
+    assert startable_shards(chain, live=(), done=[C]) == []
 
 
 def test_a_sibling_listed_late_begins_though_the_parent_is_forgotten() -> None:
-    assert ids(shards_to_start(SPLIT, live=[B], done=())) == [C]
+    assert ids(startable_shards(SPLIT, live=[B], done=())) == [C]
 
 
 def test_begun_shards_are_ordered_by_number_not_by_name() -> None:
     shards = [Shard("shardId-1000000000000"), Shard(B)]
-    assert ids(shards_to_start(shards, live=(), done=())) == [B, "shardId-1000000000000"]
+    assert ids(startable_shards(shards, live=(), done=())) == [B, "shardId-1000000000000"]
 
 
 def test_a_drained_shard_is_remembered_while_it_is_listed_or_has_no_known_child() -> None:
-    assert ended_to_remember([A], SPLIT, live=[B, C]) == {A}
-    assert ended_to_remember([A], SPLIT[1:], live=[B, C]) == set()
-    assert ended_to_remember([A], [], live=()) == {A}
-    assert ended_to_remember([A], SPLIT[1:], live=()) == {A}
+    assert finished_shards_to_retain([A], SPLIT, live=[B, C]) == {A}
+    assert finished_shards_to_retain([A], SPLIT[1:], live=[B, C]) == set()
+    assert finished_shards_to_retain([A], [], live=()) == {A}
+    assert finished_shards_to_retain([A], SPLIT[1:], live=()) == {A}
 
 
 def test_a_row_seq_grows_along_a_shard_and_from_parent_to_child() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.kinesis.options import KinesisOptions, options_of
+from deltaworks.sources.kinesis.options import KinesisOptions, render_options
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 NEEDED = {"streamname": "games", "statelocation": "s3://lake/state"}
@@ -44,7 +44,7 @@ def test_everything_can_be_said() -> None:
 
     assert (parsed.stream, parsed.arn, parsed.aws.region) == ("games", ARN, "eu-west-1")
     assert parsed.initial_timestamp == datetime(2026, 3, 1, 12, tzinfo=UTC)
-    assert (parsed.max_records, parsed.max_bytes, parsed.max_seconds, parsed.keep_batches) == (10, 64 << 20, 5, 7)
+    assert (parsed.max_records, parsed.max_bytes, parsed.max_seconds, parsed.retained_batches) == (10, 64 << 20, 5, 7)
     assert (parsed.state.root, parsed.state.path_style) == ("s3://lake/state", True)
     assert parsed.fetch.allow_data_loss
     assert not parsed.fetch.deaggregate
@@ -106,7 +106,7 @@ def test_the_keys_are_not_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) ->
 def test_options_made_from_specs_say_the_same() -> None:
     keys = {"access_key": "env:KEY", "secret_key": "env:SECRET", "endpoint": "env:ENDPOINT"}
     aws, state = AwsSpec(**keys), StorageSpec(root="s3://lake/state", path_style=True, **keys)
-    rendered = options_of(aws, state, stream="games", maxRecords=5, allowDataLoss="true", startOffset=None)
+    rendered = render_options(aws, state, stream="games", maxRecords=5, allowDataLoss="true", startOffset=None)
 
     parsed = KinesisOptions.parse(rendered)
 

@@ -22,18 +22,18 @@ def stream() -> ModelStream:
 
 def test_it_begins_at_the_same_place_each_time_it_is_asked(stream: ModelStream) -> None:
     engine = engine_on(stream, initialPosition="latest")
-    first = engine.planner.begin()
+    first = engine.planner.initial_offset()
     stream.tick(timedelta(minutes=5))
 
-    assert engine.planner.begin() == first
-    assert engine.new_planner().begin() == first
+    assert engine.planner.initial_offset() == first
+    assert engine.new_planner().initial_offset() == first
 
 
 def test_two_drivers_that_begin_at_once_are_one_query(stream: ModelStream) -> None:
     objects = MemoryObjects()
     first, second = Engine(stream, objects, options()), Engine(stream, objects, options())
 
-    assert first.planner.begin() == second.planner.begin()
+    assert first.planner.initial_offset() == second.planner.initial_offset()
 
 
 def test_latest_leaves_out_what_was_there_and_takes_what_comes_even_if_nothing_was_read_before(
@@ -55,7 +55,7 @@ def test_latest_begins_behind_a_reshard_with_open_shards_only(stream: ModelStrea
     stream.tick(timedelta(seconds=2))
     engine = engine_on(stream, initialPosition="latest")
 
-    assert set(engine.planner.begin().shards) == {shard_id(1), shard_id(2)}
+    assert set(engine.planner.initial_offset().shards) == {shard_id(1), shard_id(2)}
     put(stream, "after")
     assert read(engine) == ["after"]
 
@@ -98,7 +98,7 @@ def test_idling_plans_nothing_and_reads_each_shard_once_a_second(stream: ModelSt
     planner = Planner(stream, engine.state, engine.options, clock=lambda: 100.0, sleep=pauses.append)
     reads = stream.reads
     for _ in range(5):
-        assert planner.next(engine.start()) is None
+        assert planner.next_batch(engine.start()) is None
 
     assert stream.reads - reads == 5
     assert pauses == [0.0, 1.0, 1.0, 1.0, 1.0]
@@ -146,7 +146,7 @@ def test_a_batch_whose_plan_is_gone_is_neither_read_nor_gone_on_from(stream: Mod
     with pytest.raises(ContractError, match="KINESIS_STATE_LOST"):
         engine.action()
     with pytest.raises(ContractError, match="KINESIS_STATE_LOST"):
-        engine.planner.next(engine.start())
+        engine.planner.next_batch(engine.start())
 
 
 def test_a_new_checkpoint_on_the_state_of_a_query_that_went_on_is_refused(stream: ModelStream) -> None:
@@ -242,18 +242,18 @@ def test_drained_shards_are_forgotten_once_they_are_no_longer_listed(stream: Mod
 
 def test_the_report_has_the_lag_of_each_shard_that_was_read(stream: ModelStream) -> None:
     engine = engine_on(stream, maxRecords="2")
-    assert engine.planner.report() is None
+    assert engine.planner.lag_report() is None
     put(stream, "a", "b", "c")
     engine.plan()
     engine.complete(engine.action())
     engine.plan()
-    behind = engine.planner.report()
+    behind = engine.planner.lag_report()
     assert behind is not None
     assert behind["millis_behind_latest"] == {shard_id(0): 1}
 
     engine.drain()
     engine.plan()
-    at_tip = engine.planner.report()
+    at_tip = engine.planner.lag_report()
     assert at_tip is not None
     assert at_tip["millis_behind_latest"] == {shard_id(0): 0}
     assert at_tip["read_until"].keys() == {shard_id(0)}
@@ -262,7 +262,7 @@ def test_the_report_has_the_lag_of_each_shard_that_was_read(stream: ModelStream)
 def test_offsets_survive_their_text() -> None:
     stream = ModelStream(2)
     engine = engine_on(stream, initialPosition="latest")
-    begin = engine.planner.begin()
+    begin = engine.planner.initial_offset()
 
     assert Offset.from_json(begin.to_json()) == begin
     assert QueryState(engine.objects).query() is not None

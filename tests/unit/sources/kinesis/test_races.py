@@ -11,7 +11,7 @@ import pytest
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.kinesis.positions import Position, Share, ShareEnd
-from deltaworks.sources.kinesis.read import FetchOptions, fetch_again
+from deltaworks.sources.kinesis.share_reader import FetchOptions, refetch
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.engine import Engine, Row
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
@@ -45,7 +45,7 @@ class RivalState(QueryState):
 
     def fix_end(self, share: Share, end: ShareEnd) -> ShareEnd:
         self.rival(share)
-        return super().fix_end(share, end)
+        return super().record_share_end(share, end)
 
 
 @pytest.mark.parametrize("rival_saw_more", [True, False])
@@ -115,7 +115,7 @@ def test_two_drivers_plan_the_same_batch(stream: ModelStream, engine: Engine) ->
     engine.complete(engine.action())
     put(stream, 10, 20)
     other = engine.new_planner()
-    theirs = other.next(engine.start())
+    theirs = other.next_batch(engine.start())
     # This one would plan another end: it is to stop at what is there by now.
     engine.restart(available_now=True)
     engine.plan()
@@ -167,13 +167,13 @@ def test_a_replay_waits_for_records_a_slower_copy_does_not_show_yet(
     engine.action()
     assert engine.open_batch is not None
     (share,) = engine.planner.shares(engine.open_batch)
-    recorded = engine.state.end(share.run, share.batch, share.shard_id)
+    recorded = engine.state.share_end(share.run, share.batch, share.shard_id)
     assert recorded is not None
     shard = stream.all[0]
     shard.records, hidden = shard.records[:6], shard.records[6:]
     monkeypatch.setattr("time.sleep", lambda seconds: shard.records.extend(hidden) or hidden.clear())
 
-    assert len(fetch_again(stream, share, recorded, FetchOptions()).rows) == 10
+    assert len(refetch(stream, share, recorded, FetchOptions()).rows) == 10
 
 
 def test_changing_deaggregation_is_noticed(stream: ModelStream, engine: Engine) -> None:

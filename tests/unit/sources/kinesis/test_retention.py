@@ -59,7 +59,7 @@ def test_where_loss_is_allowed_the_gap_is_kept_told_and_reading_goes_on(stream: 
     (gap,) = engine.state.gaps()
     assert (gap.shard_id, gap.after) == (shard_id(0), str(last.number))
     assert gap.first == str(stream.all[0].records[0].number)
-    report = engine.planner.report()
+    report = engine.planner.lag_report()
     assert report is not None
     assert report["gaps"] == 1
     put(stream, "d")

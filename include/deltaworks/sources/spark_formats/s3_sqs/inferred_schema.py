@@ -35,8 +35,14 @@ from deltaworks.events.parse import Payload
 from deltaworks.events.source_fields import partition_fields
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions, SchemaOptions
-from deltaworks.sources.spark_formats.s3_sqs.places import FORMAT, LOCATION
-from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
+from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
+    LocatedFile,
+    ObjectOpener,
+    QueryRelay,
+    list_slice,
+    open_log,
+)
+from deltaworks.sources.spark_formats.s3_sqs.state_location import FORMAT, SCHEMA_LOCATION_OPTION
 from deltaworks.sources.stream_options import invalid_option
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.types import ColumnType
@@ -74,13 +80,13 @@ def schema_versions(inference: SchemaOptions) -> SchemaVersions:
 def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType:
     """A version's columns as Spark has them, with the one for what no other takes."""
     columns: dict[str, ColumnType] = version.columns()
-    if inference.mode.rescues:
+    if inference.mode.has_rescued_data:
         columns[RESCUED_NAME] = STRING
     schema: StructType = from_arrow_schema(arrow_schema({name: str(kind) for name, kind in columns.items()}))
     return schema
 
 
-def version_of(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
+def find_version(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
     """The version a query's schema was made of.
 
     Raises:
@@ -90,7 +96,9 @@ def version_of(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
         if spark_schema(version, inference) == schema:
             return version
     raise invalid_option(
-        FORMAT, LOCATION, "goes without .schema(...): columns are given there, or found with the help of this one"
+        FORMAT,
+        SCHEMA_LOCATION_OPTION,
+        "goes without .schema(...): columns are given there, or found with the help of this one",
     )
 
 
@@ -100,14 +108,14 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     Raises:
         TransientError: SCHEMA_NOTHING_TO_SAMPLE.
     """
-    sample, of_keys = _sampled(options, inference, _first_objects(options, inference))
+    sample, of_keys = _take_sample(options, inference, _list_sample_objects(options, inference))
     conflicts: list[Conflict] = []
-    inferred = infer_columns(sample.shape, typed=inference.typed, conflicts=conflicts)
+    inferred = infer_columns(sample.shape, typed=inference.infer_types, conflicts=conflicts)
     read_from_keys = dict.fromkeys(options.source.partition_columns, STRING) | infer_columns(of_keys)
     taken = {name.lower() for name in read_from_keys}
     inferred = {name: kind for name, kind in inferred.items() if name.lower() not in taken} | read_from_keys
     if not sample.events:
-        raise _nothing_to_sample(options, sample)
+        raise _nothing_to_sample_error(options, sample)
     hinted = apply_hints(inferred, parse_hints(inference.hints))
     return SchemaVersion(
         number=1,
@@ -119,41 +127,43 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     )
 
 
-def _sampled(options: S3SqsOptions, inference: SchemaOptions, files: list[Located]) -> tuple[Sample, Shape]:
+def _take_sample(options: S3SqsOptions, inference: SchemaOptions, files: list[LocatedFile]) -> tuple[Sample, Shape]:
     """A look at the files, and at the fields in their keys."""
     opener, of_keys = ObjectOpener(options), Shape()
-    sampler = Sampler(options.source, typed=inference.typed)
+    sampler = Sampler(options.source, typed=inference.infer_types)
     sample = sampler.sample(map(opener, files), max_bytes=inference.sample_bytes)
     for _, reference in files:
-        of_keys.add_texts(partition_fields(reference.key, options.source.partition_columns), typed=inference.typed)
+        of_keys.add_texts(
+            partition_fields(reference.key, options.source.partition_columns), typed=inference.infer_types
+        )
     return sample, of_keys
 
 
-def _first_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[Located]:
+def _list_sample_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[LocatedFile]:
     _, slices = retry_storage(lambda: open_log(options))
     limits = SliceLimits(max_files=inference.sample_files, max_bytes=inference.sample_bytes)
 
     def enough() -> bool:
-        files = _slice(slices, limits)
+        files = _first_slice(slices, limits)
         # A slice ends before the file that would exceed its limit.
         return len(files) >= inference.sample_files or 2 * sum(size for _, size in files) >= inference.sample_bytes
 
     if not retry_storage(enough):
-        receiving = Receiving(options)
+        receiving = QueryRelay(options)
         try:
-            receiving.keep_on_until(lambda: retry_storage(enough))
+            receiving.run_until(lambda: retry_storage(enough))
         finally:
             # A receipt that is cut off would hold its message back until the queue gives it out again.
-            receiving.stop(at_once=False)
-    return [where for where, _ in retry_storage(lambda: _slice(slices, limits))]
+            receiving.stop(abort=False)
+    return [where for where, _ in retry_storage(lambda: _first_slice(slices, limits))]
 
 
-def _slice(slices: SlicePlanner, limits: SliceLimits) -> list[tuple[Located, int]]:
+def _first_slice(slices: SlicePlanner, limits: SliceLimits) -> list[tuple[LocatedFile, int]]:
     end = slices.next_end_offset(0, limits)
-    return located(slices, 0, end) if end else []
+    return list_slice(slices, 0, end) if end else []
 
 
-def _nothing_to_sample(options: S3SqsOptions, sample: Sample) -> TransientError:
+def _nothing_to_sample_error(options: S3SqsOptions, sample: Sample) -> TransientError:
     looked = f"none of {sample.objects} objects holds an event" if sample.objects else "nothing has been announced yet"
     return TransientError(
         "SCHEMA_NOTHING_TO_SAMPLE",
@@ -162,22 +172,22 @@ def _nothing_to_sample(options: S3SqsOptions, sample: Sample) -> TransientError:
     )
 
 
-class NewFields(Exception):
+class NewFieldsError(Exception):
     """A payload has a field that could be a column and is none yet; `watch` has seen it."""
 
-    def __init__(self, watch: ColumnWatch) -> None:
+    def __init__(self, detector: NewColumnDetector) -> None:
         super().__init__()
-        self.watch = watch
+        self.watch = detector
 
 
-class ColumnWatch:
+class NewColumnDetector:
     """Tells whether events have fields for new columns, and ends the query that met some. One per task."""
 
     def __init__(self, version: SchemaVersion, inference: SchemaOptions, source: FileSourceSpec) -> None:
         self._version = version
         self._inference = inference
         self._source = source
-        self._sampler = Sampler(source, typed=inference.typed)
+        self._sampler = Sampler(source, typed=inference.infer_types)
         self._columns = version.columns()
 
     def check_event(self, event: Mapping[str, Any]) -> None:
@@ -201,14 +211,14 @@ class ColumnWatch:
             self._check(self._version, self._sampler.sample([payload], max_bytes=1).shape)
 
     def _check(self, version: SchemaVersion, shape: Shape) -> None:
-        if self._with(version, shape) != self._columns:
-            raise NewFields(self)
+        if self._evolved_columns(version, shape) != self._columns:
+            raise NewFieldsError(self)
 
-    def _with(self, version: SchemaVersion, shape: Shape) -> dict[str, Any]:
-        columns = add_new_columns(version.found, shape, typed=self._inference.typed)
+    def _evolved_columns(self, version: SchemaVersion, shape: Shape) -> dict[str, Any]:
+        columns = add_new_columns(version.found, shape, typed=self._inference.infer_types)
         return apply_hints(columns, parse_hints(version.hints))
 
-    def end_query(self, met_in: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
+    def evolution_error(self, object_uri: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
         """The error that ends the query, once all new columns of some payloads are known and, where they are to be
         added, kept.
 
@@ -218,43 +228,45 @@ class ColumnWatch:
         """
         sample = self._sampler.sample(payloads, max_bytes=self._inference.sample_bytes)
         if self._inference.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS:
-            return self._refused(met_in, changed_paths(self._columns, self._with(self._version, sample.shape)))
+            return self._new_columns_error(
+                object_uri, changed_paths(self._columns, self._evolved_columns(self._version, sample.shape))
+            )
         newest = retry_storage(
-            lambda: schema_versions(self._inference).update(lambda latest: self._next(latest, sample))
+            lambda: schema_versions(self._inference).update(lambda latest: self._next_version(latest, sample))
         )
-        return self._added(met_in, newest, changed_paths(self._columns, newest.columns()))
+        return self._columns_added_error(object_uri, newest, changed_paths(self._columns, newest.columns()))
 
-    def _next(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
+    def _next_version(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
         # The versions were there when the query began; without them it continues from its own.
         base = newest or self._version
-        columns = self._with(base, sample.shape)
+        columns = self._evolved_columns(base, sample.shape)
         if newest is not None and columns == newest.columns():
             return None
         conflicts: list[Conflict] = []
-        infer_columns(sample.shape, typed=self._inference.typed, conflicts=conflicts)
+        infer_columns(sample.shape, typed=self._inference.infer_types, conflicts=conflicts)
         return dataclasses.replace(
             base,
-            found=add_new_columns(base.found, sample.shape, typed=self._inference.typed),
+            found=add_new_columns(base.found, sample.shape, typed=self._inference.infer_types),
             added=tuple(changed_paths(base.columns(), columns)),
             conflicts=tuple(map(str, conflicts)),
             sample=sample.to_record(),
         )
 
-    def _added(self, met_in: str, newest: SchemaVersion, added: list[str]) -> TransientError:
+    def _columns_added_error(self, object_uri: str, newest: SchemaVersion, added: list[str]) -> TransientError:
         return TransientError(
             "SCHEMA_COLUMNS_ADDED",
-            f"{FORMAT}: {met_in} has fields that the columns this query began with do not take: {', '.join(added)}. "
+            f"{FORMAT}: {object_uri} has fields that the columns this query began with do not take: {', '.join(added)}. "
             f"Version {newest.number} of the schema at {self._inference.location.root} has them.",
             hint="Start the query again, from .load() on: it reads this batch again, with the new columns. Nothing is "
             "lost. A job that is restarted when it fails continues by itself; the table it writes to has to take new "
             "columns (mergeSchema).",
         )
 
-    def _refused(self, met_in: str, added: list[str]) -> ContractError:
+    def _new_columns_error(self, object_uri: str, added: list[str]) -> ContractError:
         hints = ", ".join(added)
         return ContractError(
             "SCHEMA_COLUMNS_NEW",
-            f"{FORMAT}: {met_in} has fields that no column takes: {hints}. schemaEvolutionMode is failOnNewColumns.",
+            f"{FORMAT}: {object_uri} has fields that no column takes: {hints}. schemaEvolutionMode is failOnNewColumns.",
             hint=f'To have them, add to schemaHints: "{hints}". To continue without, set schemaEvolutionMode to rescue '
             "(they are kept in _rescued_data), addNewColumns or none. Then start the query again, from .load() on: it "
             "reads this batch again, and nothing is lost.",

@@ -36,13 +36,13 @@ from pydantic import ValidationError
 from deltaworks.errors import ConfigError
 from deltaworks.events.inference.type_hints import parse_hints
 from deltaworks.sources.objects.relay.messages import ANY_BUCKET
-from deltaworks.sources.spark_formats.s3_sqs.places import (
+from deltaworks.sources.spark_formats.s3_sqs.state_location import (
     FORMAT,
-    LOCATION,
-    STATE,
+    SCHEMA_LOCATION_OPTION,
+    STATE_OPTION,
+    pop_checkpoint,
     region_of,
     state_root,
-    taken_checkpoint,
 )
 from deltaworks.sources.stream_options import (
     boolean_option,
@@ -65,8 +65,8 @@ _REQUIRED = {
     "fileFormat": "is required: json, csv, tsv, text, parquet or avro",
 }
 #: Fields of specs, and the options they are given by.
-_REACHED = {"region": "region", "endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
-_READ = {
+_CLIENT_OPTIONS = {"region": "region", "endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
+_SOURCE_OPTIONS = {
     "prefix": "prefix",
     "glob": "glob",
     "compression": "compression",
@@ -75,19 +75,19 @@ _READ = {
     "max_bytes_per_batch": "maxBytesPerTrigger",
     "max_object_bytes": "maxObjectBytes",
 }
-_RELAYED = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
+_RELAY_OPTIONS = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
 #: Where Spark's session has Delta, Delta takes an option of this name for its own, whatever the source.
-_OF_DELTA = "schemalocation"
+_DELTA_OPTION = "schemalocation"
 SCHEMA_OPTIONS = (
-    LOCATION,
+    SCHEMA_LOCATION_OPTION,
     *("schemaHints", "inferColumnTypes", "schemaEvolutionMode", "schemaSampleFiles", "schemaSampleBytes"),
 )
-_MOST_SAMPLED_FILES = 10_000
+_MAX_SAMPLE_FILES = 10_000
 #: Fields of the location's spec by option; others are options of the state, which have been checked.
-_LOCATED = {"root": LOCATION}
+_LOCATION_OPTIONS = {"root": SCHEMA_LOCATION_OPTION}
 #: Every other field that a mistake can be found in.
-_NAMED = {
-    "root": STATE,
+_OTHER_OPTIONS = {
+    "root": STATE_OPTION,
     "queue_url": "queueUrl",
     "bucket": "bucket",
     "buckets": "bucket",
@@ -99,11 +99,11 @@ _NAMED = {
 }
 _OPTIONS = (
     *_REQUIRED,
-    STATE,
-    *_REACHED.values(),
+    STATE_OPTION,
+    *_CLIENT_OPTIONS.values(),
     *("pathStyle", "stateEndpoint", "maxPartitions", "bucket", "partitionColumns", "delimiter", "columns"),
-    *_READ.values(),
-    *_RELAYED.values(),
+    *_SOURCE_OPTIONS.values(),
+    *_RELAY_OPTIONS.values(),
     *SCHEMA_OPTIONS,
 )
 
@@ -117,12 +117,12 @@ class EvolutionMode(StrEnum):
     NONE = "none"
 
     @property
-    def rescues(self) -> bool:
+    def has_rescued_data(self) -> bool:
         """Whether there is a column for what no other takes."""
         return self is not EvolutionMode.NONE
 
     @property
-    def watches(self) -> bool:
+    def stops_on_new_fields(self) -> bool:
         """Whether a new field ends the query."""
         return self in (EvolutionMode.ADD_NEW_COLUMNS, EvolutionMode.FAIL_ON_NEW_COLUMNS)
 
@@ -133,7 +133,7 @@ class SchemaOptions:
 
     location: StorageSpec
     hints: str
-    typed: bool
+    infer_types: bool
     mode: EvolutionMode
     sample_files: int
     sample_bytes: int
@@ -159,23 +159,23 @@ class S3SqsOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
-        refuse_name_of_delta(FORMAT, options)
-        checkpoint, options = taken_checkpoint(options)
+        check_delta_option(FORMAT, options)
+        checkpoint, options = pop_checkpoint(options)
         values = check_option_names(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
             if not values.get(name):
                 raise invalid_option(FORMAT, name, why)
         path_style = boolean_option(FORMAT, values, "pathStyle", default=False)
         try:
-            relay = _relay(values)
+            relay = _parse_relay(values)
             queue_url = resolve_text(relay.queue_url or "")
-            aws = {"region": region_of(queue_url)} | _chosen(values, _REACHED)
-            reached = aws | _chosen(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
+            aws = {"region": region_of(queue_url)} | _select_options(values, _CLIENT_OPTIONS)
+            reached = aws | _select_options(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
             root = state_root(values, queue_url=queue_url, checkpoint=checkpoint)
             return cls(
                 messaging=AwsSpec.model_validate(aws),
                 state=StorageSpec.model_validate(reached | {"root": root}),
-                source=_source(values),
+                source=_parse_source(values),
                 relay=relay,
                 path_style=path_style,
                 any_bucket="bucket" not in values,
@@ -183,8 +183,8 @@ class S3SqsOptions:
                 inference=schema_options(FORMAT, values, reached),
             )
         except ValidationError as error:
-            names = _REACHED | _READ | _RELAYED | _NAMED
-            raise option_validation_error(FORMAT, error, names, fallback=_whole(error)) from None
+            names = _CLIENT_OPTIONS | _SOURCE_OPTIONS | _RELAY_OPTIONS | _OTHER_OPTIONS
+            raise option_validation_error(FORMAT, error, names, fallback=_fallback_option(error)) from None
 
     @property
     def queue_url(self) -> str:
@@ -196,52 +196,54 @@ class S3SqsOptions:
         return StorageSpec(root=f"s3://{bucket}", path_style=self.path_style, **self.messaging.model_dump())
 
 
-def schema_missing() -> ConfigError:
+def schema_missing_error() -> ConfigError:
     """The error where no schema is given, and no place for one that is found."""
     return invalid_option(
         FORMAT,
-        LOCATION,
+        SCHEMA_LOCATION_OPTION,
         'is required where no schema is given by .schema("id long, at timestamp"): columns are then found in the first '
         "files, and kept there, so that they are the same when the query starts again or beside another, and change by "
         "rules. Give a folder of this source's own, s3://bucket/folder",
     )
 
 
-def finds_columns(options: Mapping[str, str]) -> bool:
+def has_inferred_schema(options: Mapping[str, str]) -> bool:
     """Whether a place for columns that are to be found is among the options."""
-    return any(name.lower() == LOCATION.lower() and value for name, value in options.items())
+    return any(name.lower() == SCHEMA_LOCATION_OPTION.lower() and value for name, value in options.items())
 
 
-def _whole(error: ValidationError) -> str:
+def _fallback_option(error: ValidationError) -> str:
     """The option behind a mistake that is of no single field, by the spec it was found in."""
     return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
 
 
-def _chosen(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+def _select_options(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
     """The options that are given, under the names specs have for them."""
     return {target: values[name] for target, name in names.items() if values.get(name)}
 
 
-def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+def _split_list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
 
 
-def _source(values: Mapping[str, str]) -> FileSourceSpec:
-    columns = _list(values, "columns")
-    csv: dict[str, Any] = {"header": not columns, "columns": columns} | _chosen(values, {"delimiter": "delimiter"})
-    declared = _chosen(values, _READ)
+def _parse_source(values: Mapping[str, str]) -> FileSourceSpec:
+    columns = _split_list(values, "columns")
+    csv: dict[str, Any] = {"header": not columns, "columns": columns} | _select_options(
+        values, {"delimiter": "delimiter"}
+    )
+    declared = _select_options(values, _SOURCE_OPTIONS)
     fixed = {
         "kind": "s3_sqs",
         "relay": RELAY,
         "bucket": values.get("bucket", ANY_BUCKET),
         "format": values["fileFormat"],
     }
-    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _list(values, "partitionColumns")}
+    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _split_list(values, "partitionColumns")}
     return FileSourceSpec.model_validate({"max_files_per_batch": 1000} | declared | fixed | more)
 
 
-def _relay(values: Mapping[str, str]) -> RelaySpec:
-    declared = _chosen(values, _RELAYED)
+def _parse_relay(values: Mapping[str, str]) -> RelaySpec:
+    declared = _select_options(values, _RELAY_OPTIONS)
     buckets = (values.get("bucket", ANY_BUCKET),)
     # Short, so that a query that was killed leaves nothing its successor has to wait for long.
     return RelaySpec.model_validate(
@@ -249,18 +251,20 @@ def _relay(values: Mapping[str, str]) -> RelaySpec:
     )
 
 
-def refuse_name_of_delta(source: str, options: Mapping[str, str]) -> None:
+def check_delta_option(source: str, options: Mapping[str, str]) -> None:
     """Say how the location is called here to whom gives it as another source has it.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID.
     """
     for name in options:
-        if name.lower() == _OF_DELTA:
-            raise invalid_option(source, name, f"is one of Delta's, which takes it of any source: write {LOCATION}")
+        if name.lower() == _DELTA_OPTION:
+            raise invalid_option(
+                source, name, f"is one of Delta's, which takes it of any source: write {SCHEMA_LOCATION_OPTION}"
+            )
 
 
-def schema_options(source: str, values: Mapping[str, str], reached: Mapping[str, Any]) -> SchemaOptions | None:
+def schema_options(source: str, values: Mapping[str, str], client_options: Mapping[str, Any]) -> SchemaOptions | None:
     """The options, or None where columns are not to be found.
 
     Args:
@@ -269,26 +273,26 @@ def schema_options(source: str, values: Mapping[str, str], reached: Mapping[str,
     Raises:
         ConfigError: SOURCE_OPTION_INVALID.
     """
-    if not values.get(LOCATION):
+    if not values.get(SCHEMA_LOCATION_OPTION):
         for name in SCHEMA_OPTIONS:
             if values.get(name):
-                raise invalid_option(source, name, f"goes with {LOCATION}, and only with it")
+                raise invalid_option(source, name, f"goes with {SCHEMA_LOCATION_OPTION}, and only with it")
         return None
     try:
-        location = StorageSpec.model_validate({**reached, "root": storage_root(values[LOCATION])})
+        location = StorageSpec.model_validate({**client_options, "root": storage_root(values[SCHEMA_LOCATION_OPTION])})
     except ValidationError as error:
-        raise option_validation_error(source, error, _LOCATED, fallback=LOCATION) from None
+        raise option_validation_error(source, error, _LOCATION_OPTIONS, fallback=SCHEMA_LOCATION_OPTION) from None
     return SchemaOptions(
         location=location,
-        hints=_hints(source, values),
-        typed=boolean_option(source, values, "inferColumnTypes", default=True),
-        mode=_mode(source, values),
-        sample_files=number_option(source, values, "schemaSampleFiles", 100, maximum=_MOST_SAMPLED_FILES),
+        hints=_parse_hints_option(source, values),
+        infer_types=boolean_option(source, values, "inferColumnTypes", default=True),
+        mode=_parse_evolution_mode(source, values),
+        sample_files=number_option(source, values, "schemaSampleFiles", 100, maximum=_MAX_SAMPLE_FILES),
         sample_bytes=number_option(source, values, "schemaSampleBytes", 64 << 20),
     )
 
 
-def _hints(source: str, values: Mapping[str, str]) -> str:
+def _parse_hints_option(source: str, values: Mapping[str, str]) -> str:
     hints = values.get("schemaHints", "").strip()
     try:
         parse_hints(hints)
@@ -297,7 +301,7 @@ def _hints(source: str, values: Mapping[str, str]) -> str:
     return hints
 
 
-def _mode(source: str, values: Mapping[str, str]) -> EvolutionMode:
+def _parse_evolution_mode(source: str, values: Mapping[str, str]) -> EvolutionMode:
     text = values.get("schemaEvolutionMode", EvolutionMode.ADD_NEW_COLUMNS)
     for mode in EvolutionMode:
         if mode.lower() == text.lower():

@@ -26,11 +26,17 @@ from deltaworks.control.objects import open_objects
 from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
-from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
+from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import NewColumnDetector, NewFieldsError, find_version
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
+from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
+    LocatedFile,
+    ObjectOpener,
+    QueryRelay,
+    list_slice,
+    open_log,
+)
 from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
-from deltaworks.sources.spark_formats.s3_sqs.unread import UnreadTable, note_unread, query_name
+from deltaworks.sources.spark_formats.s3_sqs.unprocessed_files import FileQuarantineTable, query_name, save_rejected
 from deltaworks.specs.storage import resolved_variables, set_missing_variables
 from deltaworks.tables.lake import Lake
 
@@ -50,7 +56,7 @@ def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLi
 class FilesPartition(InputPartition):
     """The files of one task, with the values of the references that reach them."""
 
-    def __init__(self, files: list[Located], variables: dict[str, str]) -> None:
+    def __init__(self, files: list[LocatedFile], variables: dict[str, str]) -> None:
         self.files = files
         self.variables = variables
 
@@ -63,14 +69,14 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         inference = options.inference
-        self._version = None if inference is None else version_of(schema, inference)
+        self._version = None if inference is None else find_version(schema, inference)
         # Columns that were found change while the query stays the same.
         columns = schema.json() if inference is None else inference.location.root
         self._query = query_name(columns, options.source.model_dump_json())
         RowReader(schema, options.source)  # refuses what it cannot make before anything runs
-        self._planning: _Planning | None = None
-        self._target: int | None = None
-        self._checked = False
+        self._planning: _PlanningState | None = None
+        self._max_seq: int | None = None
+        self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
         # What plans has threads and connections, and is nothing to a task.
@@ -83,28 +89,28 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(self._options.source.max_files_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        planning = self._planned()
-        retry_storage(planning.receiving.drain)
-        self._target = retry_storage(planning.log.last_seq)
+        planning = self._open_planning()
+        retry_storage(planning.relay.drain)
+        self._max_seq = retry_storage(planning.log.last_seq)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        planning = self._planned()
+        planning = self._open_planning()
         self._check(start)
-        if self._target is None:
-            planning.receiving.keep_on()
+        if self._max_seq is None:
+            planning.relay.ensure_running()
         # Asked for the next batch, Spark is done with the one that ends here.
-        retry_storage(lambda: planning.unread.take_in(start["seq"]))
+        retry_storage(lambda: planning.quarantine.commit_up_to(start["seq"]))
         source = self._options.source
         limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
-        end = retry_storage(lambda: planning.slices.next_end_offset(start["seq"], limits, up_to=self._target))
+        end = retry_storage(lambda: planning.slices.next_end_offset(start["seq"], limits, up_to=self._max_seq))
         return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start["seq"] >= end["seq"]:
             return []
-        planning = self._planned()
+        planning = self._open_planning()
         self._check(end)
-        listed = retry_storage(lambda: located(planning.slices, start["seq"], end["seq"]))
+        listed = retry_storage(lambda: list_slice(planning.slices, start["seq"], end["seq"]))
         files, sizes = [where for where, _ in listed], [max(1, size) for _, size in listed]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
         parts = split_balanced(files, sizes, self._options.max_partitions) if files else []
@@ -113,47 +119,49 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part = cast(FilesPartition, partition)
         set_missing_variables(part.variables)
-        reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=self._watch())
+        reader = RowReader(
+            self._schema, self._options.source, inference=self._options.inference, detector=self._new_detector()
+        )
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
         for index, (bucket, reference) in enumerate(part.files):
             unread: list[RejectedEvent] = []
             payload = opener((bucket, reference))
             try:
-                batches = reader.read(payload, bucket=bucket, unread=unread)
+                batches = reader.read(payload, bucket=bucket, rejected=unread)
                 yield from (batch for batch in batches if batch.num_rows)
-            except NewFields as new:
+            except NewFieldsError as new:
                 following = chain([payload], map(opener, part.files[index + 1 :]))
-                raise new.watch.end_query(f"s3://{bucket}/{reference.key}", following) from None
+                raise new.watch.evolution_error(f"s3://{bucket}/{reference.key}", following) from None
             if unread:
-                note_unread(objects, self._query, reference, bucket=bucket, unread=unread)
+                save_rejected(objects, self._query, reference, bucket=bucket, rejected=unread)
 
     def stop(self) -> None:
         if self._planning is not None:
-            self._planning.receiving.stop()
+            self._planning.relay.stop()
 
     def _check(self, position: dict[str, Any]) -> None:
         """Compare the log with the first position of a run; each run opens it again."""
-        if not self._checked:
-            log = self._planned().log
+        if not self._is_checked:
+            log = self._open_planning().log
             retry_storage(lambda: log.check_position(position))
-            self._checked = True
+            self._is_checked = True
 
-    def _watch(self) -> ColumnWatch | None:
+    def _new_detector(self) -> NewColumnDetector | None:
         inference = self._options.inference
-        if self._version is None or inference is None or not inference.mode.watches:
+        if self._version is None or inference is None or not inference.mode.stops_on_new_fields:
             return None
-        return ColumnWatch(self._version, inference, self._options.source)
+        return NewColumnDetector(self._version, inference, self._options.source)
 
-    def _planned(self) -> _Planning:
+    def _open_planning(self) -> _PlanningState:
         if self._planning is None:
-            self._planning = _Planning(self._options, self._query)
+            self._planning = _PlanningState(self._options, self._query)
         return self._planning
 
 
-class _Planning:
+class _PlanningState:
     """What the planner process holds open."""
 
     def __init__(self, options: S3SqsOptions, query: str) -> None:
         self.log, self.slices = open_log(options)
-        self.unread = UnreadTable(Lake(options.state), open_objects(options.state), query)
-        self.receiving = Receiving(options)
+        self.quarantine = FileQuarantineTable(Lake(options.state), open_objects(options.state), query)
+        self.relay = QueryRelay(options)

@@ -27,31 +27,31 @@ from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, Rejecte
 from deltaworks.events.source_fields import partition_fields
 from deltaworks.events.table_columns import EventColumn, Reasons
 from deltaworks.events.undeclared_fields import json_text
-from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch
+from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import NewColumnDetector
 from deltaworks.sources.spark_formats.s3_sqs.options import SchemaOptions
-from deltaworks.sources.spark_formats.s3_sqs.rescue import (
-    Rescue,
-    has_doubles,
-    joined,
-    split,
-    stays_exact,
-    tells_the_text,
+from deltaworks.sources.spark_formats.s3_sqs.rescued_data import (
+    RescuedDataFinder,
+    has_floats,
+    is_canonical_number,
+    is_exact,
+    merge_leftovers,
+    split_by_type,
 )
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
 from deltaworks.specs.types import ColumnType, parse_type
 
-_ROWS_AT_ONCE = 10_000
+_ROWS_PER_BATCH = 10_000
 _RAW_BYTES = 65_536
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _EventBuffer:
     """Events of one payload. `left` has of each what no column takes, by column, where that is kept."""
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
-    left: list[dict[str, Any]] = field(default_factory=list)
-    raws: list[bytes] = field(default_factory=list)
+    leftovers: list[dict[str, Any]] = field(default_factory=list)
+    raw_values: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
 
@@ -72,7 +72,7 @@ class RowReader:
         source: FileSourceSpec,
         *,
         inference: SchemaOptions | None = None,
-        watch: ColumnWatch | None = None,
+        detector: NewColumnDetector | None = None,
     ) -> None:
         of_text = source.format in TEXT_FORMATS
         self._target = to_arrow_schema(schema, timezone="UTC")
@@ -80,7 +80,7 @@ class RowReader:
             EventColumn(
                 field.name,
                 (field.name,),
-                _kind(field.name, field.dataType.simpleString()),
+                _parse_type(field.name, field.dataType.simpleString()),
                 required=not field.nullable,
                 values_are_text=of_text or field.name in source.partition_columns,
             )
@@ -89,65 +89,69 @@ class RowReader:
         self._frame = create_framer(source)
         self._partition_columns = source.partition_columns
         self._max_event_bytes = source.max_event_bytes
-        self._as_text = inference is not None and not inference.typed and source.format == "json"
+        self._as_text = inference is not None and not inference.infer_types and source.format == "json"
         hints = parse_hints(inference.hints) if inference is not None else ()
         self._hinted = frozenset(hint.path[0].lower() for hint in hints)
-        self._rescue: Rescue | None = None
-        self._watch = watch
-        if inference is not None and inference.mode.rescues:
+        self._rescued_data: RescuedDataFinder | None = None
+        self._detector = detector
+        if inference is not None and inference.mode.has_rescued_data:
             other = {*PROVENANCE_COLUMNS, RESCUED_NAME, *source.partition_columns}
-            self._rescue = Rescue([(column.name, column.kind) for column in self._columns if column.name not in other])
+            self._rescued_data = RescuedDataFinder(
+                [(column.name, column.kind) for column in self._columns if column.name not in other]
+            )
 
-    def read(self, payload: Payload, *, bucket: str, unread: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
+    def read(self, payload: Payload, *, bucket: str, rejected: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
         """The rows of one payload; what gave none is added to `unread`.
 
         Raises:
             NewFields: as the watch says.
         """
         if payload.problem is not None:
-            unread.append(_rejected(payload, ENTIRE_OBJECT, b"", payload.problem))
+            rejected.append(_rejected(payload, ENTIRE_OBJECT, b"", payload.problem))
             return
-        if self._watch is not None:
-            self._watch.check_payload(payload)
+        if self._detector is not None:
+            self._detector.check_payload(payload)
         origin = {"_bucket": bucket, "_key": payload.key, "_seq": payload.seq}
         origin |= partition_fields(payload.key, self._partition_columns)
-        gathered = _Gathered()
+        gathered = _EventBuffer()
         try:
             for position, (value, raw) in enumerate(self._frame(payload.data or b"")):
                 try:
-                    event = self._checked(value, raw)
+                    event = self._check_event(value, raw)
                 except ConversionError as misfit:
-                    unread.append(_rejected(payload, position, raw, Reason(misfit.code, "", misfit.detail)))
+                    rejected.append(_rejected(payload, position, raw, Reason(misfit.code, "", misfit.detail)))
                     continue
-                gathered.left.append(self._left(event))
+                gathered.leftovers.append(self._leftovers(event))
                 gathered.events.append({**event, **origin, "_position": position})
-                gathered.raws.append(raw)
+                gathered.raw_values.append(raw)
                 gathered.positions.append(position)
-                if len(gathered.events) >= _ROWS_AT_ONCE:
-                    yield from self._rows(payload, gathered, unread)
-                    gathered = _Gathered()
+                if len(gathered.events) >= _ROWS_PER_BATCH:
+                    yield from self._rows(payload, gathered, rejected)
+                    gathered = _EventBuffer()
         except ConversionError as misfit:  # raised before the first event
-            unread.append(_rejected(payload, ENTIRE_OBJECT, b"", Reason(misfit.code, "", misfit.detail)))
-        yield from self._rows(payload, gathered, unread)
+            rejected.append(_rejected(payload, ENTIRE_OBJECT, b"", Reason(misfit.code, "", misfit.detail)))
+        yield from self._rows(payload, gathered, rejected)
 
-    def _checked(self, value: Any, raw: bytes) -> dict[str, Any]:
+    def _check_event(self, value: Any, raw: bytes) -> dict[str, Any]:
         if len(raw) > self._max_event_bytes and not isinstance(value, Malformed):
             raise ConversionError(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
         return require_event(value)
 
-    def _left(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        left = {} if self._rescue is None else self._rescue.beyond(event)
-        if left and self._watch is not None:
-            self._watch.check_event(event)
+    def _leftovers(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        left = {} if self._rescued_data is None else self._rescued_data.find(event)
+        if left and self._detector is not None:
+            self._detector.check_event(event)
         return left
 
-    def _rows(self, payload: Payload, gathered: _Gathered, unread: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, payload: Payload, gathered: _EventBuffer, rejected: list[RejectedEvent]
+    ) -> Iterator[pa.RecordBatch]:
         reasons: Reasons = {}
         arrays = [self._array(gathered, column, reasons) for column in self._columns if not self._is_rescued(column)]
-        if self._rescue is not None:
-            arrays.append(_rescued(gathered, reasons))
-        unread += [
-            _rejected(payload, gathered.positions[index], gathered.raws[index], *misfits)
+        if self._rescued_data is not None:
+            arrays.append(_rescued_column(gathered, reasons))
+        rejected += [
+            _rejected(payload, gathered.positions[index], gathered.raw_values[index], *misfits)
             for index, misfits in sorted(reasons.items())
         ]
         table = pa.Table.from_arrays(arrays, names=[column.name for column in self._columns])
@@ -156,21 +160,21 @@ class RowReader:
         yield from table.cast(self._target).to_batches()
 
     def _is_rescued(self, column: EventColumn) -> bool:
-        return self._rescue is not None and column.name == RESCUED_NAME
+        return self._rescued_data is not None and column.name == RESCUED_NAME
 
-    def _array(self, gathered: _Gathered, target: EventColumn, reasons: Reasons) -> pa.Array:
+    def _array(self, gathered: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Array:
         """The values of a column. What does not fit is left over where leftovers are kept, else a reason."""
         values = target.values(gathered.events)
         if self._as_text and target.kind == STRING and not target.values_are_text:
             values = [_as_text(value) for value in values]
         array, misfits = convert_column(values, target.kind)
-        if self._rescue is not None:
-            misfitting = {*misfits, *self._inexact(gathered, target, values)}
-            array, misfits = _apart(gathered, target, values, misfitting) if misfitting else array, {}
+        if self._rescued_data is not None:
+            misfitting = {*misfits, *self._inexact_indexes(gathered, target, values)}
+            array, misfits = _split_misfits(gathered, target, values, misfitting) if misfitting else array, {}
         target.add_reasons(reasons, array, misfits)
         return array
 
-    def _inexact(self, gathered: _Gathered, target: EventColumn, values: list[Any]) -> list[int]:
+    def _inexact_indexes(self, gathered: _EventBuffer, target: EventColumn, values: list[Any]) -> list[int]:
         """Values that the column would take as others; one that was hinted at is as somebody wants it."""
         if target.name.lower() in self._hinted:
             return []
@@ -178,11 +182,13 @@ class RowReader:
             return [
                 index
                 for index, (value, event) in enumerate(zip(values, gathered.events, strict=True))
-                if not isinstance(value, str) and value is not None and not tells_the_text(event[target.name], value)
+                if not isinstance(value, str)
+                and value is not None
+                and not is_canonical_number(event[target.name], value)
             ]
-        if not has_doubles(target.kind):
+        if not has_floats(target.kind):
             return []
-        return [index for index, value in enumerate(values) if not stays_exact(value, target.kind)]
+        return [index for index, value in enumerate(values) if not is_exact(value, target.kind)]
 
 
 def _as_text(value: Any) -> Any:
@@ -194,23 +200,25 @@ def _as_text(value: Any) -> Any:
         return value  # no text, which makes it a misfit and is left over
 
 
-def _apart(gathered: _Gathered, target: EventColumn, values: list[Any], misfits: Collection[int]) -> pa.Array:
+def _split_misfits(
+    gathered: _EventBuffer, target: EventColumn, values: list[Any], misfits: Collection[int]
+) -> pa.Array:
     """The column with what fits of values that do not; the rest is left over."""
     name = target.name
     for index in misfits:
         written = gathered.events[index].get(name)
-        fits, rest = split(values[index], target.kind)
+        fits, rest = split_by_type(values[index], target.kind)
         if isinstance(written, str) and (fits is None or rest is None):
             fits, rest = None, written
         values[index] = fits
-        gathered.left[index][name] = joined(rest, gathered.left[index].get(name))
+        gathered.leftovers[index][name] = merge_leftovers(rest, gathered.leftovers[index].get(name))
     return convert_column(values, target.kind)[0]
 
 
-def _rescued(gathered: _Gathered, reasons: Reasons) -> pa.Array:
+def _rescued_column(gathered: _EventBuffer, reasons: Reasons) -> pa.Array:
     """What no column takes, as JSON with the address of the object."""
     texts: list[str | None] = []
-    for index, (left, event) in enumerate(zip(gathered.left, gathered.events, strict=True)):
+    for index, (left, event) in enumerate(zip(gathered.leftovers, gathered.events, strict=True)):
         text = None
         if left:
             try:
@@ -221,7 +229,7 @@ def _rescued(gathered: _Gathered, reasons: Reasons) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _kind(name: str, text: str) -> ColumnType:
+def _parse_type(name: str, text: str) -> ColumnType:
     try:
         return parse_type(text)
     except ValueError as error:

@@ -18,11 +18,15 @@ class S3SqsDataSource(DataSource):
         return "s3-sqs"
 
     def schema(self) -> StructType:
-        from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, finds_columns, schema_missing
+        from deltaworks.sources.spark_formats.s3_sqs.options import (
+            S3SqsOptions,
+            has_inferred_schema,
+            schema_missing_error,
+        )
 
-        options = S3SqsOptions.parse(self.options) if finds_columns(self.options) else None
+        options = S3SqsOptions.parse(self.options) if has_inferred_schema(self.options) else None
         if options is None or options.inference is None:
-            raise schema_missing()
+            raise schema_missing_error()
         from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import inferred_schema
 
         return inferred_schema(options, options.inference)

@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from deltaworks.sources.kinesis import stream as kinesis_stream
+from deltaworks.sources.kinesis import stream_reader as kinesis_stream
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.read import fetch_next
+from deltaworks.sources.kinesis.share_reader import fetch_first
 from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
 
 
@@ -31,7 +31,7 @@ class DyingState(kinesis_stream.QueryState):
         fault = os.environ["DELTAWORKS_TEST_FAULT"]
         if fault == "before_put":
             die_once()
-        fixed = super().fix_end(share, end)
+        fixed = super().record_share_end(share, end)
         if fault == "after_put":
             die_once()
         return fixed
@@ -55,10 +55,10 @@ class FaultyReader(kinesis_stream.KinesisStreamReader):
         assert isinstance(partition, kinesis_stream.SharePartition)
         options, share = self._options, partition.share
         stream = kinesis_stream.KinesisStream(options.aws, name=options.stream)
-        fetched = fetch_next(stream, share, options.fetch)
+        fetched = fetch_first(stream, share, options.fetch)
         yield from fetched.rows.batches(stream=options.stream, shard_id=share.shard_id, first_ordinal=share.start.rows)
         state = kinesis_stream.QueryState(kinesis_stream.open_objects(options.state))
-        state.fix_end(share, fetched.end)
+        state.record_share_end(share, fetched.end)
 
 
 class FaultyDataSource(KinesisDataSource):

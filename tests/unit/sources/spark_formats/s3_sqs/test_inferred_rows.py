@@ -28,8 +28,8 @@ from deltaworks.events.inference.schema_versions import SchemaVersion
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
-    ColumnWatch,
-    NewFields,
+    NewColumnDetector,
+    NewFieldsError,
     schema_versions,
     spark_schema,
 )
@@ -52,9 +52,9 @@ class Query:
         self.options = S3SqsOptions.parse(GIVEN | {"fileFormat": form, "schemaEvolutionMode": "rescue"} | options)
         assert self.options.inference is not None
         self.inference: SchemaOptions = self.options.inference
-        sampler = Sampler(self.options.source, typed=self.inference.typed)
+        sampler = Sampler(self.options.source, typed=self.inference.infer_types)
         self.sample = sampler.sample((Payload(0, "k", data) for data in sample), max_bytes=1 << 30)
-        found = infer_columns(self.sample.shape, typed=self.inference.typed)
+        found = infer_columns(self.sample.shape, typed=self.inference.infer_types)
         self.version = SchemaVersion(number=1, found=found, hints=self.inference.hints)
         self.schema: StructType = spark_schema(self.version, self.inference)
         self.unread: list[RejectedEvent] = []
@@ -63,12 +63,12 @@ class Query:
     def types(self) -> dict[str, str]:
         return {field.name: field.dataType.simpleString() for field in self.schema}
 
-    def watch(self) -> ColumnWatch:
-        return ColumnWatch(self.version, self.inference, self.options.source)
+    def watch(self) -> NewColumnDetector:
+        return NewColumnDetector(self.version, self.inference, self.options.source)
 
-    def rows(self, data: bytes, *, watch: ColumnWatch | None = None) -> list[dict[str, Any]]:
-        reader = RowReader(self.schema, self.options.source, inference=self.inference, watch=watch)
-        batches: Iterator[pa.RecordBatch] = reader.read(Payload(3, "a/k.json", data), bucket="b", unread=self.unread)
+    def rows(self, data: bytes, *, watch: NewColumnDetector | None = None) -> list[dict[str, Any]]:
+        reader = RowReader(self.schema, self.options.source, inference=self.inference, detector=watch)
+        batches: Iterator[pa.RecordBatch] = reader.read(Payload(3, "a/k.json", data), bucket="b", rejected=self.unread)
         return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -126,8 +126,8 @@ def _watched_to_the_end(first: list[dict[str, Any]], later: list[dict[str, Any]]
     for attempt in range(20):
         try:
             return query.rows(lines(*later), watch=query.watch())
-        except NewFields:
-            error = query.watch().end_query("s3://b/k", [Payload(3, "k", lines(*later))])
+        except NewFieldsError:
+            error = query.watch().evolution_error("s3://b/k", [Payload(3, "k", lines(*later))])
             assert isinstance(error, TransientError)
             newest = schema_versions(query.inference).latest()
             assert newest is not None
@@ -204,9 +204,9 @@ def test_what_fails_on_new_columns_names_them_as_hints_and_keeps_no_version(tmp_
     query = Query(
         [lines({"id": 1, "u": {"n": 1}})], schemaEvolutionMode="failOnNewColumns", inferredSchemaLocation=str(tmp_path)
     )
-    with pytest.raises(NewFields):
+    with pytest.raises(NewFieldsError):
         query.rows(lines({"id": 2}, {"u": {"m": 1.5}}), watch=query.watch())
-    error = query.watch().end_query("s3://b/k", [Payload(3, "k", lines({"u": {"m": 1.5}, "x y": True}))])
+    error = query.watch().evolution_error("s3://b/k", [Payload(3, "k", lines({"u": {"m": 1.5}, "x y": True}))])
     assert isinstance(error, ContractError)
     assert error.condition == "SCHEMA_COLUMNS_NEW"
     assert 'schemaHints: "u.m double, `x y` boolean"' in error.hint
@@ -257,7 +257,7 @@ def test_parquet_has_the_types_it_declares() -> None:
 
 def test_a_column_of_parquet_is_new_though_it_has_no_value_yet_and_a_damaged_object_is_not() -> None:
     query = Query([parquet(a=pa.array([1]))], form="parquet", schemaEvolutionMode="addNewColumns")
-    with pytest.raises(NewFields):
+    with pytest.raises(NewFieldsError):
         query.rows(parquet(a=pa.array([1]), b=pa.array([None], pa.int32())), watch=query.watch())
     assert query.rows(b"PAR1 and no more", watch=query.watch()) == []
     assert [row.reasons[0].code for row in query.unread] == ["object_unreadable"]

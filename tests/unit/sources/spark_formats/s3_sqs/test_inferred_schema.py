@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.events.inference.schema_versions import SchemaVersion
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
+    find_version,
     inferred_schema,
     schema_versions,
     spark_schema,
-    version_of,
 )
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, SchemaOptions
-from deltaworks.sources.spark_formats.s3_sqs.planning import Receiving, located, open_log
+from deltaworks.sources.spark_formats.s3_sqs.query_relay import QueryRelay, list_slice, open_log
 from deltaworks.sources.spark_formats.s3_sqs.reader import S3SqsStreamReader
 from tests.unit.sources.conftest import Landing
 
@@ -54,7 +54,7 @@ class Query:
     def ahead(self) -> list[str]:
         """The keys a query that begins now has before it."""
         log, slices = open_log(self.options)
-        return sorted(reference.key for (_, reference), _ in located(slices, 0, log.last_seq()))
+        return sorted(reference.key for (_, reference), _ in list_slice(slices, 0, log.last_seq()))
 
 
 def test_a_look_takes_nothing_from_the_query_and_leaves_no_message_in_flight(landing: Landing, tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_later_queries_have_what_is_kept_and_other_hints_make_the_next_version(
     ] * 2
     newest, oldest = hinted.versions()
     assert (newest.number, newest.added, oldest.number) == (2, ("price decimal(9,2)", "at timestamp"), 1)
-    assert (version_of(first, query.inference), version_of(hinted.schema(), query.inference)) == (oldest, newest)
+    assert (find_version(first, query.inference), find_version(hinted.schema(), query.inference)) == (oldest, newest)
     given = spark_schema(SchemaVersion(number=1, found={}, hints="id STRING"), query.inference)
     with pytest.raises(ConfigError, match=r"'inferredSchemaLocation' goes without .schema"):
-        version_of(given, query.inference)
+        find_version(given, query.inference)
 
 
 FIRST = b'{"id": 1, "user": {"name": "a"}}'
@@ -124,7 +124,7 @@ def test_each_mode_does_with_a_new_column_what_it_says_and_the_batch_can_be_read
         schema_versions(queries[mode].inference).update(lambda _: first)
     begun = {mode: query.schema() for mode, query in queries.items()}
     landing.put("2.json", body=LATER)
-    Receiving(queries["rescue"].options).drain()
+    QueryRelay(queries["rescue"].options).drain()
     adding, failing = queries["addNewColumns"], queries["failOnNewColumns"]
 
     assert rows(queries["none"], begun["none"]) == [{"id": 3, "user": {"name": "b"}}]

@@ -156,7 +156,7 @@ def test_columns_are_to_be_found_where_there_is_a_place_for_them() -> None:
     found = parsed(inferredSchemaLocation="/data/schema", endpoint="http://localhost:1", pathStyle="true").inference
     assert found is not None
     assert (found.location.root, found.location.path_style) == ("file:///data/schema", True)
-    assert (found.hints, found.typed, found.mode) == ("", True, EvolutionMode.ADD_NEW_COLUMNS)
+    assert (found.hints, found.infer_types, found.mode) == ("", True, EvolutionMode.ADD_NEW_COLUMNS)
     assert (found.sample_files, found.sample_bytes) == (100, 64 << 20)
 
 

@@ -21,8 +21,8 @@ from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
-TABLE = "file_quarantine"
-SCHEMA = pa.schema(
+FILE_QUARANTINE_KEY = "file_quarantine"
+FILE_QUARANTINE_SCHEMA = pa.schema(
     [
         pa.field("bucket", pa.string()),
         pa.field("key", pa.string()),
@@ -43,8 +43,8 @@ def query_name(schema_json: str, source_json: str) -> str:
     return hashlib.blake2b(f"{source_json}\n{schema_json}".encode(), digest_size=8).hexdigest()
 
 
-def note_unread(
-    objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, unread: Sequence[RejectedEvent]
+def save_rejected(
+    objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, rejected: Sequence[RejectedEvent]
 ) -> None:
     """Keep what could not be read of one file until its batch is done. Idempotent."""
     rows = [
@@ -59,12 +59,12 @@ def note_unread(
             "raw": row.raw.decode("utf-8", "backslashreplace"),
             "query": query,
         }
-        for row in unread
+        for row in rejected
     ]
     objects.put(f"{_folder(query)}{reference.seq:019d}.json", json.dumps(rows).encode())
 
 
-class UnreadTable:
+class FileQuarantineTable:
     """Takes what tasks noted into the table. For one thread, of one driver at a time."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, query: str) -> None:
@@ -72,13 +72,13 @@ class UnreadTable:
         self._objects = objects
         self._query = query
 
-    def take_in(self, up_to_seq: int) -> int:
+    def commit_up_to(self, up_to_seq: int) -> int:
         """Commit what was noted of files up to `up_to_seq`, whose batch is done; how many rows. Repeatable."""
         due = [key for key in self._objects.list(_folder(self._query)) if _seq_of(key) <= up_to_seq]
         if not due:
             return 0
-        made = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="note_unread")
-        table = self._lake.ensure(TABLE, SCHEMA, user_metadata=made)
+        made = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="save_rejected")
+        table = self._lake.ensure(FILE_QUARANTINE_KEY, FILE_QUARANTINE_SCHEMA, user_metadata=made)
         step = Step(f"s3-sqs/{self._query}", up_to_seq)
         landed = table.transaction_version(step.app_id) or 0
         rows: list[dict[str, object]] = []
@@ -87,7 +87,13 @@ class UnreadTable:
             if noted is not None and _seq_of(key) > landed:
                 rows += [{**row, "noted_at": utc_now()} for row in json.loads(noted.data)]
         if rows:
-            self._lake.append(table, TABLE, pa.Table.from_pylist(rows, SCHEMA), step=step, user_metadata=made)
+            self._lake.append(
+                table,
+                FILE_QUARANTINE_KEY,
+                pa.Table.from_pylist(rows, FILE_QUARANTINE_SCHEMA),
+                step=step,
+                user_metadata=made,
+            )
         for key in due:
             self._objects.delete(key)
         return len(rows)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def kafka_to_archive(topics: Sequence[str], batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def kafka_archive_columns(topics: Sequence[str], batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Columns of the archive.
 
     Raises:
@@ -45,7 +45,7 @@ def _seqs(topics: Sequence[str], names: pa.Array, partitions: np.ndarray, offset
     return pa.array((numbers << PARTITION_BITS | partitions.astype(np.int64)) << ORDINAL_BITS | offsets)
 
 
-def kafka_from_archive(rows: DataFrame) -> DataFrame:
+def kafka_columns(rows: DataFrame) -> DataFrame:
     """Rows of the archive with the columns that Spark's connector gives."""
     from pyspark.sql import functions as F
 

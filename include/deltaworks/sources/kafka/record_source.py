@@ -14,10 +14,10 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import PayloadReader
-from deltaworks.sources.kafka.archived import kafka_from_archive
+from deltaworks.sources.kafka.archive_rows import kafka_columns
 from deltaworks.sources.kafka.brokers import KafkaBrokers
 from deltaworks.sources.kafka.offsets import PARTITION_BITS, TopicIds
-from deltaworks.sources.kafka.source import KafkaReader, client_of
+from deltaworks.sources.kafka.source import KafkaReader, client_settings
 from deltaworks.sources.offset_ranges import initial_offset
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value", "key", "headers")
 #: Conditions under which a topic has nothing of what was read.
-_OTHER_TOPIC = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
+_TOPIC_GONE_CONDITIONS = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
 
 
-class KafkaRecords:
+class KafkaRecordSource:
     """The topics of one pipeline. See `RecordSource`."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
@@ -46,14 +46,14 @@ class KafkaRecords:
     @property
     def reader(self) -> PayloadReader:
         """See RecordSource."""
-        return KafkaReader.of(self._source, with_fields=self._with_fields)
+        return KafkaReader.for_source(self._source, with_fields=self._with_fields)
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """See RecordSource. Not every offset has a record: transactions and compaction leave holes."""
-        return [one for batch in batches for one in self._ranges_of(batch)]
+        return [one for batch in batches for one in self._batch_ranges(batch)]
 
-    def _ranges_of(self, batch: BatchOffsets) -> list[RecordRange]:
-        start = batch.start if batch.start is not None else self._beginning(batch)
+    def _batch_ranges(self, batch: BatchOffsets) -> list[RecordRange]:
+        start = batch.start if batch.start is not None else self._query_start(batch)
         ranges = []
         for topic, partitions in batch.end.items():
             if topic not in self._source.topics:
@@ -74,7 +74,7 @@ class KafkaRecords:
                     )
         return ranges
 
-    def _beginning(self, batch: BatchOffsets) -> dict[str, dict[str, int]]:
+    def _query_start(self, batch: BatchOffsets) -> dict[str, dict[str, int]]:
         """Where the query began, for a ledger of an earlier release, which does not say so."""
         noted = initial_offset(self._home, self._home.generations.effective())
         if not noted and self._source.starting_offsets == "latest":
@@ -101,22 +101,22 @@ class KafkaRecords:
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
         """See RecordSource."""
         by_topic: dict[str, dict[str, RetainedRange]] = {
-            topic: self._kept_of(spark, topic) for topic in self._source.topics
+            topic: self._retained_by_partition(spark, topic) for topic in self._source.topics
         }
         return [by_topic.get(one.stream, {}).get(one.partition, NOTHING_RETAINED) for one in ranges]
 
-    def _kept_of(self, spark: SparkSession, topic: str) -> dict[str, RetainedRange]:
-        brokers = KafkaBrokers(client_of(self._source))
+    def _retained_by_partition(self, spark: SparkSession, topic: str) -> dict[str, RetainedRange]:
+        brokers = KafkaBrokers(client_settings(self._source))
         try:
             TopicIds(self._home).check(brokers.topic_ids(spark, [topic]))
         except DeltaworksError as error:
-            if error.condition in _OTHER_TOPIC:
+            if error.condition in _TOPIC_GONE_CONDITIONS:
                 return {}
             raise
-        compacted = brokers.compacted(spark, [topic])
+        compacted = brokers.has_compaction(spark, [topic])
         return {
             str(partition): RetainedRange(LAST_ORDINAL + 1 if compacted else earliest, earliest)
-            for (_, partition), earliest in brokers.earliest(spark, [topic]).items()
+            for (_, partition), earliest in brokers.earliest_offsets(spark, [topic]).items()
         }
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
@@ -134,10 +134,10 @@ class KafkaRecords:
             "minPartitions": str(self._tasks),
             "includeHeaders": "true",
             "kafka.isolation.level": "read_committed",
-            **{f"kafka.{name}": value for name, value in client_of(self._source).items()},
+            **{f"kafka.{name}": value for name, value in client_settings(self._source).items()},
         }
         return spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
         """See RecordSource."""
-        return kafka_from_archive(rows)
+        return kafka_columns(rows)

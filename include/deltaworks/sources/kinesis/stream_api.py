@@ -19,9 +19,9 @@ from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shards import Shard
 
 ConsumerStatus = Literal["CREATING", "ACTIVE", "DELETING"]
-PATIENCE_SECONDS = 120.0
+RETRY_SECONDS = 120.0
 #: GetRecords gives no more than this in one answer.
-LARGEST_PAGE = 10_000
+MAX_PAGE_RECORDS = 10_000
 _PAUSE_SECONDS = 1.0
 
 
@@ -35,7 +35,7 @@ class Consumer:
     created: datetime
 
 
-class ConsumerCalls(Protocol):
+class ConsumerApi(Protocol):
     """What registering needs of a stream."""
 
     def consumer(self, name: str) -> Consumer | None:
@@ -45,11 +45,11 @@ class ConsumerCalls(Protocol):
         """Ask for one. Somebody else having done so is success."""
 
 
-def registered(
-    stream: ConsumerCalls,
+def register_and_wait(
+    stream: ConsumerApi,
     name: str,
     *,
-    patience_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = RETRY_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Consumer:
     """The consumer, active; registered where there is none. Drivers that race get the same one.
@@ -58,7 +58,7 @@ def registered(
         ConfigError: KINESIS_CONSUMER_LIMIT when the stream takes no more consumers, KINESIS_REFUSED.
         TransientError: KINESIS_CONSUMER_NOT_READY when it is not active in time.
     """
-    left = patience_seconds
+    left = timeout_seconds
     while True:
         consumer = stream.consumer(name)
         if consumer is not None and consumer.status == "ACTIVE":
@@ -66,7 +66,7 @@ def registered(
         if left <= 0:
             raise TransientError(
                 "KINESIS_CONSUMER_NOT_READY",
-                f"The consumer {name} is {consumer.status if consumer else 'not there'} after {patience_seconds:g} s.",
+                f"The consumer {name} is {consumer.status if consumer else 'not there'} after {timeout_seconds:g} s.",
                 hint="Run again; if it stays so, see the stream's consumers in AWS.",
             )
         # One that is being removed is waited for, and then registered again.
@@ -80,7 +80,7 @@ class IteratorExpired(Exception):
     """An iterator is older than five minutes: get another one at the same place."""
 
 
-class ShardGone(Exception):
+class ShardNotFound(Exception):
     """A shard is not there any more: it was closed, and the retention has passed since."""
 
 
@@ -93,7 +93,7 @@ class StreamSummary:
     retention: timedelta
 
 
-class Pushes(Protocol):
+class PageSubscription(Protocol):
     """A subscription; see `Subscription`."""
 
     def next(self) -> Page:
@@ -103,7 +103,7 @@ class Pushes(Protocol):
         """End it."""
 
 
-class StreamCalls(ConsumerCalls, Protocol):
+class StreamApi(ConsumerApi, Protocol):
     """What reading needs of a stream."""
 
     def now(self) -> datetime:
@@ -115,10 +115,10 @@ class StreamCalls(ConsumerCalls, Protocol):
     def shards(self) -> list[Shard]:
         """All shards that are listed, closed ones among them."""
 
-    def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
+    def iterator(self, shard_id: str, position: Position, *, inclusive: bool = False) -> str:
         """An iterator behind `position.after`, or at it when `including`."""
 
-    def records(self, iterator: str, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
+    def records(self, iterator: str, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
         """The next page, of at most `limit` records and of 10 MiB; it may be empty before the tip."""
 
     def subscribe(
@@ -127,7 +127,7 @@ class StreamCalls(ConsumerCalls, Protocol):
         shard_id: str,
         position: Position,
         *,
-        including: bool = False,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> Pushes:
+        inclusive: bool = False,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> PageSubscription:
         """Have a consumer pushed what is behind `position.after`, or from it on when `including`."""

@@ -21,12 +21,12 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.sources.kinesis.calls import LARGEST_PAGE, PATIENCE_SECONDS, ShardGone, StreamCalls
 from deltaworks.sources.kinesis.pages import Page
-from deltaworks.sources.kinesis.positions import Gap, Position, Share, ShareEnd, later
+from deltaworks.sources.kinesis.positions import Gap, Position, Share, ShareEnd, latest_time
 from deltaworks.sources.kinesis.rows import Rows
-from deltaworks.sources.kinesis.shard_pages import PolledPages, PushedPages, ShardPages, micros
+from deltaworks.sources.kinesis.shard_pages import PolledPages, PushedPages, ShardPages, epoch_us
 from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, RETRY_SECONDS, ShardNotFound, StreamApi
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class FetchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedShare:
     """A share's rows, and the record that fixes where it ends."""
 
     rows: Rows
     end: ShareEnd
 
 
-def fetch_next(stream: StreamCalls, share: Share, options: FetchOptions) -> Fetched:
+def fetch_first(stream: StreamApi, share: Share, options: FetchOptions) -> FetchedShare:
     """Read a share for the first time: to a limit, the shard's tip or end, or the batch's `until`.
 
     A share ends by time only behind its first record: a shard with few records answers many empty pages.
@@ -54,84 +54,84 @@ def fetch_next(stream: StreamCalls, share: Share, options: FetchOptions) -> Fetc
         ContractError: KINESIS_POSITION_EXPIRED when records may have been lost and that is not allowed.
         TransientError: KINESIS_UNREACHABLE when nothing could be read.
     """
-    return _FirstReading(stream, share, options).run()
+    return _FirstRead(stream, share, options).run()
 
 
-class _FirstReading:
-    def __init__(self, stream: StreamCalls, share: Share, options: FetchOptions) -> None:
+class _FirstRead:
+    def __init__(self, stream: StreamApi, share: Share, options: FetchOptions) -> None:
         self._stream = stream
         self._share = share
         self._options = options
-        self._rows = Rows(deaggregate=options.deaggregate)
+        self._rows = Rows(should_deaggregate=options.deaggregate)
         self._deadline = time.monotonic() + share.limits.seconds
         self._last: tuple[str, int] | None = None
         self._behind_ms: int | None = None
-        self._judged = False
+        self._is_checked = False
         self._gap: Gap | None = None
 
-    def run(self) -> Fetched:
+    def run(self) -> FetchedShare:
         try:
-            pages = self._pages()
-        except ShardGone:
-            self._lost(None, shard_gone=True)
-            return self._ended(closed=True)
+            pages = self._open_pages()
+        except ShardNotFound:
+            self._record_gap(None, shard_gone=True)
+            return self._finish(closed=True)
         with closing(pages):
             while True:
-                page = self._page(pages)
+                page = self._next_page(pages)
                 if page is None:
-                    return self._ended(more=True)
+                    return self._finish(more=True)
                 self._behind_ms = page.behind_ms
-                if not self._judged and (pages.intact is not None or pages.ended or not page.behind_ms):
-                    self._judge(pages, page)
-                ended = self._use(page, pages)
+                if not self._is_checked and (pages.is_intact is not None or pages.is_ended or not page.behind_ms):
+                    self._check_trimmed(pages, page)
+                ended = self._append(page, pages)
                 if ended is not None:
                     return ended
 
-    def _pages(self) -> ShardPages:
+    def _open_pages(self) -> ShardPages:
         stream, share = self._stream, self._share
         if share.consumer is None:
             return PolledPages(stream, share.shard_id, share.start)
         return PushedPages(stream, share.shard_id, share.start, consumer=share.consumer)
 
-    def _page(self, pages: ShardPages) -> Page | None:
+    def _next_page(self, pages: ShardPages) -> Page | None:
         """The next page; None where a shard that throttles is left with what there is."""
         limits, rows = self._share.limits, self._rows
         left = max(self._deadline - time.monotonic(), 1.0)
-        count = min(max(limits.rows - len(rows), 1), LARGEST_PAGE)
+        count = min(max(limits.rows - len(rows), 1), MAX_PAGE_RECORDS)
         try:
-            return pages.next(count, patience_seconds=left if rows.records else PATIENCE_SECONDS)
+            return pages.next_page(count, retry_seconds=left if rows.records else RETRY_SECONDS)
         except TransientError:
             if rows.records:
                 return None
             raise
 
-    def _use(self, page: Page, pages: ShardPages) -> Fetched | None:
+    def _append(self, page: Page, pages: ShardPages) -> FetchedShare | None:
         """Take a page; the share when it ends with it."""
         share, rows, limits = self._share, self._rows, self._share.limits
-        due = page if share.until is None else page.part(0, _arrived_by(page, share.until))
-        taken = rows.take(due, up_to_rows=limits.rows, up_to_bytes=limits.size)
-        self._last = self._last or pages.passed_over
+        due = page if share.until is None else page.slice(0, _count_arrived_by(page, share.until))
+        taken = rows.append(due, max_rows=limits.rows, max_bytes=limits.size)
+        self._last = self._last or pages.skipped_record
         if taken:
-            self._last = (page.sequence_numbers[taken - 1], page.arrivals[taken - 1])
+            self._last = (page.sequence_numbers[taken - 1], page.arrivals_us[taken - 1])
         if taken < len(due):
-            return self._ended(more=True)
+            return self._finish(more=True)
         if len(due) < len(page):
-            return self._ended(since=share.until)
-        if pages.ended:
-            return self._ended(closed=True)
+            return self._finish(since=share.until)
+        if pages.is_ended:
+            return self._finish(closed=True)
         if not page.behind_ms:
-            return self._ended(since=pages.asked_at)
+            return self._finish(since=pages.requested_at)
         full = len(rows) >= limits.rows or rows.bytes >= limits.size or time.monotonic() >= self._deadline
-        return self._ended(more=True) if rows.records and full else None
+        return self._finish(more=True) if rows.records and full else None
 
-    def _ended(self, *, closed: bool = False, more: bool = False, since: datetime | None = None) -> Fetched:
+    def _finish(self, *, closed: bool = False, more: bool = False, since: datetime | None = None) -> FetchedShare:
         start, rows = self._share.start, self._rows
         after, at = start.after, start.at
         if self._last is not None:
             after, at = self._last[0], None
-            since = later(since, datetime.fromtimestamp(self._last[1] / 1e6, UTC))
-        end = Position(after=after, at=at, rows=start.rows + len(rows), since=later(start.since, since))
-        return Fetched(
+            since = latest_time(since, datetime.fromtimestamp(self._last[1] / 1e6, UTC))
+        end = Position(after=after, at=at, rows=start.rows + len(rows), since=latest_time(start.since, since))
+        return FetchedShare(
             rows,
             ShareEnd(
                 start=start,
@@ -147,16 +147,16 @@ class _FirstReading:
             ),
         )
 
-    def _judge(self, pages: ShardPages, page: Page) -> None:
+    def _check_trimmed(self, pages: ShardPages, page: Page) -> None:
         """Whether what lies behind the position can have been trimmed before it was read."""
-        self._judged = True
+        self._is_checked = True
         since, retention = self._share.start.since, timedelta(seconds=self._share.retention_seconds)
-        if not pages.intact and since is not None and since < self._stream.now() - retention:
-            self._lost(page, shard_gone=False)
+        if not pages.is_intact and since is not None and since < self._stream.now() - retention:
+            self._record_gap(page, shard_gone=False)
 
-    def _lost(self, page: Page | None, *, shard_gone: bool) -> None:
+    def _record_gap(self, page: Page | None, *, shard_gone: bool) -> None:
         share, start = self._share, self._share.start
-        oldest = (page.sequence_numbers[0], page.arrivals[0]) if page else (None, None)
+        oldest = (page.sequence_numbers[0], page.arrivals_us[0]) if page else (None, None)
         self._gap = Gap(
             shard_id=share.shard_id,
             batch=share.batch,
@@ -168,10 +168,10 @@ class _FirstReading:
             shard_gone=shard_gone,
         )
         if not self._options.allow_data_loss:
-            raise position_expired(self._gap, share)
+            raise position_expired_error(self._gap, share)
 
 
-def position_expired(gap: Gap, share: Share) -> ContractError:
+def position_expired_error(gap: Gap, share: Share) -> ContractError:
     """The error that names what may be lost, and how to continue."""
     first = "none is left" if gap.first is None else f"the oldest one left is {gap.first} of {gap.first_arrival}"
     begin = f"record {gap.after}" if gap.after else "its beginning"
@@ -183,20 +183,20 @@ def position_expired(gap: Gap, share: Share) -> ContractError:
     )
 
 
-def _arrived_by(page: Page, until: datetime) -> int:
-    bound = micros(until)
-    return next((index for index, arrival in enumerate(page.arrivals) if arrival > bound), len(page))
+def _count_arrived_by(page: Page, until: datetime) -> int:
+    bound = epoch_us(until)
+    return next((index for index, arrival in enumerate(page.arrivals_us) if arrival > bound), len(page))
 
 
 #: What was read once can be behind the tip of a slower copy for a moment.
-_PATIENCE_SECONDS = 30.0
+_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 _NO_LIMIT = 1 << 62
 _LOGGER = logging.getLogger(__name__)
 
 
 def read_share(
-    stream: StreamCalls, state: QueryState, share: Share, options: FetchOptions, *, stream_name: str
+    stream: StreamApi, state: QueryState, share: Share, options: FetchOptions, *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a share: the same ones for every attempt, action and driver, however often it is read.
 
@@ -206,33 +206,33 @@ def read_share(
         ContractError: KINESIS_POSITION_EXPIRED, KINESIS_REPLAY_DIFFERS.
         ConfigError: KINESIS_STATE_NOT_SHARED when the driver wrote its plan where this task cannot see it.
     """
-    fetched = settled(stream, state, share, options)
+    fetched = fix_share(stream, state, share, options)
     first_ordinal = fetched.end.end.rows - len(fetched.rows)
     yield from fetched.rows.batches(stream=stream_name, shard_id=share.shard_id, first_ordinal=first_ordinal)
 
 
-def settled(stream: StreamCalls, state: QueryState, share: Share, options: FetchOptions) -> Fetched:
+def fix_share(stream: StreamApi, state: QueryState, share: Share, options: FetchOptions) -> FetchedShare:
     """The share's rows and the record that counts, which exists from now on."""
-    recorded = state.end(share.run, share.batch, share.shard_id)
+    recorded = state.share_end(share.run, share.batch, share.shard_id)
     if recorded is None:
         if state.plan(share.run, share.batch) is None:
-            raise _not_shared(share)
-        fetched = fetch_next(stream, share, options)
+            raise _state_not_shared_error(share)
+        fetched = fetch_first(stream, share, options)
         mine = replace(fetched.end, reader=f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
         if mine.gap is not None:
             state.add_gap(share.run, mine.gap)
             _LOGGER.warning("Records of %s may be lost: %s", share.shard_id, mine.gap.to_json())
-        recorded = state.fix_end(share, mine)
+        recorded = state.record_share_end(share, mine)
         if (recorded.end.after, recorded.rows, recorded.digest) == (mine.end.after, mine.rows, mine.digest):
-            return Fetched(fetched.rows, recorded)
-    fetched = fetch_again(stream, share, recorded, options)
+            return FetchedShare(fetched.rows, recorded)
+    fetched = refetch(stream, share, recorded, options)
     if fetched.end.gap is not None and fetched.end.gap != recorded.gap:
         state.add_gap(share.run, fetched.end.gap)
         _LOGGER.warning("Records of %s were lost before a replay: %s", share.shard_id, fetched.end.gap.to_json())
     return fetched
 
 
-def _not_shared(share: Share) -> ConfigError:
+def _state_not_shared_error(share: Share) -> ConfigError:
     return ConfigError(
         "KINESIS_STATE_NOT_SHARED",
         f"This task on {socket.gethostname()} finds no plan of batch {share.batch} in the query's state.",
@@ -240,9 +240,9 @@ def _not_shared(share: Share) -> ConfigError:
     )
 
 
-def fetch_again(
-    stream: StreamCalls, share: Share, recorded: ShareEnd, options: FetchOptions, *, patience: float = _PATIENCE_SECONDS
-) -> Fetched:
+def refetch(
+    stream: StreamApi, share: Share, recorded: ShareEnd, options: FetchOptions, *, retry_seconds: float = _RETRY_SECONDS
+) -> FetchedShare:
     """Read exactly what a record says.
 
     Where trimming is allowed, the records that are left keep the ordinals they had, and the end has a gap.
@@ -252,21 +252,21 @@ def fetch_again(
             share's first records have been trimmed and that is not allowed.
     """
     if recorded.start != share.start:
-        raise _differs(share, recorded, f"the record starts at {recorded.start.to_json()}")
-    rows = Rows(deaggregate=options.deaggregate)
+        raise _replay_differs_error(share, recorded, f"the record starts at {recorded.start.to_json()}")
+    rows = Rows(should_deaggregate=options.deaggregate)
     if not recorded.records:
-        return Fetched(rows, recorded)
+        return FetchedShare(rows, recorded)
     pages = None
     try:
         pages = PolledPages(stream, share.shard_id, share.start)
-        _fill(rows, pages, share, recorded, patience)
-    except ShardGone:
+        _read_to_end(rows, pages, share, recorded, retry_seconds)
+    except ShardNotFound:
         pass
     if rows.records == recorded.records and rows.digest == recorded.digest and len(rows) == recorded.rows:
-        return Fetched(rows, recorded)
-    trimmed = (pages is None or pages.intact is not True) and rows.records < recorded.records
+        return FetchedShare(rows, recorded)
+    trimmed = (pages is None or pages.is_intact is not True) and rows.records < recorded.records
     if not trimmed or len(rows) > recorded.rows:
-        raise _differs(share, recorded, f"{rows.records} records in {len(rows)} rows came this time")
+        raise _replay_differs_error(share, recorded, f"{rows.records} records in {len(rows)} rows came this time")
     gap = Gap(
         shard_id=share.shard_id,
         batch=share.batch,
@@ -278,20 +278,20 @@ def fetch_again(
         shard_gone=pages is None,
     )
     if not options.allow_data_loss:
-        raise position_expired(gap, share)
-    return Fetched(rows, replace(recorded, gap=gap))
+        raise position_expired_error(gap, share)
+    return FetchedShare(rows, replace(recorded, gap=gap))
 
 
-def _fill(rows: Rows, pages: PolledPages, share: Share, recorded: ShareEnd, patience: float) -> None:
+def _read_to_end(rows: Rows, pages: PolledPages, share: Share, recorded: ShareEnd, retry_seconds: float) -> None:
     """Take records up to the recorded end, or as many as are there."""
     last = int(recorded.end.after or 0)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + retry_seconds
     while True:
-        page = pages.next(min(recorded.records - rows.records + 1, LARGEST_PAGE))
-        due = _up_to(page, last)
-        rows.take(due, up_to_rows=_NO_LIMIT, up_to_bytes=_NO_LIMIT)
+        page = pages.next_page(min(recorded.records - rows.records + 1, MAX_PAGE_RECORDS))
+        due = _up_to_number(page, last)
+        rows.append(due, max_rows=_NO_LIMIT, max_bytes=_NO_LIMIT)
         reached = len(due) < len(page) or (len(due) > 0 and int(due.sequence_numbers[-1]) == last)
-        if reached or pages.ended:
+        if reached or pages.is_ended:
             return
         if not page.behind_ms:
             if time.monotonic() >= deadline:
@@ -299,12 +299,12 @@ def _fill(rows: Rows, pages: PolledPages, share: Share, recorded: ShareEnd, pati
             time.sleep(_PAUSE_SECONDS)
 
 
-def _up_to(page: Page, last: int) -> Page:
+def _up_to_number(page: Page, last: int) -> Page:
     count = next((index for index, number in enumerate(page.sequence_numbers) if int(number) > last), len(page))
-    return page.part(0, count)
+    return page.slice(0, count)
 
 
-def _differs(share: Share, recorded: ShareEnd, difference: str) -> ContractError:
+def _replay_differs_error(share: Share, recorded: ShareEnd, difference: str) -> ContractError:
     return ContractError(
         "KINESIS_REPLAY_DIFFERS",
         f"Batch {share.batch} of {share.shard_id} read {recorded.records} records in {recorded.rows} rows, up to "

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deltaworks.errors import ContractError
 from deltaworks.events.archive import ARCHIVE_SCHEMA, archive_rows
 from deltaworks.events.parse import BatchStamp
-from deltaworks.sources.kafka.archived import kafka_to_archive
+from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
 from deltaworks.sources.kafka.offsets import PARTITION_BITS, partition_seq
 
 AT_US = 1_767_225_600_000_000
@@ -43,7 +43,7 @@ def records(*places: tuple[str, int, int], micros: int = 0, value: bytes | None 
     )
 )
 def test_a_row_has_the_place_of_its_record_and_the_seq_of_what_it_came_to(places: list[tuple[str, int, int]]) -> None:
-    rows = archive_rows(kafka_to_archive(TOPICS, records(*places)), STAMP)
+    rows = archive_rows(kafka_archive_columns(TOPICS, records(*places)), STAMP)
 
     assert rows.schema == ARCHIVE_SCHEMA
     assert rows.column("_seq").to_pylist() == [
@@ -57,7 +57,7 @@ def test_a_row_has_the_place_of_its_record_and_the_seq_of_what_it_came_to(places
 
 @pytest.mark.parametrize("micros", [-1_000, 0, AT_US, 1_700_000_000_000_000_000])
 def test_a_time_is_kept_that_no_calendar_has(micros: int) -> None:
-    rows = archive_rows(kafka_to_archive(TOPICS, records(("orders", 0, 1), micros=micros, value=None)), STAMP)
+    rows = archive_rows(kafka_archive_columns(TOPICS, records(("orders", 0, 1), micros=micros, value=None)), STAMP)
 
     assert rows.to_pylist()[0]["arrived_at_us"] == micros
     assert rows.to_pylist()[0]["value"] is None
@@ -66,4 +66,4 @@ def test_a_time_is_kept_that_no_calendar_has(micros: int) -> None:
 
 def test_a_partition_that_has_no_seq_is_refused() -> None:
     with pytest.raises(ContractError, match="RECORD_SEQ_EXHAUSTED"):
-        kafka_to_archive(TOPICS, records(("orders", 1 << PARTITION_BITS, 1)))
+        kafka_archive_columns(TOPICS, records(("orders", 1 << PARTITION_BITS, 1)))

@@ -23,13 +23,13 @@ from deltaworks.sources.spark_formats.s3_sqs.options import RELAY, S3SqsOptions
 from deltaworks.tables.lake import Lake
 
 #: An object of a batch, in its bucket.
-Located = tuple[str, FileReference]
+LocatedFile = tuple[str, FileReference]
 _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 2.0
 _DRAIN_SECONDS = 900.0
-_EMPTY_LOOKS = 3
-_LOOK_AHEAD_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_EMPTY_CHECKS = 3
+_SAMPLE_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.5
 _STOP_SECONDS = 15.0
 
 
@@ -39,13 +39,13 @@ def open_log(options: S3SqsOptions) -> tuple[FileEventLog, SlicePlanner]:
     Raises:
         ConfigError: STATE_OF_ANOTHER_QUEUE.
     """
-    _keep_to_one_queue(options)
+    _check_queue(options)
     log, source = FileEventLog(Lake(options.state), RELAY), options.source
     bucket = None if options.any_bucket else source.bucket
     return log, SlicePlanner(log, bucket=bucket, prefix=source.prefix, glob=source.glob)
 
 
-def located(slices: SlicePlanner, start: int, end: int) -> list[tuple[Located, int]]:
+def list_slice(slices: SlicePlanner, start: int, end: int) -> list[tuple[LocatedFile, int]]:
     """The objects of a slice, each with its size."""
     return [
         ((row["bucket"], FileReference(row["seq"], row["key"], row["etag"], row["version_id"])), row["size"] or 0)
@@ -60,7 +60,7 @@ class ObjectOpener:
         self._options = options
         self._openers: dict[str, FileOpener] = {}
 
-    def __call__(self, where: Located) -> Payload:
+    def __call__(self, where: LocatedFile) -> Payload:
         bucket, reference = where
         if bucket not in self._openers:
             source, landing = self._options.source, self._options.landing(bucket)
@@ -70,7 +70,7 @@ class ObjectOpener:
         return self._openers[bucket](reference)
 
 
-def _keep_to_one_queue(options: S3SqsOptions) -> None:
+def _check_queue(options: S3SqsOptions) -> None:
     """Refuse a state that was begun for another queue: its log would mix the files of both."""
     named = str(options.relay.queue_url).encode()
     objects = open_objects(options.state)
@@ -84,17 +84,17 @@ def _keep_to_one_queue(options: S3SqsOptions) -> None:
     )
 
 
-class Receiving:
+class QueryRelay:
     """Moves what is announced into the state's log. One per query, in the driver's planner process."""
 
     def __init__(self, options: S3SqsOptions) -> None:
         self._options = options
         self._relay: Relay | None = None
-        self._ended = threading.Event()
+        self._is_stopped = threading.Event()
         self._failure: ConfigError | None = None
         self._thread: threading.Thread | None = None
 
-    def keep_on(self) -> None:
+    def ensure_running(self) -> None:
         """Relay from now on, in a thread.
 
         Raises:
@@ -103,10 +103,10 @@ class Receiving:
         if self._failure is not None:
             raise self._failure
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep_on, name="relay", daemon=True)
+            self._thread = threading.Thread(target=self._run_relay, name="relay", daemon=True)
             self._thread.start()
 
-    def keep_on_until(self, enough: Callable[[], bool], *, seconds: float = _LOOK_AHEAD_SECONDS) -> None:
+    def run_until(self, has_enough: Callable[[], bool], *, seconds: float = _SAMPLE_WAIT_SECONDS) -> None:
         """Relay until there is enough in the log, the queue is empty, or time is over; `stop` has to follow.
 
         Raises:
@@ -114,12 +114,12 @@ class Receiving:
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self.keep_on()
+            self.ensure_running()
             # The order matters: what was announced before the queue is seen to be empty is in the log then.
-            empty = self._stays_empty()
-            if enough() or empty:
+            empty = self._is_queue_empty()
+            if has_enough() or empty:
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def drain(self) -> None:
         """Relay until the queue is empty, then let go of the lease.
@@ -135,14 +135,14 @@ class Receiving:
                 Relay(
                     self._options.relay,
                     lake=self._options.state,
-                    queue=self._queue(),
+                    queue=self._open_queue(),
                     lease_wait_seconds=lease_wait_seconds,
                     until_drained=True,
                 ).run()
                 return
             except (ConcurrencyError, FencedError):
                 # Another query relays into the same log: once the queue is empty it has taken all there was.
-                if self._stays_empty():
+                if self._is_queue_empty():
                     return
                 # One that was killed still holds the lease, and is outlasted; one that lives works on meanwhile.
                 lease_wait_seconds = self._options.relay.lease_ttl_seconds * 1.5
@@ -152,25 +152,25 @@ class Receiving:
             hint="Start it again later; or give this query a queue of its own.",
         )
 
-    def _stays_empty(self) -> bool:
+    def _is_queue_empty(self) -> bool:
         """Whether the queue is empty, however often it is asked: its counts are approximate."""
-        queue = self._queue()
-        for look in range(_EMPTY_LOOKS):
+        queue = self._open_queue()
+        for look in range(_EMPTY_CHECKS):
             if look:
                 time.sleep(1.0)
             if queue.approximate_counts() != (0, 0):
                 return False
         return True
 
-    def stop(self, *, at_once: bool = True) -> None:
+    def stop(self, *, abort: bool = True) -> None:
         """End the thread, which gives back what it holds; or, not `at_once`, waits for what is on its way first."""
-        self._ended.set()
+        self._is_stopped.set()
         if self._relay is not None:
-            self._relay.stop(abort=at_once)
+            self._relay.stop(abort=abort)
         if self._thread is not None:
             self._thread.join(timeout=_STOP_SECONDS)
 
-    def _queue(self) -> NotificationQueue:
+    def _open_queue(self) -> NotificationQueue:
         return NotificationQueue(
             self._options.messaging,
             self._options.queue_url,
@@ -178,14 +178,14 @@ class Receiving:
             visibility_seconds=self._options.relay.visibility_seconds,
         )
 
-    def _keep_on(self) -> None:
-        while not self._ended.is_set():
+    def _run_relay(self) -> None:
+        while not self._is_stopped.is_set():
             try:
-                self._relay = Relay(self._options.relay, lake=self._options.state, queue=self._queue())
+                self._relay = Relay(self._options.relay, lake=self._options.state, queue=self._open_queue())
                 self._relay.run()
             except ConfigError as error:
                 self._failure = error
                 return
             except (DeltaworksError, OSError) as error:
                 _LOGGER.warning("%s is relayed by another query, or cannot be just now: %s", self._options.state, error)
-            self._ended.wait(_PAUSE_SECONDS)
+            self._is_stopped.wait(_PAUSE_SECONDS)

@@ -12,8 +12,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareEnd, ShareLimits
-from deltaworks.sources.kinesis.read import FetchOptions, settled
-from deltaworks.sources.kinesis.reread import KinesisRecords, oldest_of, read_again
+from deltaworks.sources.kinesis.record_source import KinesisRecordSource, oldest_sequence_number, reread_share
+from deltaworks.sources.kinesis.share_reader import FetchOptions, fix_share
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
@@ -40,7 +40,7 @@ class Stage:
         environment = environment.model_copy(update={"messaging": aws})
         spec = shop(orders("int"), source={"kind": "kinesis", "stream": self.wire.name})
         self.stream = KinesisStream(aws, name=self.wire.name)
-        self.records = KinesisRecords(Catalog(environment, {}, {"shop": spec}, root), spec)
+        self.records = KinesisRecordSource(Catalog(environment, {}, {"shop": spec}, root), spec)
         folder = environment.lake.uri(paths.kinesis_state("shop", 1))
         self.state = QueryState(open_objects(environment.lake.model_copy(update={"root": folder})))
         self.offsets: list[Offset] = []
@@ -50,7 +50,7 @@ class Stage:
         self.wire.put(*texts)
         start = Position() if not self.offsets else self.end(len(self.offsets) - 1).end
         offset = Offset(run="run", batch=len(self.offsets), shards={SHARD: start})
-        self.state.fix_plan(offset)
+        self.state.record_plan(offset)
         share = Share(
             run="run",
             batch=offset.batch,
@@ -60,11 +60,11 @@ class Stage:
             until=None,
             retention_seconds=86_400,
         )
-        settled(self.stream, self.state, share, FetchOptions())
+        fix_share(self.stream, self.state, share, FetchOptions())
         self.offsets.append(offset)
 
     def end(self, batch: int) -> ShareEnd:
-        end = self.state.end("run", batch, SHARD)
+        end = self.state.share_end("run", batch, SHARD)
         assert end is not None
         return end
 
@@ -77,7 +77,7 @@ class Stage:
         )
 
     def again(self, one: RecordRange) -> list[tuple[int, str]]:
-        batches = read_again(self.stream, SHARD, one.details, stream_name=self.wire.name)
+        batches = reread_share(self.stream, SHARD, one.details, stream_name=self.wire.name)
         rows = [row for batch in batches for row in batch.to_pylist()]
         return [(row["ordinal"], row["data"].decode()) for row in rows]
 
@@ -110,23 +110,23 @@ def test_a_share_that_has_lost_a_record_gives_none_rather_than_others_ordinals(s
     (first, *_) = stage.ranges()
     one_more = {**first.details, "rows": 3}
 
-    assert list(read_again(stage.stream, SHARD, one_more, stream_name="s")) == []
+    assert list(reread_share(stage.stream, SHARD, one_more, stream_name="s")) == []
 
 
 def test_only_the_record_before_a_share_proves_that_it_is_whole(stage: Stage) -> None:
     ranges = stage.ranges()
-    oldest = oldest_of(stage.stream, SHARD)
+    oldest = oldest_sequence_number(stage.stream, SHARD)
     never = LAST_ORDINAL + 1
 
-    assert [stage.records.kept_of(one, oldest) for one in ranges] == [
+    assert [stage.records.retained_range(one, oldest) for one in ranges] == [
         RetainedRange(never, 0),
         RetainedRange(2, 2),
         RetainedRange(3, 3),
     ]
     after_first = int(str(ranges[1].details["start"]["after"]))
-    trimmed = [stage.records.kept_of(one, after_first + 1) for one in ranges]
+    trimmed = [stage.records.retained_range(one, after_first + 1) for one in ranges]
     assert trimmed == [RetainedRange(never, never), RetainedRange(never, 2), RetainedRange(3, 3)]
-    assert stage.records.kept_of(ranges[0], None) == RetainedRange(never, never)
+    assert stage.records.retained_range(ranges[0], None) == RetainedRange(never, never)
 
 
 def test_sequence_numbers_name_shares(stage: Stage) -> None:
@@ -142,7 +142,7 @@ def test_sequence_numbers_name_shares(stage: Stage) -> None:
 
 
 def test_where_nobody_has_on_record_where_the_newest_batch_ended_nothing_is_read(stage: Stage) -> None:
-    stage.state.forget("run", before=3, thorough=True)
+    stage.state.delete_batches("run", before=3, all_older=True)
 
     with pytest.raises(ContractError, match="does not say where batch 7 ended in shardId-000000000000") as unknown:
         stage.ranges()
@@ -154,7 +154,7 @@ def test_the_last_share_of_a_closed_shard_reaches_to_its_end(stage: Stage) -> No
     stage.wire.split(0)
     closed = Offset(run="run", batch=3, done={SHARD: None})
     stage.offsets.append(closed)
-    stage.state.forget("run", before=3, thorough=True)
+    stage.state.delete_batches("run", before=3, all_older=True)
 
     last = stage.ranges()[-1]
 

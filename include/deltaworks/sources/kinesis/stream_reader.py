@@ -18,7 +18,7 @@ from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset, Share
-from deltaworks.sources.kinesis.read import read_share
+from deltaworks.sources.kinesis.share_reader import read_share
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -40,26 +40,26 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: KinesisOptions) -> None:
         self._options = options
-        self._opened: Planner | None = None
+        self._open_planner: Planner | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._planner().begin().to_json()
+        return self._planner().initial_offset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_records)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planner().stop_at_now()
+        self._planner().prepare_for_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        planned = self._planner().next(Offset.from_json(start), max_rows=max_rows)
+        planned = self._planner().next_batch(Offset.from_json(start), max_rows=max_rows)
         # Spark compares offsets as JSON text: the same object is the sure way to say "nothing new".
         return start if planned is None else planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         try:
-            return self._planner().report()
+            return self._planner().lag_report()
         except Exception as error:  # a report must never end the query
             _LOGGER.warning("The shards' lag is not known: %s", error)
             return None
@@ -83,11 +83,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planner(self) -> Planner:
         """Opened on first use: an instance that never planned is what travels to the tasks."""
-        if self._opened is None:
+        if self._open_planner is None:
             options = self._options
             stream = KinesisStream(options.aws, name=options.stream, arn=options.arn)
-            self._opened = Planner(stream, QueryState(open_objects(options.state)), options)
-        return self._opened
+            self._open_planner = Planner(stream, QueryState(open_objects(options.state)), options)
+        return self._open_planner
 
 
 @functools.lru_cache(maxsize=8)

@@ -21,8 +21,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import PayloadReader
-from deltaworks.sources.kinesis.archived import kinesis_from_archive
-from deltaworks.sources.kinesis.calls import LARGEST_PAGE, ShardGone
+from deltaworks.sources.kinesis.archive_rows import kinesis_columns
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.positions import Offset, Position, ShareEnd
 from deltaworks.sources.kinesis.rows import Rows
@@ -30,6 +29,7 @@ from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import shard_number
 from deltaworks.sources.kinesis.source import COLUMNS, KinesisReader
 from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, ShardNotFound
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: Empty pages that are looked through for the oldest record of a shard.
-_MOST_PAGES = 50
+_MAX_PAGES = 50
 _NO_LIMIT = 1 << 62
 
 
-class KinesisRecords:
+class KinesisRecordSource:
     """The stream of one pipeline. See `RecordSource`."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
@@ -59,7 +59,7 @@ class KinesisRecords:
     @property
     def reader(self) -> PayloadReader:
         """See RecordSource."""
-        return KinesisReader.of(self._source, with_fields=self._with_fields)
+        return KinesisReader.for_source(self._source, with_fields=self._with_fields)
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """See RecordSource."""
@@ -81,7 +81,7 @@ class KinesisRecords:
         """Where the batch ends in a shard; None where that is the shard's own end and nobody has it on record."""
         if after is not None and shard in after.shards:
             return after.shards[shard]
-        recorded: ShareEnd | None = self._state(batch.generation).end(offset.run, offset.batch, shard)
+        recorded: ShareEnd | None = self._state(batch.generation).share_end(offset.run, offset.batch, shard)
         if recorded is None and (after is None or shard not in after.done):
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
@@ -130,11 +130,11 @@ class KinesisRecords:
         query = self._state(self._home.generations.current()).query()
         if query is not None and stream.summary().created != query.stream_created:
             return [NOTHING_RETAINED for _ in ranges]
-        oldest = {shard: oldest_of(stream, shard) for shard in {one.partition for one in ranges}}
-        return [self.kept_of(one, oldest[one.partition]) for one in ranges]
+        oldest = {shard: oldest_sequence_number(stream, shard) for shard in {one.partition for one in ranges}}
+        return [self.retained_range(one, oldest[one.partition]) for one in ranges]
 
     @staticmethod
-    def kept_of(one: RecordRange, oldest: int | None) -> RetainedRange:
+    def retained_range(one: RecordRange, oldest: int | None) -> RetainedRange:
         """What of a share a shard has whose oldest record has this sequence number; None where it has none."""
         after, through = one.details["start"].get("after"), one.details["through"]
         if oldest is None or (through is not None and int(through) < oldest):
@@ -154,14 +154,14 @@ class KinesisRecords:
             stream = KinesisStream(AwsSpec.model_validate_json(declared), name=name)
             for batch in batches:
                 for share in batch.to_pylist():
-                    yield from read_again(stream, share["shard"], json.loads(share["place"]), stream_name=name)
+                    yield from reread_share(stream, share["shard"], json.loads(share["place"]), stream_name=name)
 
         frame = spark.createDataFrame(shares, "shard string, place string").repartition(min(len(shares), 32))
         return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
         """See RecordSource."""
-        return kinesis_from_archive(rows)
+        return kinesis_columns(rows)
 
 
 _ROW_TYPES = (
@@ -170,38 +170,38 @@ _ROW_TYPES = (
 )
 
 
-def _overlaps(place: Mapping[str, Any], low: int, high: int | None) -> bool:
+def _overlaps(details: Mapping[str, Any], low: int, high: int | None) -> bool:
     """Whether a share may have a record of these sequence numbers, both included."""
-    start, through = int(place["start"].get("after") or -1), place["through"]
+    start, through = int(details["start"].get("after") or -1), details["through"]
     return (high is None or start < high) and (through is None or int(through) >= low)
 
 
-def oldest_of(stream: KinesisStream, shard: str) -> int | None:
+def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:
     """The sequence number of the oldest record of a shard; None where it has none."""
     try:
-        pages = PolledPages(stream, shard, Position())
-    except ShardGone:
+        pages = PolledPages(stream, shard_id, Position())
+    except ShardNotFound:
         return None
-    for _ in range(_MOST_PAGES):
-        page = pages.next(1)
+    for _ in range(_MAX_PAGES):
+        page = pages.next_page(1)
         if len(page):
             return int(page.sequence_numbers[0])
-        if pages.ended or not page.behind_ms:
+        if pages.is_ended or not page.behind_ms:
             return None
     return None
 
 
-def read_again(
-    stream: KinesisStream, shard: str, place: Mapping[str, Any], *, stream_name: str
+def reread_share(
+    stream: KinesisStream, shard: str, details: Mapping[str, Any], *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a share, or none where it has not as many as before."""
-    start, through, expected = Position.from_json(place["start"]), place["through"], place["rows"]
-    rows = Rows(deaggregate=True)
+    start, through, expected = Position.from_json(details["start"]), details["through"], details["rows"]
+    rows = Rows(should_deaggregate=True)
     try:
         pages = PolledPages(stream, shard, start)
-        while not _reached(rows, pages, through):
+        while not _append_page(rows, pages, through):
             pass
-    except ShardGone:
+    except ShardNotFound:
         log.warning("%s is not there any more", shard)
         return
     if expected is not None and len(rows) != expected:
@@ -210,13 +210,13 @@ def read_again(
     yield from rows.batches(stream=stream_name, shard_id=shard, first_ordinal=start.rows)
 
 
-def _reached(rows: Rows, pages: PolledPages, through: str | None) -> bool:
+def _append_page(rows: Rows, pages: PolledPages, through: str | None) -> bool:
     """Take a page; whether it was the last one."""
-    page = pages.next(LARGEST_PAGE)
+    page = pages.next_page(MAX_PAGE_RECORDS)
     last = None if through is None else int(through)
     count = len(page)
     if last is not None:
         count = next((at for at, number in enumerate(page.sequence_numbers) if int(number) > last), len(page))
-    rows.take(page.part(0, count), up_to_rows=_NO_LIMIT, up_to_bytes=_NO_LIMIT)
+    rows.append(page.slice(0, count), max_rows=_NO_LIMIT, max_bytes=_NO_LIMIT)
     beyond = count < len(page) or (count > 0 and int(page.sequence_numbers[count - 1]) == last)
-    return beyond or pages.ended or not page.behind_ms
+    return beyond or pages.is_ended or not page.behind_ms

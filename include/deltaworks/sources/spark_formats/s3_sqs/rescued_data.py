@@ -17,13 +17,13 @@ from deltaworks.events.columns import convert_column
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _DOUBLE, _FLOAT = Primitive("double"), Primitive("float")
-_EXACT_IN_A_DOUBLE = 1 << 53
-_ZERO_FIRST = re.compile(r"[+-]?0[0-9]")
+_MAX_EXACT_DOUBLE_INTEGER = 1 << 53
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
 #: Gives what of a value no type takes, or None.
-_Beyond = Callable[[Any], Any]
+_LeftoverFinder = Callable[[Any], Any]
 
 
-class Rescue:
+class RescuedDataFinder:
     """Finds what columns leave of events.
 
     Args:
@@ -32,12 +32,12 @@ class Rescue:
 
     def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
         self._names = frozenset(name for name, _ in columns)
-        self._inside = [(name, beyond) for name, kind in columns if (beyond := _beyond_of(kind)) is not None]
+        self._nested = [(name, beyond) for name, kind in columns if (beyond := _leftover_finder(kind)) is not None]
 
-    def beyond(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def find(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """The fields nobody takes, where they were in the event; empty where there are none."""
         left_over = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
-        for name, inner in self._inside:
+        for name, inner in self._nested:
             value = event.get(name)
             left = None if value is None else inner(value)
             if left is not None:
@@ -45,94 +45,94 @@ class Rescue:
         return left_over
 
 
-def split(value: Any, kind: ColumnType) -> tuple[Any, Any]:
+def split_by_type(value: Any, kind: ColumnType) -> tuple[Any, Any]:
     """What of a value its type takes, and what it does not, either None where there is none."""
     if value is None:
         return None, None
     if isinstance(kind, Struct) and isinstance(value, dict):
         kept, left = {}, {}
         for name, inner in kind.fields:
-            fits, rest = split(value.get(name), inner)
+            fits, rest = split_by_type(value.get(name), inner)
             if fits is not None:
                 kept[name] = fits
             if rest is not None:
                 left[name] = rest
         return kept, left or None
-    if convert_column([value], kind)[1] or not stays_exact(value, kind):
+    if convert_column([value], kind)[1] or not is_exact(value, kind):
         # JSON has no number for it, and would be written as null.
         return None, str(value) if isinstance(value, float) and not math.isfinite(value) else value
     return value, None
 
 
-def has_doubles(kind: ColumnType) -> bool:
+def has_floats(kind: ColumnType) -> bool:
     """Whether values of a type hold numbers that are rounded."""
     match kind:
         case Struct(fields):
-            return any(has_doubles(inner) for _, inner in fields)
+            return any(has_floats(inner) for _, inner in fields)
         case Array(inner) | Map(inner):
-            return has_doubles(inner)
+            return has_floats(inner)
     return kind in (_DOUBLE, _FLOAT)
 
 
-def stays_exact(value: Any, kind: ColumnType) -> bool:
+def is_exact(value: Any, kind: ColumnType) -> bool:
     """Whether every number in a value is the same in its type; declared columns round, those that were found do not."""
     match kind:
         case Struct(fields) if isinstance(value, dict):
-            return all(stays_exact(value.get(name), inner) for name, inner in fields)
+            return all(is_exact(value.get(name), inner) for name, inner in fields)
         case Array(inner) if isinstance(value, list):
-            return all(stays_exact(item, inner) for item in value)
+            return all(is_exact(item, inner) for item in value)
         case Map(inner) if isinstance(value, dict):
-            return all(stays_exact(item, inner) for item in value.values())
+            return all(is_exact(item, inner) for item in value.values())
     if kind == _DOUBLE:
-        return type(value) is not int or abs(value) <= _EXACT_IN_A_DOUBLE
-    return kind != _FLOAT or not isinstance(value, int | float) or _of_32_bits(value)
+        return type(value) is not int or abs(value) <= _MAX_EXACT_DOUBLE_INTEGER
+    return kind != _FLOAT or not isinstance(value, int | float) or _fits_float(value)
 
 
-def _of_32_bits(value: float) -> bool:
+def _fits_float(value: float) -> bool:
     try:
         return bool(struct.unpack("<f", struct.pack("<f", value))[0] == value)
     except OverflowError:
         return False
 
 
-def tells_the_text(text: str, value: Any) -> bool:
+def is_canonical_number(text: str, value: Any) -> bool:
     """Whether a text is what its number would be written as: `007` as 7 is not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
     if isinstance(value, int):
         return text.strip() == str(value)
-    return math.isfinite(value) and not _ZERO_FIRST.match(text.strip()) and Decimal(text) == Decimal(repr(value))
+    return math.isfinite(value) and not _LEADING_ZERO.match(text.strip()) and Decimal(text) == Decimal(repr(value))
 
 
-def joined(one: Any, other: Any) -> Any:
+def merge_leftovers(one: Any, other: Any) -> Any:
     """Leftovers of the same field together; a whole value takes in its parts."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return {name: joined(one.get(name), other.get(name)) for name in {**one, **other}}
+        return {name: merge_leftovers(one.get(name), other.get(name)) for name in {**one, **other}}
     return one if other is None else other
 
 
-def _beyond_of(kind: ColumnType) -> _Beyond | None:
+def _leftover_finder(kind: ColumnType) -> _LeftoverFinder | None:
     """What finds leftovers inside values of a type; None for a type that takes its values whole."""
     if isinstance(kind, Struct):
-        inside = Rescue(kind.fields)
-        return lambda value: (inside.beyond(value) or None) if isinstance(value, dict) else None
+        inside = RescuedDataFinder(kind.fields)
+        return lambda value: (inside.find(value) or None) if isinstance(value, dict) else None
     if isinstance(kind, Array):
-        element = _beyond_of(kind.element)
-        return None if element is None else lambda value: _whole_array(value, element)
+        element = _leftover_finder(kind.element)
+        return None if element is None else lambda value: _array_leftovers(value, element)
     if isinstance(kind, Map):
-        held = _beyond_of(kind.value)
-        return None if held is None else lambda value: _entries(value, held)
+        held = _leftover_finder(kind.value)
+        return None if held is None else lambda value: _map_leftovers(value, held)
     return None
 
 
-def _whole_array(value: Any, element: _Beyond) -> Any:
+def _array_leftovers(value: Any, element: _LeftoverFinder) -> Any:
     # Parts of an array would not say which of its elements they belong to.
     if isinstance(value, list) and any(item is not None and element(item) is not None for item in value):
         return value
     return None
 
 
-def _entries(value: Any, held: _Beyond) -> Any:
+def _map_leftovers(value: Any, held: _LeftoverFinder) -> Any:
     if not isinstance(value, dict):
         return None
     left_over = {name: held(item) for name, item in value.items() if item is not None}

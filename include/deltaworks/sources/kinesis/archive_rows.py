@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def kinesis_to_archive(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Columns of the archive.
 
     Raises:
@@ -32,7 +32,7 @@ def kinesis_to_archive(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array
     }
 
 
-def kinesis_from_archive(rows: DataFrame) -> DataFrame:
+def kinesis_columns(rows: DataFrame) -> DataFrame:
     """Rows of the archive with the columns that our reader gives."""
     from pyspark.sql import functions as F
 
