@@ -96,7 +96,7 @@ class Lookups:
         return 0 if rows is None else rows.num_rows
 
 
-@pytest.mark.parametrize("off", ["", "fixed_databases"])
+@pytest.mark.parametrize("off", ["", "pin_databases"])
 def test_no_batch_has_answers_of_two_versions_however_often_the_database_is_replaced(
     make_stage: Callable[..., Stage], tell_line: Callable[..., None], off: str
 ) -> None:

@@ -25,12 +25,12 @@ def list_reveals(namespace: str = _NAMESPACE) -> Listing:
     """List what was opened of the vault of a namespace, the newest first: when, by whom, of whom, and why."""
     from deltaworks.tables.lake import Lake
     from deltaworks.vault.namespace_vault import privacy_settings_of
-    from deltaworks.vault.reveal import reveals
+    from deltaworks.vault.reveal import read_reveals
 
     project = catalog()
     project.namespace(namespace)
     listing = Listing(("at", "by", "subject", "kinds", "reason", "approval"), title="reveals")
-    for row in reveals(Lake(privacy_settings_of(project.environment).vault), namespace):
+    for row in read_reveals(Lake(privacy_settings_of(project.environment).vault), namespace):
         at = Cell(row["at"], f"{row['at']:%Y-%m-%d %H:%M:%S}")
         kinds = ", ".join(row["kinds"]) or "all"
         listing.add(at, row["by"], row["subject"], kinds, row["reason"], row["approval"] or "")

@@ -345,7 +345,7 @@ class Parser:
 
     def _redacted_event(self, raw: bytes) -> Any:
         exact = self.redaction.redact_reread(self._reader.lossless_event(raw))
-        return exact if self._lookups_and_masks is None else self._lookups_and_masks.masked(exact)
+        return exact if self._lookups_and_masks is None else self._lookups_and_masks.mask_reread(exact)
 
     def _rejected_payload(self, payload: Payload, reason: Reason) -> RejectedEvent:
         # An object can be read again; a record is lost once its stream has expired it.

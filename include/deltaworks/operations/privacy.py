@@ -27,10 +27,10 @@ class IngestVaultOptions(Options):
 
 def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     """Take in what waits in the vault. Idempotent; what cannot be opened stays, and is named."""
-    from deltaworks.vault.job import take_in
+    from deltaworks.vault.job import run_ingest
 
     namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
-    result = take_in(
+    result = run_ingest(
         context.catalog.environment,
         context.subject,
         other_pipelines=context.catalog.pipelines.keys() - namespace_pipelines,

@@ -24,7 +24,7 @@ from deltaworks.vault.unreadable_bodies import DestroyedDays, destroy_day_keys
 _MAX_NAMED = 5
 
 
-def take_in(
+def run_ingest(
     environment: EnvironmentSpec,
     namespace: str,
     *,

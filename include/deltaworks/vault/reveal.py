@@ -94,7 +94,7 @@ def reveal(
     return [_open_row(vault, row, keys.get(row["subject"])) for row in _select_rows(vault, names, kinds)]
 
 
-def reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:
+def read_reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:
     """The reveals of a namespace, the newest first."""
     rows = lake.rows(vault_paths.reveals())
     records = [] if rows is None else [row for row in rows.to_pylist() if row["namespace"] == namespace]

@@ -294,7 +294,7 @@ def _fixed_databases() -> None:
         fixed = original(*positional)
         return None if fixed is None else NewestDatabases(fixed.storage, fixed.variables, fixed.by_name)
 
-    _replace(parser_inputs, "fixed_databases", unfixed)
+    _replace(parser_inputs, "pin_databases", unfixed)
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {
@@ -320,7 +320,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "ledger_check": _ledger_check,
     "deaths": _deaths,
     "gold_number": _gold_number,
-    "fixed_databases": _fixed_databases,
+    "pin_databases": _fixed_databases,
 }
 
 

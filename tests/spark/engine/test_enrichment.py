@@ -216,14 +216,14 @@ class NotFixed(Replaced):
 def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
     """Have the database replaced while the next batch is read, once its version is fixed."""
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
-    fixed_databases = parser_inputs.pin_databases
+    pin_databases = parser_inputs.pin_databases
 
     def fixed(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
-        databases = fixed_databases(spec, storage)
+        databases = pin_databases(spec, storage)
         assert databases is not None
         return kind(**{one.name: getattr(databases, one.name) for one in fields(PinnedDatabases)})
 
-    monkeypatch.setattr(parser_inputs, "fixed_databases", fixed)
+    monkeypatch.setattr(parser_inputs, "pin_databases", fixed)
 
 
 def two_objects(shop: Shop) -> ObjectSlice:

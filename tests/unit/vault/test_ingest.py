@@ -27,7 +27,7 @@ from deltaworks.privacy.suppression import SuppressionRecord
 from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.vault.cells import CellAddress, open_cell
-from deltaworks.vault.job import maintain, take_in
+from deltaworks.vault.job import maintain, run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault
 from deltaworks.vault.tables import VaultTables
 from tests.unit.vault.vault_stage import (
@@ -68,7 +68,7 @@ def test_what_was_sealed_is_in_the_vault_once_and_its_file_is_gone(
     seal("1-2", [email_of("ada"), device_of("ada", "tablet"), email_of("ada", at_ms=AT_MS + 5)])
     seal("3-4", [email_of("bob"), email_of("ada")])
 
-    result = take_in(environment, NAMESPACE, dry_run=False)
+    result = run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert (result.files, result.identities, result.remaining) == (2, 4, 0)
     assert values_of(environment, "ada", "bob") == {
@@ -84,7 +84,7 @@ def test_what_was_sealed_is_in_the_vault_once_and_its_file_is_gone(
 def test_no_value_lies_in_the_vault_in_plain(environment: EnvironmentSpec, seal: Seal, tmp_path: Path) -> None:
     seal("1-2", [email_of("ada")])
 
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"ada@example" in path.read_bytes()]
 
@@ -95,7 +95,7 @@ def test_a_dry_run_opens_and_counts_and_changes_nothing(
     seal("1-2", [email_of("ada")])
     before = objects.list("")
 
-    result = take_in(environment, NAMESPACE)
+    result = run_ingest(environment, NAMESPACE)
 
     assert (result.files, result.identities) == (1, 1)
     assert objects.list("") == before
@@ -119,8 +119,8 @@ def test_whatever_order_and_however_often_it_comes_the_rows_are_those_of_one_pas
                     objects, keyring, f"{number}-{copy}", [email_of(name, at_ms=at), device_of(name, "x", at_ms=at)]
                 )
             if chance.random() < 0.3:
-                take_in(environment, NAMESPACE, dry_run=False)
-        take_in(environment, NAMESPACE, dry_run=False)
+                run_ingest(environment, NAMESPACE, dry_run=False)
+        run_ingest(environment, NAMESPACE, dry_run=False)
 
         tables = NamespaceVault.open(environment, NAMESPACE).tables
         rows = tables.identities(subjects=[subject_of(name) for name in seen]).to_pylist()
@@ -166,11 +166,11 @@ def test_a_job_that_dies_at_any_step_is_repeated_to_the_same_rows(
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, dying)
         with pytest.raises(Killed):
-            take_in(environment, NAMESPACE, dry_run=False)
+            run_ingest(environment, NAMESPACE, dry_run=False)
     # What a dead process holds is free after its time; here at once.
     objects.delete("work/players/lease.json")
 
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert len(values_of(environment, "ada", "bob")) == 2
     assert NamespaceVault.open(environment, NAMESPACE).tables.links(subjects=[subject_of("ada")]).num_rows == 2
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_opened_stays_and_stops_no_other(
     objects.put(paths.sealed("edge/9-9.dws"), b"no sealed file")
     seal("3-4", [email_of("bob")])
 
-    result = take_in(environment, NAMESPACE, dry_run=False)
+    result = run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert (result.files, result.remaining, len(result.damaged)) == (1, 2, 2)
     assert values_of(environment, "ada", "bob") == {("bob", "email"): "bob@example.org"}
@@ -212,7 +212,7 @@ def test_somebody_on_the_list_is_not_taken_in_and_gets_no_key(environment: Envir
     lake.put(paths.suppression(NAMESPACE, 1), record.encode())
     seal("1-2", [email_of("ada"), email_of("bob")])
 
-    result = take_in(environment, NAMESPACE, dry_run=False)
+    result = run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert (result.suppressed, result.suppression) == (1, 1)
     assert home.keys.get([subject_of("ada")]) == {}
@@ -223,11 +223,11 @@ def test_somebody_who_was_shredded_and_comes_back_has_a_new_key_and_a_cell_that_
     environment: EnvironmentSpec, seal: Seal
 ) -> None:
     seal("1-2", [email_of("ada")])
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
     NamespaceVault.open(environment, NAMESPACE).keys.shred([subject_of("ada")])
     seal("3-4", [email_of("ada", at_ms=AT_MS + DAY_MS)])
 
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert values_of(environment, "ada") == {("ada", "email"): "ada@example.org"}
 
@@ -237,11 +237,11 @@ def test_a_file_of_several_namespaces_is_split_and_each_takes_its_own(
 ) -> None:
     seal_file(objects, keyring, "1-2", [email_of("ada")], others={"readers": [email_of("bob")]})
 
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
 
     assert values_of(environment, "ada", "bob") == {("ada", "email"): "ada@example.org"}
     assert sealed_keys(objects) == ["sealed/edge/1-2~readers.dws"]
-    assert take_in(environment, "readers", dry_run=False).files == 1
+    assert run_ingest(environment, "readers", dry_run=False).files == 1
     assert sealed_keys(objects) == []
 
 
@@ -256,13 +256,13 @@ def test_a_key_service_that_is_down_leaves_all_where_it_is_and_is_on_record(
     with monkeypatch.context() as patched:
         patched.setattr(LocalKeyring, "unwrap", away)
         with pytest.raises(TransientError, match="KEY_SERVICE_UNREACHABLE"):
-            take_in(environment, NAMESPACE, dry_run=False)
+            run_ingest(environment, NAMESPACE, dry_run=False)
 
     beat = read_vault_beat(open_objects(environment.lake), NAMESPACE)
     assert beat is not None
     assert beat.trouble == "KEY_SERVICE_UNREACHABLE"
     assert len(sealed_keys(objects)) == 1
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
     after = read_vault_beat(open_objects(environment.lake), NAMESPACE)
     assert after is not None
     assert (after.trouble, sealed_keys(objects)) == ("", [])
@@ -273,7 +273,7 @@ def test_what_could_not_be_read_is_kept_by_day_and_dies_with_the_key_of_its_day(
 ) -> None:
     days = {"2026-11-01": [b"{broken"], "2026-11-20": [b"also broken"]}
     seal_file(objects, keyring, "1-2", [email_of("ada")], unreadable=days)
-    result = take_in(environment, NAMESPACE, dry_run=False)
+    result = run_ingest(environment, NAMESPACE, dry_run=False)
     assert (result.unreadable, sealed_keys(objects)) == (2, [])
     assert len(objects.list("unreadable/players/")) == 2
 
@@ -287,7 +287,7 @@ def test_what_could_not_be_read_is_kept_by_day_and_dies_with_the_key_of_its_day(
 
 def test_two_merges_at_once_both_land(environment: EnvironmentSpec, seal: Seal) -> None:
     seal("1-2", [email_of("ada")])
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
     one, other = (NamespaceVault.open(environment, NAMESPACE).tables for _ in range(2))
     rows = one.identities(subjects=[subject_of("ada")])
     one.merge_identities(rows)

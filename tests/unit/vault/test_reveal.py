@@ -21,7 +21,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.vault import cells
 from deltaworks.vault import reveal as revealing
 from deltaworks.vault.cells import CellAddress
-from deltaworks.vault.job import take_in
+from deltaworks.vault.job import run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_stage import NAMESPACE, email_of, subject_of
 
@@ -31,7 +31,7 @@ Seal = Callable[[str, Sequence[Identity]], str]
 @pytest.fixture
 def ada(environment: EnvironmentSpec, seal: Seal) -> str:
     seal("1-2", [email_of("ada"), email_of("bob")])
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
     return subject_of("ada")
 
 
@@ -41,7 +41,7 @@ def context_of(environment: EnvironmentSpec, **more: Any) -> OperationContext:
 
 
 def recorded(home: NamespaceVault) -> list[dict[str, Any]]:
-    return revealing.reveals(Lake(home.storage), NAMESPACE)
+    return revealing.read_reveals(Lake(home.storage), NAMESPACE)
 
 
 def test_a_reveal_is_on_record_and_gives_the_values_of_its_subject_alone(
@@ -104,7 +104,7 @@ def test_without_associated_data_a_swapped_cell_would_open(
 ) -> None:
     monkeypatch.setattr(CellAddress, "associated", property(lambda _: b""))
     seal("1-2", [email_of("ada"), email_of("bob")])
-    take_in(environment, NAMESPACE, dry_run=False)
+    run_ingest(environment, NAMESPACE, dry_run=False)
     home = NamespaceVault.open(environment, NAMESPACE)
     swap_cells(home)
 

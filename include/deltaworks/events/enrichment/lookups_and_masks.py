@@ -58,7 +58,7 @@ class LookupsAndMasks:
             if mask.apply(event):
                 findings.invalid_addresses[mask.path] += 1
 
-    def masked(self, event: Any) -> Any:
+    def mask_reread(self, event: Any) -> Any:
         """One event that was read again, masked in place; it has no answers."""
         if type(event) is dict:
             for mask in self._masks:

@@ -57,7 +57,7 @@ class _ParseError:
     """Why no value can be parsed, and at which position; None if the parser gave up somewhere inside."""
 
     detail: str
-    at: int | None
+    error_position: int | None
 
 
 class JsonRecovery:
@@ -147,7 +147,7 @@ class JsonRecovery:
         """Returns the next position to try, or -1. Values inside a corrupt one are corrupt too."""
         if end is not None:
             return self._find_opening(end)
-        behind = self._scan_brackets(position, problem.at)
+        behind = self._scan_brackets(position, problem.error_position)
         attempt = self._find_opening(position + 1 if behind is None else behind)
         while attempt in self._broken_openings:
             self._broken_openings.discard(attempt)

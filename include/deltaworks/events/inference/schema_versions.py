@@ -41,7 +41,7 @@ class SchemaVersionRecord(Record):
 
     version: int
     columns: dict[str, str] = Field(default_factory=dict)
-    inferred: tuple[tuple[str, str], ...]
+    inferred_columns: tuple[tuple[str, str], ...]
     hints: str
     added: tuple[str, ...]
     conflicts: tuple[str, ...]
@@ -62,7 +62,7 @@ class SchemaVersion:
     """
 
     number: int
-    found: Mapping[str, ColumnType]
+    inferred_columns: Mapping[str, ColumnType]
     hints: str = ""
     added: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
@@ -70,14 +70,14 @@ class SchemaVersion:
 
     def columns(self) -> dict[str, ColumnType]:
         """Returns the columns of the schema."""
-        return apply_hints(self.found, parse_hints(self.hints))
+        return apply_hints(self.inferred_columns, parse_hints(self.hints))
 
     def to_record(self) -> SchemaVersionRecord:
         """Returns the stored form."""
         return SchemaVersionRecord(
             version=self.number,
             columns={name: str(kind) for name, kind in self.columns().items()},
-            inferred=tuple((name, str(kind)) for name, kind in self.found.items()),
+            inferred_columns=tuple((name, str(kind)) for name, kind in self.inferred_columns.items()),
             hints=self.hints,
             added=self.added,
             conflicts=self.conflicts,
@@ -95,7 +95,7 @@ class SchemaVersion:
         """
         return cls(
             number=record.version,
-            found={name: parse_type(kind) for name, kind in record.inferred},
+            found={name: parse_type(kind) for name, kind in record.inferred_columns},
             hints=record.hints,
             added=record.added,
             conflicts=record.conflicts,

@@ -16,7 +16,7 @@ from deltaworks.specs.types import parse_type
 
 FIRST = SchemaVersion(
     number=1,
-    found={"b": parse_type("struct<x:decimal(20,0)>"), "a": parse_type("long")},
+    inferred_columns={"b": parse_type("struct<x:decimal(20,0)>"), "a": parse_type("long")},
     hints="a STRING, c.d DATE",
     added=("b struct<x:decimal(20,0)>",),
     conflicts=("b: 2 text",),
@@ -57,12 +57,12 @@ def test_who_is_overtaken_makes_its_version_from_the_other_ones(tmp_path: Path) 
 
     def make(newest: SchemaVersion | None) -> SchemaVersion:
         seen.append(newest)
-        found = {} if newest is None else newest.found
+        found = {} if newest is None else newest.inferred_columns
         return replace(FIRST, found={**found, "ours": parse_type("date")})
 
     made = SchemaVersions(Overtaken(tmp_path, times=2), "here").update(make)
     assert [each and each.number for each in seen] == [None, 1, 2]
-    assert (made.number, list(made.found)) == (3, ["other0", "ours"])
+    assert (made.number, list(made.inferred_columns)) == (3, ["other0", "ours"])
 
 
 def test_streams_that_start_at_once_agree_on_one_first_version(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_columns_that_several_add_at_once_are_all_there_in_the_end(tmp_path: Pat
     def add(name: int) -> None:
         column = {f"c{name}": parse_type("int")}
         SchemaVersions(LocalObjects(tmp_path), "here").update(
-            lambda newest: replace(FIRST, found={**({} if newest is None else newest.found), **column})
+            lambda newest: replace(FIRST, found={**({} if newest is None else newest.inferred_columns), **column})
         )
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(add, range(6)))
     newest = SchemaVersions(LocalObjects(tmp_path), "here").latest()
     assert newest is not None
-    assert (newest.number, sorted(newest.found)) == (6, [f"c{name}" for name in range(6)])
+    assert (newest.number, sorted(newest.inferred_columns)) == (6, [f"c{name}" for name in range(6)])
 
 
 def test_who_is_always_overtaken_gives_up_with_what_to_do(tmp_path: Path) -> None:

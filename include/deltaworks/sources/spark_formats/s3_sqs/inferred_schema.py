@@ -65,7 +65,7 @@ def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructTy
             return first
         if newest.hints == inference.hints:
             return None
-        hinted = apply_hints(newest.found, parse_hints(inference.hints))
+        hinted = apply_hints(newest.inferred_columns, parse_hints(inference.hints))
         added = tuple(changed_paths(newest.columns(), hinted))
         return dataclasses.replace(newest, hints=inference.hints, added=added, conflicts=(), sample={})
 
@@ -119,7 +119,7 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     hinted = apply_hints(inferred, parse_hints(inference.hints))
     return SchemaVersion(
         number=1,
-        found=inferred,
+        inferred_columns=inferred,
         hints=inference.hints,
         added=tuple(changed_paths({}, hinted)),
         conflicts=tuple(map(str, conflicts)),
@@ -215,7 +215,7 @@ class NewColumnDetector:
             raise NewFieldsError(self)
 
     def _evolved_columns(self, version: SchemaVersion, shape: Shape) -> dict[str, Any]:
-        columns = add_new_columns(version.found, shape, typed=self._inference.infer_types)
+        columns = add_new_columns(version.inferred_columns, shape, typed=self._inference.infer_types)
         return apply_hints(columns, parse_hints(version.hints))
 
     def evolution_error(self, object_uri: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
@@ -246,7 +246,7 @@ class NewColumnDetector:
         infer_columns(sample.shape, typed=self._inference.infer_types, conflicts=conflicts)
         return dataclasses.replace(
             base,
-            found=add_new_columns(base.found, sample.shape, typed=self._inference.infer_types),
+            found=add_new_columns(base.inferred_columns, sample.shape, typed=self._inference.infer_types),
             added=tuple(changed_paths(base.columns(), columns)),
             conflicts=tuple(map(str, conflicts)),
             sample=sample.to_record(),

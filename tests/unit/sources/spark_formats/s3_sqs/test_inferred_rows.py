@@ -55,7 +55,7 @@ class Query:
         sampler = Sampler(self.options.source, typed=self.inference.infer_types)
         self.sample = sampler.sample((Payload(0, "k", data) for data in sample), max_bytes=1 << 30)
         found = infer_columns(self.sample.shape, typed=self.inference.infer_types)
-        self.version = SchemaVersion(number=1, found=found, hints=self.inference.hints)
+        self.version = SchemaVersion(number=1, inferred_columns=found, hints=self.inference.hints)
         self.schema: StructType = spark_schema(self.version, self.inference)
         self.unread: list[RejectedEvent] = []
 
