@@ -83,7 +83,7 @@ def _write_objects(objects: LocalObjects, name: str) -> None:
         BatchSummary(
             batch_id=back,
             at=(now - timedelta(seconds=15 * (240 - back))).isoformat(),
-            arrived=tuple(float(age) for age in range(20)),
+            arrival_ages=tuple(float(age) for age in range(20)),
             **seconds,
             **counts,
         )

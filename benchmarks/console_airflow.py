@@ -33,7 +33,7 @@ from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Si
 from deltaworks.control import summary_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summaries.tables import Cost, Point, TablesSummary, TableSummary
+from deltaworks.control.summaries.tables import HealthPoint, ScorePenalty, TablesSummary, TableSummary
 from sandbox.airflow.settings import airflow_settings, passwords_path
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST, choose_ports
@@ -76,13 +76,13 @@ def _write_tables(root: Path) -> None:
                 kind="bronze",
                 version=812,
                 score=40 + (number + one) % 60,
-                costs=(Cost(name="small_files", weight=40, cost=22.0, why="71 % of its files are small"),),
+                costs=(ScorePenalty(name="small_files", weight=40, cost=22.0, reason="71 % of its files are small"),),
                 files=9_120,
                 bytes=1 << 40,
                 rows=10**9,
                 small_files=6_475,
                 last_write_at=iso_now(),
-                nights=tuple(Point(date=f"2026-10-{day:02d}", score=50, bytes=1 << 40) for day in range(1, 31)),
+                nights=tuple(HealthPoint(date=f"2026-10-{day:02d}", score=50, bytes=1 << 40) for day in range(1, 31)),
             )
             for one in range(TABLES // PIPELINES)
         )

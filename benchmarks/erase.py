@@ -117,9 +117,9 @@ class _Erase:
                     Lake(storage), open_objects(storage), _KEY, pipeline="bench", table="events", requests=requests
                 )
                 purge = purger.purge(erasure_step("bench", "events", 1))
-            if purge.erased_after or purge.others_after != purge.others_before or not purge.erased_before:
+            if purge.erased_after or purge.other_rows_after != purge.other_rows_before or not purge.erased_before:
                 raise AssertionError(f"the purge did not do its work: {purge}")
-            clock.note(bytes_written=purge.bytes_written, files=len(purge.removed), rows=purge.erased_before)
+            clock.note(bytes_written=purge.bytes_written, files=len(purge.removed_files), rows=purge.erased_before)
 
 
 BENCHMARK = Benchmark(

@@ -37,8 +37,8 @@ from deltaworks.control.health import report as health_report
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.erasure import WAY, Erasures
-from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.erasure import GRANTED_STATES, Erasures
+from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import PROJECT_ROOT
@@ -84,7 +84,7 @@ def write_records(objects: ObjectStore) -> None:
         backlog_files=3,
         oldest_pending_at=ago(22),
         retention_seconds=4 * 86_400.0,
-        held=(held.as_brief(),),
+        held=(held.summary(),),
     )
     StopFlag(objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade of the broker")
     write_beat(objects, paths.pipeline_control("edits"), "edits", state="ended", written_at=ago(7200))
@@ -108,12 +108,12 @@ def write_records(objects: ObjectStore) -> None:
 def write_erasures(objects: ObjectStore) -> None:
     """Requests of people: one that is certified, one with little time left, one that has come in today."""
     erasures = Erasures(objects, NAMESPACE)
-    for name, days_ago, states in (("e1", 24, WAY[1:]), ("e2", 28, WAY[1:4]), ("e3", 0, ())):
+    for name, days_ago, states in (("e1", 24, GRANTED_STATES[1:]), ("e2", 28, GRANTED_STATES[1:4]), ("e3", 0, ())):
         received = utc_now() - timedelta(days=days_ago)
         terms = {"purge_by": received + timedelta(days=21), "deadline_at": received + timedelta(days=30)}
-        request = erasures.receive(f"{name}-{received:%Y%m%d}", received_at=received, digest="d", by="dpo", **terms)
+        request = erasures.create(f"{name}-{received:%Y%m%d}", received_at=received, digest="d", by="dpo", **terms)
         for state in states:
-            request = erasures.append(request, state, by="erase")
+            request = erasures.record_state(request, state, by="erase")
 
 
 def write_summaries(objects: ObjectStore) -> None:
@@ -155,10 +155,12 @@ def write_batches(objects: ObjectStore) -> None:
                 complete_seconds=0.2,
                 backlog_files=round(waited / 3),
                 oldest_pending_seconds=round(waited, 1),
-                arrived=(round(waited / 2, 1), round(waited, 1)),
+                arrival_ages=(round(waited / 2, 1), round(waited, 1)),
             )
         )
-    writer.problem(now - timedelta(minutes=188), "[STORAGE_UNREACHABLE] the lake did not answer; the next run went on")
+    writer.add_problem(
+        now - timedelta(minutes=188), "[STORAGE_UNREACHABLE] the lake did not answer; the next run went on"
+    )
     writer.write(now, last=True)
 
 

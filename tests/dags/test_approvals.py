@@ -68,7 +68,7 @@ class Question:
         return self.task.execute_complete(self.context, event)
 
     def record(self) -> Approval:
-        return self.approvals.approved("vacuum_tables", RUN)
+        return self.approvals.valid_approval("vacuum_tables", RUN)
 
 
 def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_approval_keeps_who_asked_who_answered_and_the_figures_that_were_show
     record = question.record()
     assert not asked["assigned_users"], "without approvers whoever may answer in Airflow is asked"
     assert (record.requested_by, record.approved_by, record.approver_id) == ("ada", "bo", "bo")
-    assert (record.shown, record.bounds) == ("| orders | 7 |", {"max_files": 7})
+    assert (record.question_text, record.bounds) == ("| orders | 7 |", {"max_files": 7})
     assert record.options["retention_hours"] == 48
 
 

@@ -38,8 +38,8 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, days_ago in (("e1", 20), ("e2", 28)):
         received = now - dt.timedelta(days=days_ago)
         terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
-        erasures.receive(name, received_at=received, digest="d", by="dpo", **terms)
-    erasures.append(erasures.request("e1"), "certified", by="tests")
+        erasures.create(name, received_at=received, digest="d", by="dpo", **terms)
+    erasures.record_state(erasures.request("e1"), "certified", by="tests")
     Certificates(objects, "players").append(certificate())
     return root
 
@@ -57,7 +57,7 @@ def certificate() -> Certificate:
         suppression=1,
         key_pages=(),
         tables=(),
-        scan=CertifiedScan(objects=1, bytes=1, hits_before=1, hits=0, in_logs=0, kept=0),
+        scan=CertifiedScan(objects=1, bytes=1, hits_before=1, hits=0, log_hits=0, retained=0),
         holds=(),
         code_version="0",
         by="tests",

@@ -83,7 +83,7 @@ class Soak:
         before = self._files.others(BULK, self._gone), self._files.rows_of(BULK, self._gone)
         self._tell(f"{people.rows:,} rows of {len(tokens):,} people in {len(self._files.files(BULK))} files")
         home = PipelineHome(stage.objects, PIPELINE)
-        home.readers.keep(BULK, reader=READER, version=self._held, hours=24)
+        home.readers.pin(BULK, reader=READER, version=self._held, hours=24)
         people.land()
         with ExitStack() as running:
             stream = running.enter_context(Driver(stage, available_now=False))
@@ -128,7 +128,7 @@ class Soak:
         self._advance("waiting for the reader", held, ahead=ahead)
         content = self._files.others(BULK, self._gone, version=self._held)
         self.blocked_by_reader = bool(content.rows) and not self._certificates()
-        PipelineHome(stage.objects, PIPELINE).readers.release(BULK, reader=READER)
+        PipelineHome(stage.objects, PIPELINE).readers.unpin(BULK, reader=READER)
         self._advance("certified", lambda results: _all_at(results, "certified"), ahead=ahead)
         self.seconds["to certified"] = time.monotonic() - began
 

@@ -84,7 +84,7 @@ def test_a_relay_is_stopped_and_started(stage: Stage, console: Console) -> None:
 @pytest.mark.timeout(900)
 def test_a_reader_that_holds_vacuum_back_is_released(stage: Stage, console: Console) -> None:
     readers = PipelineHome.open(stage.catalog.environment.lake, "clicks").readers
-    readers.keep("clicks", reader="training", version=0, hours=5)
+    readers.pin("clicks", reader="training", version=0, hours=5)
 
     console.press("/acts/control/clicks", verb="release", target="clicks/training")
 

@@ -468,12 +468,12 @@ def test_an_erasure_that_is_due_is_brought_on_by_the_command_that_its_page_names
 
 
 def _request(lake: Lake) -> str:
-    (request,) = Erasures(lake.objects, "people").all()
+    (request,) = Erasures(lake.objects, "people").all_requests()
     return f"people {request.request_id}"
 
 
 def _state(lake: Lake) -> str:
-    (request,) = Erasures(lake.objects, "people").all()
+    (request,) = Erasures(lake.objects, "people").all_requests()
     return request.state
 
 

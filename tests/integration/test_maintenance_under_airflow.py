@@ -132,8 +132,8 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     assert before - data_files(stage) == aged.deletable
     assert sorted(stage.rows()) == rows
     approval = PipelineHome.open(stage.catalog.environment.lake, "clicks").approvals
-    with pytest.raises(ContractError, match="APPROVAL_OVER"):
-        approval.approved("vacuum_tables", "first")
+    with pytest.raises(ContractError, match="APPROVAL_EXPIRED"):
+        approval.valid_approval("vacuum_tables", "first")
 
     second = people.wait_for_run(VACUUM, "second", timeout_seconds=NIGHT_SECONDS)
     assert second.state == "success"

@@ -25,13 +25,13 @@ from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRecord, Position, ReplayRequest
 from deltaworks.control.records.feeds import Delivery as FeedDelivery
 from deltaworks.control.records.generations import CheckpointRecord, Generations
-from deltaworks.control.records.held import HeldTable, ResumeRequest
-from deltaworks.control.records.model import Figures, FoldReport, Gain, ModelRun, PublishedModel
+from deltaworks.control.records.held_tables import HeldTable, ResumeRequest
+from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics, ModelRun, PublishedModel
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
+from deltaworks.control.records.rollback import LostCommit, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.control.summaries.stream import (
@@ -293,7 +293,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 StartOver,
                 TableLoss,
                 Rollback,
-                LostShare,
+                LostCommit,
                 StagedRows,
                 WrittenFile,
                 ReaderRecord,
@@ -326,7 +326,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 RemediationRecord,
                 ModelRun,
                 FoldReport,
-                Figures,
+                ModelMetrics,
                 Gain,
                 PublishedModel,
                 RecentBatches,

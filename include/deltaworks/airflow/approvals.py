@@ -109,12 +109,12 @@ class OperationApproval(ApprovalOperator):
             subject=self._pipeline or self._namespace,
             run=run.run_id,
             requested_by=run.triggering_user_name or "",
-            asked_at=iso_now(),
-            shown=self.body or "",
+            requested_at=iso_now(),
+            question_text=self.body or "",
             options=requested_options(self.operation, options),
             bounds=counted_bounds(self.operation, options, count_results),
         )
-        self._approvals().ask(question)
+        self._approvals().record_question(question)
         self.assigned_users = self._assignees(question)
         super().execute(context)
 
@@ -123,7 +123,7 @@ class OperationApproval(ApprovalOperator):
         answer = super().execute_complete(context, event)
         if answer["chosen_options"] == [self.APPROVE]:
             person = answer["responded_by_user"] or {"id": "", "name": ""}
-            approval = self._approvals().answer(
+            approval = self._approvals().record_answer(
                 self.operation.name, context["dag_run"].run_id, approver_id=person["id"], approved_by=person["name"]
             )
             check_approver(approval, self.approvers, self_approval=self.self_approval)

@@ -40,10 +40,10 @@ class RecordNightOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Read the states and results of the others, and write."""
         from deltaworks.control.objects import open_objects
-        from deltaworks.control.summaries.base import failing_nobody
+        from deltaworks.control.summaries.base import log_failures
         from deltaworks.control.summaries.nights import record_night
 
-        with failing_nobody(f"The night of {self._pipeline}"):
+        with log_failures(f"The night of {self._pipeline}"):
             ti: Any = context["ti"]
             dag: Any = context["dag"]
             ended = {row["task_id"]: row for row in ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)}
@@ -68,18 +68,18 @@ def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
         date=started_at.date().isoformat(),
         started_at=started_at.isoformat(timespec="seconds"),
         ended_at=iso_now(),
-        by_hand=str(run.run_type) == "manual",
+        is_manual=str(run.run_type) == "manual",
         tasks=tuple(tasks),
     )
 
 
 def night_task(task: str, breadcrumb: Mapping[str, Any], results: Any) -> NightTask:
     """A task as it ended, with the results it pushed: plain records, whatever operation made them. Pure."""
-    from deltaworks.control.summaries.nights import MOST_RESULTS, NightTask
+    from deltaworks.control.summaries.nights import MAX_RESULTS, NightTask
 
     records = [record for record in results if isinstance(record, dict)] if isinstance(results, list) else []
     night_results = sorted(
-        (night_result(record) for record in records), key=lambda one: (one.idle, -one.bytes, -one.files)
+        (night_result(record) for record in records), key=lambda one: (one.is_idle, -one.bytes, -one.files)
     )
     return NightTask(
         task=task,
@@ -88,28 +88,28 @@ def night_task(task: str, breadcrumb: Mapping[str, Any], results: Any) -> NightT
         rows=sum(one.rows for one in night_results),
         bytes=sum(one.bytes for one in night_results),
         seconds=float(breadcrumb.get("duration") or 0.0),
-        results=tuple(night_results[:MOST_RESULTS]),
-        omitted=max(0, len(night_results) - MOST_RESULTS),
+        results=tuple(night_results[:MAX_RESULTS]),
+        omitted=max(0, len(night_results) - MAX_RESULTS),
     )
 
 
 def night_result(record: Mapping[str, Any]) -> NightResult:
     """One record of an operation in the words of a night. Pure."""
-    from deltaworks.control.summaries.base import cut
+    from deltaworks.control.summaries.base import truncate
     from deltaworks.control.summaries.nights import NightResult
 
     files_after = _first_number(record, _FILES_AFTER_FIELDS)
     return NightResult(
-        of=cut(str(next((record[name] for name in _NAME_FIELDS if record.get(name)), ""))),
+        subject=truncate(str(next((record[name] for name in _NAME_FIELDS if record.get(name)), ""))),
         files=int(_first_number(record, _FILES_FIELDS) or 0),
         files_after=None if files_after is None else int(files_after),
         rows=int(_first_number(record, ("rows",)) or 0),
         bytes=int(_first_number(record, _BYTES_FIELDS) or 0),
         seconds=float(_first_number(record, ("seconds",)) or 0.0),
-        put_off=int(_first_number(record, ("put_off",)) or 0),
+        deferred=int(_first_number(record, ("put_off",)) or 0),
         dry_run=record.get("dry_run") is True,
-        error=cut(str(record.get("error") or "")),
-        reason=cut(str(record.get("reason") or "")),
+        error=truncate(str(record.get("error") or "")),
+        reason=truncate(str(record.get("reason") or "")),
     )
 
 

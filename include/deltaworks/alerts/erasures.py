@@ -14,8 +14,8 @@ from typing import Final
 from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
-from deltaworks.control.summaries.base import failing_nobody
-from deltaworks.control.summaries.erasures import note_requests
+from deltaworks.control.summaries.base import log_failures
+from deltaworks.control.summaries.erasures import publish_requests
 from deltaworks.control.troubles import next_step_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import Severity
@@ -42,7 +42,7 @@ def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
     Args:
         retention: for how long files stay that rows were taken out of.
     """
-    if not request.open:
+    if not request.is_open:
         return None
     purged = request.has_reached("purged")
     terms = {"purge_by": request.purge_by, "deadline_at": request.deadline_at}
@@ -104,11 +104,11 @@ def next_step_in(cause: str, namespace: str) -> str:
 
 def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureRequest, timedelta]]:
     for namespace, pipelines in catalog.namespaces.items():
-        requests = list(Erasures(objects, namespace).all())
-        with failing_nobody(f"The summary of erasures of {namespace}"):
-            note_requests(objects, namespace, requests)
+        requests = list(Erasures(objects, namespace).all_requests())
+        with log_failures(f"The summary of erasures of {namespace}"):
+            publish_requests(objects, namespace, requests)
         for request in requests:
-            if request.open:
+            if request.is_open:
                 yield request, retention_of(pipelines)
 
 

@@ -46,7 +46,7 @@ class Silence(Record):
     model_config = ConfigDict(frozen=True, extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="silence",
-        unreadable="SILENCE_UNREADABLE",
+        unreadable_condition="SILENCE_UNREADABLE",
         hint="Delete the object: it silences nothing.",
         error=ConfigError,
     )

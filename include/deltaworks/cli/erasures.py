@@ -89,11 +89,11 @@ def list_erasures(
 ) -> Listing:
     """List the requests of a namespace: state, deadlines, and since when it is there."""
     listing = Listing(("request", "received", "state", "since", "purge by", "deadline", "extended"), title="erasures")
-    for request in _erasures(namespace).all():
-        if request.open or ended:
+    for request in _erasures(namespace).all_requests():
+        if request.is_open or ended:
             since = Cell(request.steps[-1].at, request.steps[-1].at[:16].replace("T", " "))
             days = [f"{at:%Y-%m-%d}" for at in (request.received_at, request.purge_by, request.deadline_at)]
-            extended = "yes" if request.extended else ""
+            extended = "yes" if request.is_extended else ""
             listing.add(request.request_id, days[0], request.state, since, days[1], days[2], extended)
     return listing
 
@@ -138,7 +138,7 @@ def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
     project.namespace(namespace)
     certificates = Certificates(open_objects(project.environment.lake), namespace)
     certificates.check()
-    data = certificates.bytes_of(request)
+    data = certificates.raw_bytes(request)
     if data is None:
         raise ConfigError(
             "ERASURE_UNKNOWN",

@@ -66,9 +66,9 @@ def _lag_seconds(record: FeedRecord) -> int:
 
 def _under_way(record: FeedRecord, records: FeedRecords) -> str:
     texts = []
-    if (delivery := record.under_way) is not None:
-        verb = "repeats" if delivery.repeats is not None else "delivers"
-        texts.append(f"{verb} {delivery.number}, {delivery.sent:,} sent")
+    if (delivery := record.current_delivery) is not None:
+        verb = "repeats" if delivery.replay_of is not None else "delivers"
+        texts.append(f"{verb} {delivery.number}, {delivery.sent_changes:,} sent")
     if (request := records.replay_request()) is not None:
         what = "everything" if request.since is None else f"from {request.since}"
         texts.append(f"replay of {what} by {request.by}")
@@ -92,7 +92,7 @@ def dead_letters(
     if forget:
         from deltaworks.alerts.raising import resolve_alert
 
-        removed = records.forget_dead()
+        removed = records.delete_dead_letters()
         resolve_alert(objects, cause="FEED_DEAD_LETTERS", subject=f"{pipeline}.{feed}")
         line(f"{removed} parts of deliveries with dead letters are removed.", error=True)
     return listing

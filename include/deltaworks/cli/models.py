@@ -78,7 +78,7 @@ def _runs(pipeline: str) -> ModelRuns:
 
 
 def _areas(run: ModelRun) -> str:
-    areas = [fold.scores["model"].area for fold in run.folds if "model" in fold.scores]
+    areas = [fold.scores["model"].pr_auc for fold in run.folds if "model" in fold.scores]
     return ", ".join(f"{area:.3f}" for area in areas if area is not None)
 
 

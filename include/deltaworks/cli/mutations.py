@@ -81,7 +81,7 @@ def status(pipeline: PipelineArgument) -> list[str | Listing]:
     waiting = Bounds(Lake(storage), objects, spec).backlog()
     batches = MutationBatches(objects, pipeline)
     fixed, ended = batches.numbers()
-    recorded = [batches.end(number) for number in range(max(1, ended - _SHOWN + 1), ended + 1)]
+    recorded = [batches.completion(number) for number in range(max(1, ended - _SHOWN + 1), ended + 1)]
     ends = [end for end in recorded if end is not None]
     parts: list[str | Listing] = [batch_listing(ends)]
     if fixed > ended:

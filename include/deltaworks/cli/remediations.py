@@ -27,11 +27,13 @@ def list_remediations(
     declared = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
     done = Listing(("at", "remediation", "state", "from", "to", "reason", "notice"), title="what they did")
     for spec in project.environment.remediations:
-        held = records.held(spec.name) or ""
+        held = records.hold_reason(spec.name) or ""
         declared.add(spec.name, spec.on, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
         for record in list(records.all(spec.name))[: -limit - 1 : -1]:
             at = Cell(record.at, record.at[:16].replace("T", " "))
-            done.add(at, record.remediation, record.state, record.source, record.target, record.reason, record.notice)
+            done.add(
+                at, record.remediation, record.state, record.source, record.target, record.reason, record.notification
+            )
     return [declared, done]
 
 

@@ -27,7 +27,7 @@ from deltaworks.control.health.report import (
 )
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.held import HeldRecords
+from deltaworks.control.records.held_tables import HeldTableRecords
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
@@ -132,7 +132,7 @@ def _held(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
     listing = Listing(("pipeline", "table", "held", "since", "from batch", "why"), title="tables held")
     suspended = False
     for pipeline in catalog.pipelines:
-        for table, record in sorted(HeldRecords(objects, pipeline).read().items()):
+        for table, record in sorted(HeldTableRecords(objects, pipeline).read().items()):
             suspended = suspended or record.reason == "suspended"
             why = f"[{record.condition}] {record.message}" if record.condition else record.by
             listing.add(pipeline, table, record.reason, record.at, record.since_batch, why)

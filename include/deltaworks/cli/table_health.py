@@ -18,7 +18,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, format_bytes
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, PartitionHealth, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables

@@ -71,7 +71,7 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
     parts: list[str | Listing] = [listing]
     now = utc_now()
     for word in home.readers.read():
-        state = "until" if word.counts_at(now) else "no more since"
+        state = "until" if word.is_active_at(now) else "no more since"
         parts.append(f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}")
     return parts
 
@@ -111,7 +111,7 @@ def keep(
         opened = Lake(project.environment.lake).open(paths.table(pipeline, name))
         version = opened.version() if opened is not None else 0
     home = PipelineHome.open(project.environment.lake, pipeline)
-    word = home.readers.keep(name, reader=reader, version=version, hours=hours)
+    word = home.readers.pin(name, reader=reader, version=version, hours=hours)
     line(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.")
 
 
@@ -120,7 +120,7 @@ def release(table: str = _TABLE, reader: str = _READER) -> None:
     """Release what is kept for this reader."""
     project = catalog()
     pipeline, name = _named(project, table)
-    there = PipelineHome.open(project.environment.lake, pipeline).readers.release(name, reader=reader)
+    there = PipelineHome.open(project.environment.lake, pipeline).readers.unpin(name, reader=reader)
     line("Released." if there else f"{reader} keeps nothing of {table}.")
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from deltaworks.control.records.store import Record
-from deltaworks.control.summaries.base import Piece, decoded
+from deltaworks.control.summaries.base import SummaryPart, decode_or_none
 from deltaworks.errors import DeltaworksError
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def _read(look: Look, kind: type[S], key: str) -> Stored[S]:
         return Stored(problem=error.message)
     if item is None:
         return Stored(never=True)
-    summary = decoded(kind, item.data, key=key)
+    summary = decode_or_none(kind, item.data, key=key)
     return Stored(problem=f"{key} cannot be read; it is written anew.") if summary is None else Stored(summary=summary)
 
 
-def plain(piece: Piece) -> dict[str, Any]:
+def plain(piece: SummaryPart) -> dict[str, Any]:
     """A piece of a summary as plain data, which a view may hold."""
     return piece.model_dump()
 

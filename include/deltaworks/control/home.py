@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.generations import GenerationRecord
-from deltaworks.control.records.held import HeldRecords
+from deltaworks.control.records.generations import GenerationStore
+from deltaworks.control.records.held_tables import HeldTableRecords
 from deltaworks.control.records.mutation import MutationBatches
 from deltaworks.control.records.prepared import PreparedBatches, PreparedReplays
 from deltaworks.control.records.readers import Readers
@@ -50,9 +50,9 @@ class PipelineHome:
         return PreparedReplays(self.objects, self.pipeline)
 
     @cached_property
-    def generations(self) -> GenerationRecord:
+    def generations(self) -> GenerationStore:
         """The generation and the checkpoints of the ingest query."""
-        return GenerationRecord(self.objects, self.pipeline)
+        return GenerationStore(self.objects, self.pipeline)
 
     @cached_property
     def start_overs(self) -> StartOvers:
@@ -84,9 +84,9 @@ class PipelineHome:
         return ModelRuns(self.objects, self.pipeline)
 
     @cached_property
-    def held(self) -> HeldRecords:
+    def held(self) -> HeldTableRecords:
         """Tables whose commits are held back, and requests to resume them."""
-        return HeldRecords(self.objects, self.pipeline)
+        return HeldTableRecords(self.objects, self.pipeline)
 
     @cached_property
     def readers(self) -> Readers:

@@ -176,7 +176,7 @@ class BatchHistory:
         """This generation's batches, and those of earlier ones that a rollback left in the tables."""
         condition = ds.field("generation") == self._generation
         for generation in range(1, self._generation):
-            last = self._home.start_overs.surviving_batches(generation, current=self._generation)
+            last = self._home.start_overs.last_surviving_batch(generation, current=self._generation)
             if last is not None and last >= 0:
                 condition |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
         return condition

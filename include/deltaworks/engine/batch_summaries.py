@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltaworks.control import paths
 from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.summaries.quarantine import QuarantineCounts
+from deltaworks.control.summaries.quarantine import QuarantineCounter
 from deltaworks.control.summaries.stream import StreamSummaryWriter
 from deltaworks.engine.driver_metrics import DriverMetrics
 from deltaworks.engine.progress import ProgressLog
@@ -28,7 +28,7 @@ def progress_log(
         metrics=measures,
         throughput=ThroughputWriter(home.objects, paths.throughput(home.control())),
         summary=StreamSummaryWriter(home.objects, spec.pipeline),
-        quarantine=QuarantineCounts(
+        quarantine=QuarantineCounter(
             home.objects, spec.pipeline, generation=home.generations.current(), spec=spec.fingerprint()
         ),
     )

@@ -26,7 +26,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import Generations
-from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.batch_report import BatchReport, parse_counts
 from deltaworks.engine.commit import BatchStores, TableCommitter, commit_tables
@@ -224,7 +224,7 @@ class BatchProcessor:
         spec, (start, end) = self._spec, span
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp, isolation)
-        return self._home.prepared.fix(
+        return self._home.prepared.get_or_create(
             PreparedBatch(
                 pipeline=spec.pipeline,
                 generation=self._generations.generation,

@@ -17,7 +17,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.turn_server import WriteTurnServer
 from deltaworks.control.locks.write_turn import TurnRecord
-from deltaworks.control.records.held import HeldTable, HeldTables
+from deltaworks.control.records.held_tables import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outcome
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
@@ -114,7 +114,7 @@ class TableHolds:
             self._record_pending_columns(table, batches)
         for record in self.records():
             if record.reason == "suspended" and record.table not in uncommitted:
-                self._held.free(record.table)
+                self._held.release(record.table)
             elif record.reason == "suspended" and record.retryable:
                 self._resuming.add(record.table)
         for table, problem in self._tables.problems.items():
@@ -210,7 +210,7 @@ class TableHolds:
             return
         if finished:
             self._resuming.discard(table)
-            self._held.free(table)
+            self._held.release(table)
             log.warning("pipeline=%s table=%s has caught up", self._pipeline, table)
 
     def _catch_up(self, table: str) -> bool:

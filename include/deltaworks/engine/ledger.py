@@ -183,7 +183,7 @@ class Ledger:
     def roll_back(self, rollback: Rollback, *, version: int) -> None:
         """Record what became of the batches a table lost by going back, above what its transactions say. Idempotent."""
         step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", rollback.ordinal)
-        outcome, now = RECOMMITTED if rollback.repair == "prepared" else ROLLED_BACK, utc_now()
+        outcome, now = RECOMMITTED if rollback.row_source == "prepared" else ROLLED_BACK, utc_now()
         rows = [
             {
                 "pipeline": self._pipeline,
@@ -289,7 +289,7 @@ def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBa
     rows = select_rows(lake, key, store, columns=columns, values={"table_name": [table]})
     current = home.generations.current()
     last_surviving = {
-        generation: home.start_overs.surviving_batches(generation, current=current)
+        generation: home.start_overs.last_surviving_batch(generation, current=current)
         for generation in {row["generation"] for row in rows}
     }
     held = set(batches_by_table(held_steps(rows)).get(table, ()))

@@ -24,8 +24,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.summaries.quarantine import QuarantineCounts
-from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, ranked
+from deltaworks.control.summaries.quarantine import QuarantineCounter
+from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, sample_by_rank
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_metrics import DriverMetrics
 from deltaworks.engine.table_set import missing_columns
@@ -93,7 +93,7 @@ class ProgressLog:
         metrics: DriverMetrics | None = None,
         throughput: ThroughputWriter | None = None,
         summary: StreamSummaryWriter | None = None,
-        quarantine: QuarantineCounts | None = None,
+        quarantine: QuarantineCounter | None = None,
     ) -> None:
         """Build it; `start` begins to write.
 
@@ -213,7 +213,7 @@ class ProgressLog:
         elif kind == "terminated" or self._idle_at is None or time.monotonic() - self._idle_at >= IDLE_ROW_SECONDS:
             self._idle_at = time.monotonic()
             if self._summary is not None and event.get("message"):
-                self._summary.problem(event["at"], str(event["message"]))
+                self._summary.add_problem(event["at"], str(event["message"]))
             event = dict(event)
             self._ready.append(self._row({name: event[name] for name in ("kind", "message") if name in event}, event))
 
@@ -229,11 +229,11 @@ class ProgressLog:
                 at=at.isoformat(timespec="seconds"),
                 files=row["files_read"],
                 bytes=row["bytes_read"],
-                arrived=ranked([max(0.0, at.timestamp() - micros / 1e6) for micros in report.arrived_us]),
+                arrival_ages=sample_by_rank([max(0.0, at.timestamp() - micros / 1e6) for micros in report.arrived_us]),
             )
         )
         if row.get("ranges_lost"):
-            self._summary.problem(at, f"batch {row['batch_id']}: {row['ranges_lost']} ranges expired unread")
+            self._summary.add_problem(at, f"batch {row['batch_id']}: {row['ranges_lost']} ranges expired unread")
 
     def _join_spark_progress(self, progress: dict[str, Any]) -> None:
         """Put what Spark says of a batch to the batch's row; of a trigger without a batch there is none."""
@@ -278,7 +278,7 @@ class ProgressLog:
                 self._summary.write(utc_now(), last=is_final)
         if self._quarantine is not None:
             with contextlib.suppress(Exception):  # the same
-                self._quarantine.write(utc_now(), everything=is_final)
+                self._quarantine.write(utc_now(), force=is_final)
         rows, self._ready = self._ready, []
         if not rows:
             return

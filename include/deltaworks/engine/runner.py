@@ -171,7 +171,7 @@ class IngestRun:
             if (completed_batch := processor.complete_prepared()) is not None:
                 self._record_batch(completed_batch, progress)
             # After the torn batch, which was prepared with the former one, and before the next, which is not.
-            specs.record(self._spec, owner_epoch=epoch)
+            specs.record_start(self._spec, owner_epoch=epoch)
             generations = current_checkpoint(self._home, ledger)
             processor.use_checkpoint(generations)
             gold = gold_refresh_running(
@@ -335,7 +335,7 @@ class IngestRun:
             raise
         except Exception as error:  # looked at again in seconds; a batch that meets the same fails
             log.warning("pipeline=%s requests could not be served: %s", self._spec.pipeline, error)
-        self._heartbeat.update(held=tuple(held.as_brief() for held in processor.held))
+        self._heartbeat.update(held=tuple(held.summary() for held in processor.held))
 
     def _begin_stop(self, reason: str) -> str:
         self._heartbeat.update(state="stopping")

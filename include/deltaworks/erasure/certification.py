@@ -32,7 +32,7 @@ def certify(namespace: Namespace, request: ErasureRequest, *, by: str) -> Certif
         return existing
     number, previous = certificates.newest()
     certificate = _create_certificate(namespace, request, number=number + 1, previous=previous, by=by)
-    wrong = [f"{table.pipeline}.{table.table}" for table in certificate.tables if not table.adds_up]
+    wrong = [f"{table.pipeline}.{table.table}" for table in certificate.tables if not table.is_consistent]
     if wrong:
         raise ContractError(
             "ERASURE_MISCOUNTED",
@@ -70,8 +70,8 @@ def _create_certificate(
             bytes=int(verified["bytes"]),
             hits_before=int(detail["purged"]["hits_before"]),
             hits=0,
-            in_logs=int(verified["in_logs"]),
-            kept=int(verified["kept"]),
+            log_hits=int(verified["in_logs"]),
+            retained=int(verified["kept"]),
             damaged=tuple(verified["damaged"]),
         ),
         holds=tuple(detail["vacuumed"]["holds"]),
@@ -108,15 +108,15 @@ def _certified_table(record: PurgedTable, request_id: str) -> CertifiedTable:
         pipeline=record.pipeline,
         table=record.table,
         version=record.version,
-        all_before=record.all_before,
-        all_after=record.all_after,
+        rows_before=record.rows_before,
+        rows_after=record.rows_after,
         erased_before=record.erased_before,
         erased_after=record.erased_after,
-        others_before=record.others_before,
-        others_after=record.others_after,
-        of_person=record.by_request.get(request_id, 0),
-        files_removed=len(record.removed),
-        kept_because=record.kept_because,
+        other_rows_before=record.other_rows_before,
+        other_rows_after=record.other_rows_after,
+        person_rows=record.by_request.get(request_id, 0),
+        files_removed=len(record.removed_files),
+        retention_reason=record.retention_reason,
     )
 
 

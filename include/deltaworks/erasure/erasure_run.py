@@ -105,7 +105,7 @@ class ErasureRun:
             held_error=lambda _: lost(),
         ) as lock:
             waits: dict[str, _MustWait] = {}
-            requests = {request.request_id: request for request in self._namespace.erasures.open()}
+            requests = {request.request_id: request for request in self._namespace.erasures.open_requests()}
             for request_id, request in list(requests.items()):
                 requests[request_id] = self._run_until_shredded(request, waits)
                 lock.check()
@@ -163,7 +163,7 @@ class ErasureRun:
 
     def _record_state(self, request: ErasureRequest, state: ErasureState, detail: dict[str, Any]) -> ErasureRequest:
         self._fault(f"before {state}")
-        request = self._namespace.erasures.append(request, state, by=current_run(), detail=detail)
+        request = self._namespace.erasures.record_state(request, state, by=current_run(), detail=detail)
         self._fault(f"after {state}")
         return request
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.replacements import PutObject, ReplacedObject, ReplacementPlan, Replacements
+from deltaworks.control.records.replacements import ReplacedObject, ReplacementPlan, Replacements, WrittenObject
 from deltaworks.erasure.landing_rewrite import CannotRewriteError, ContentEraser, ErasedContent
 from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectState
 from deltaworks.erasure.namespace import Namespace, require_privacy
@@ -193,7 +193,7 @@ class LandingSweep:
     def _landed_at(self, landed: LandedObject) -> datetime:
         """When the object landed: a replacement counts as what it replaces."""
         original = self._replacements.original(landed.bucket, landed.key, landed.etag)
-        made_at = None if original is None else parse_iso(original.made_at)
+        made_at = None if original is None else parse_iso(original.landed_at)
         return made_at or landed.landed_at
 
     def _eraser(self, landed: LandedObject) -> ContentEraser:
@@ -213,16 +213,18 @@ class LandingSweep:
         waiting, self._pending = self._pending, []
         if not waiting or self._dry_run:
             return
-        plan = self._replacements.begin(
+        plan = self._replacements.create_plan(
             [one.record for one in waiting], namespace=self._namespace.name, by=current_run()
         )
         self._fault("recorded")
-        put: list[PutObject] = []
+        put: list[WrittenObject] = []
         for one in waiting:
             state = self._put(one, plan)
-            put.append(PutObject() if state is None else PutObject(etag=state.etag, version_id=state.version_id))
+            put.append(
+                WrittenObject() if state is None else WrittenObject(etag=state.etag, version_id=state.version_id)
+            )
             self._fault("put")
-        self._replacements.end(plan, put)
+        self._replacements.record_completion(plan, put)
         self._fault("settled")
         self._delete_replaced(plan, put)
 
@@ -245,12 +247,14 @@ class LandingSweep:
             state = self._store.object_state(one.bucket, one.key)
             ours = state is not None and (state.replacement == plan.number or state.etag == one.new_etag)
             put.append(
-                PutObject(etag=state.etag, version_id=state.version_id) if state is not None and ours else PutObject()
+                WrittenObject(etag=state.etag, version_id=state.version_id)
+                if state is not None and ours
+                else WrittenObject()
             )
-        self._replacements.end(plan, put)
+        self._replacements.record_completion(plan, put)
         self._delete_replaced(plan, put)
 
-    def _delete_replaced(self, plan: ReplacementPlan, put: list[PutObject]) -> None:
+    def _delete_replaced(self, plan: ReplacementPlan, put: list[WrittenObject]) -> None:
         for before, now in zip(plan.objects, put, strict=True):
             if now.etag is not None and before.version_id is not None and before.version_id != now.version_id:
                 self._store.delete_version(before.bucket, before.key, before.version_id)
@@ -284,6 +288,6 @@ def _replaced_object(
         bytes_before=len(data),
         bytes_after=len(new),
         events=without.events.total(),
-        made_at=made_at.astimezone(UTC).isoformat(),
-        numbers=without.sequence_numbers.encode(),
+        landed_at=made_at.astimezone(UTC).isoformat(),
+        collector_numbers=without.sequence_numbers.encode(),
     )

@@ -54,7 +54,7 @@ def _shadow_tables(spec: PipelineSpec, home: PipelineHome, kept: Mapping[str, st
     for name in reprocess_ids(home.objects, spec.pipeline):
         plan = home.reprocess(name).plan()
         if plan is not None and plan.mode == "shadow":
-            for table in dict.fromkeys([*plan.tables, *(spec.engine_tables if plan.whole else ())]):
+            for table in dict.fromkeys([*plan.tables, *(spec.engine_tables if plan.all_tables else ())]):
                 yield PersonalTable(
                     name=f"{table}__{plan.id}", needs_write_turn=False, kept_because=kept.get(table, "")
                 )

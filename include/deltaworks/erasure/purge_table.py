@@ -212,17 +212,17 @@ class TablePurger:
             table=self._table,
             version=None,
             at_ms=0,
-            all_before=survey.rows,
+            rows_before=survey.rows,
             erased_before=survey.hits,
-            all_after=survey.rows - gone,
+            rows_after=survey.rows - gone,
             erased_after=0,
-            others_before=survey.rows - survey.hits,
-            others_after=survey.rows - survey.hits,
+            other_rows_before=survey.rows - survey.hits,
+            other_rows_after=survey.rows - survey.hits,
             by_request=dict(survey.by_request),
             dates=dict(survey.dates),
-            removed=tuple(sorted(name for name, _ in survey.by_file)),
+            removed_files=tuple(sorted(name for name, _ in survey.by_file)),
             bytes_written=sum(int(added["size"]) for added in written.values()),
-            numbers={} if mode == "identity" else survey.sequence_numbers.encode(),
+            collector_numbers={} if mode == "identity" else survey.sequence_numbers.encode(),
         )
 
     def _commit(self, step: Step, purge: PurgedTable) -> FilesCommit:
@@ -232,12 +232,12 @@ class TablePurger:
             operation=ERASE,
             step=step.app_id,
             step_version=step.version,
-            all_before=purge.all_before,
-            all_after=purge.all_after,
+            all_before=purge.rows_before,
+            all_after=purge.rows_after,
             erased=purge.erased_before,
             requests=purge.by_request,
             dates=purge.dates,
-            **({"numbers": purge.numbers} if purge.numbers else {}),
+            **({"numbers": purge.collector_numbers} if purge.collector_numbers else {}),
         )
         # Of a predicate only this: with tokens in it the log would name whom it forgets.
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
@@ -252,7 +252,7 @@ class TablePurger:
             at_ms=self._committed_at(version),
             all_after=survey.rows,
             erased_after=survey.hits + survey.deleted_hits,
-            others_after=survey.rows - survey.hits - (purge.all_after - purge.others_before),
+            others_after=survey.rows - survey.hits - (purge.rows_after - purge.other_rows_before),
         )
 
     def _committed_at(self, version: int) -> int:
@@ -260,7 +260,7 @@ class TablePurger:
         return int(commit.at.timestamp() * 1000)
 
     def _untouched(self, survey: TableSurvey) -> PurgedTable:
-        return PurgedTable.untouched(self._pipeline, self._table, rows=survey.rows)
+        return PurgedTable.unchanged(self._pipeline, self._table, rows=survey.rows)
 
     def _committed_purge(self, state: TableState, step: Step) -> PurgedTable:
         """The purge of this step that has landed before, from its commit."""
@@ -273,16 +273,16 @@ class TablePurger:
                     table=self._table,
                     version=commit.version,
                     at_ms=int(commit.at.timestamp() * 1000),
-                    all_before=before,
+                    rows_before=before,
                     erased_before=erased,
-                    all_after=int(metadata["all_after"]),
+                    rows_after=int(metadata["all_after"]),
                     erased_after=0,
-                    others_before=before - erased,
-                    others_after=before - erased,
+                    other_rows_before=before - erased,
+                    other_rows_after=before - erased,
                     by_request=dict(metadata["requests"]),
                     dates=dict(metadata["dates"]),
-                    removed=removed_paths(self._lake, self._key, commit.version),
-                    numbers=dict(metadata.get("numbers") or {}),
+                    removed_files=removed_paths(self._lake, self._key, commit.version),
+                    collector_numbers=dict(metadata.get("numbers") or {}),
                 )
                 return self._recount(purge, commit.version)
         raise ConcurrencyError(

@@ -110,7 +110,7 @@ def _unfinished_in_pipeline(namespace: Namespace, pipeline: str) -> Iterator[str
         plan = records.plan()
         # One that has read nothing yet will read with the list as it is now; one of another generation is never ended.
         has_read = plan is not None and plan.generation == generation and records.files() is not None
-        if has_read and records.end() is None:
+        if has_read and records.completion() is None:
             again = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
             yield f"the reprocess {name} of {pipeline}, which `{again}` ends,"
     yield from _unfinished_replays(namespace, home)
@@ -159,7 +159,11 @@ class PurgeWindow:
             ContractError: what `TablePurger.purge` raises.
         """
         purged = [self._purge_target(place) for place in purge_targets(self._namespace)]
-        gone = {f"{record.pipeline}.{record.table}": frozenset(record.removed) for record in purged if record.removed}
+        gone = {
+            f"{record.pipeline}.{record.table}": frozenset(record.removed_files)
+            for record in purged
+            if record.removed_files
+        }
         for spec in self._namespace.pipelines:
             remove_references(self._namespace, spec.pipeline, combine_searches(self._requests.values()), purged=gone)
         return purged
@@ -198,8 +202,8 @@ class PurgeWindow:
         )
         if target.kept_because:
             rows, why = purger.survey().rows, target.kept_because
-            kept = PurgedTable.untouched(target.pipeline, target.table, rows=rows, kept_because=why)
-            return self._records.note(number, kept)
+            kept = PurgedTable.unchanged(target.pipeline, target.table, rows=rows, retention_reason=why)
+            return self._records.record_table(number, kept)
         with contextlib.ExitStack() as stack:
             check: Callable[[], None] = lambda: None  # noqa: E731
             # A table that nobody of the window is in needs no turn, and no stream waits for it.
@@ -210,7 +214,7 @@ class PurgeWindow:
                 erasure_step(target.pipeline, target.table, number), mode=target.mode, before_commit=check
             )
         self._fault(f"purged {target.pipeline}.{target.table}")
-        noted = self._records.note(number, purge)
+        noted = self._records.record_table(number, purge)
         self._fault(f"noted {target.pipeline}.{target.table}")
         return noted
 
@@ -232,4 +236,6 @@ def next_window(
     if not waiting:
         return None
     report = scan()
-    return records.begin({request: report.count_objects(search.tokens) for request, search in sorted(waiting.items())})
+    return records.create_next(
+        {request: report.count_objects(search.tokens) for request, search in sorted(waiting.items())}
+    )

@@ -48,7 +48,7 @@ def receive_request(namespace: Namespace, subject: str, *, received_at: datetime
     if namespace.erasures.read(request_id) is None:
         namespace.vault.objects.put_if_absent(key, first.encode())
     terms = namespace.deadlines
-    return namespace.erasures.receive(
+    return namespace.erasures.create(
         request_id,
         received_at=received_at,
         purge_by=received_at + terms.purge_within,
@@ -86,7 +86,7 @@ def delete_ended_persons(namespace: Namespace) -> int:
     deleted = 0
     for key in namespace.vault.objects.list(folder):
         request = namespace.erasures.read(key.removeprefix(folder).removesuffix(".json"))
-        if request is not None and not request.open:
+        if request is not None and not request.is_open:
             namespace.vault.objects.delete(key)
             deleted += 1
     return deleted

@@ -16,7 +16,7 @@ from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.verdicts import is_live
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.erasure import ErasureRequest
-from deltaworks.control.records.vault import read_vault_beat
+from deltaworks.control.records.vault import read_vault_heartbeat
 from deltaworks.control.retry import attempts
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.person_resolution import Person
@@ -84,8 +84,8 @@ def pending_sealed_files(namespace: Namespace, number: int) -> str:
     Raises:
         ContractError: VAULT_RECORD_UNREADABLE.
     """
-    beat = read_vault_beat(namespace.objects, namespace.name)
-    if beat is not None and beat.clean_at and beat.suppression >= number:
+    beat = read_vault_heartbeat(namespace.objects, namespace.name)
+    if beat is not None and beat.caught_up_at and beat.suppression >= number:
         return ""
     waiting = len(namespace.vault.objects.list(paths.sealed()))
     return f"{waiting:,} sealed files that the vault's job takes in or drops" if waiting else ""

@@ -68,7 +68,7 @@ class NamespaceVacuum:
         due = vacuum_due_at(self._namespace, purged)
         if self._now < due:
             return VacuumOutcome(due_at=due)
-        touched = [record for record in purged if record.removed]
+        touched = [record for record in purged if record.removed_files]
         holds = tuple(blocking_holds(self._namespace, touched))
         if self._reasons is None:
             self._reasons = self._vacuum_all()
@@ -109,10 +109,10 @@ def remaining_files(namespace: Namespace, purged: Sequence[PurgedTable], reasons
         if place is None:
             continue
         root = arrow_path(place.lake.storage, place.key)
-        remaining = sum(1 for _ in existing_files(place.lake, [f"{root}/{path}" for path in record.removed]))
+        remaining = sum(1 for _ in existing_files(place.lake, [f"{root}/{path}" for path in record.removed_files]))
         if remaining:
             name = f"{record.pipeline}.{record.table}"
-            yield f"{name}: {remaining} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
+            yield f"{name}: {remaining} of {len(record.removed_files)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
 
 
 def _vacuum_undeclared(target: PurgeTarget, now: datetime) -> None:

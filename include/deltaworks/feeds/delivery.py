@@ -66,7 +66,7 @@ class DeliveryRun:
             Stopped: before the next part.
             ContractError: FEED_TOO_MANY_DEAD_LETTERS; ConfigError: FEED_SINK_REFUSED; FencedError: FEED_TAKEN_OVER.
         """
-        delivery = record.under_way
+        delivery = record.current_delivery
         if delivery is None:
             return record
         self._check_dead_letters(delivery)
@@ -75,8 +75,10 @@ class DeliveryRun:
             letters = self._send_chunk(chunk, delivery, record.incarnation)
             if letters:
                 # Before the record moves on: a letter is kept twice at worst, and never lost.
-                self._records.keep_dead(delivery.number, delivery.sent, letters)
-            delivery = delivery.replace(sent=delivery.sent + len(chunk), dead=delivery.dead + len(letters))
+                self._records.store_dead_letters(delivery.number, delivery.sent_changes, letters)
+            delivery = delivery.replace(
+                sent=delivery.sent_changes + len(chunk), dead=delivery.dead_letters + len(letters)
+            )
             record = self._records.write(
                 record.replace(
                     under_way=delivery,
@@ -115,12 +117,12 @@ class DeliveryRun:
         return letters
 
     def _check_dead_letters(self, delivery: Delivery) -> None:
-        if delivery.dead <= self._feed.most_dead_letters:
+        if delivery.dead_letters <= self._feed.most_dead_letters:
             return
         words = self._name.replace(".", " ")
         raise ContractError(
             "FEED_TOO_MANY_DEAD_LETTERS",
-            f"{delivery.dead:,} changes of delivery {delivery.number} of the feed {self._name} are dead letters, and "
+            f"{delivery.dead_letters:,} changes of delivery {delivery.number} of the feed {self._name} are dead letters, and "
             f"most_dead_letters is {self._feed.most_dead_letters:,}.",
             hint=f"Read why: `deltaworks feeds dead {words}`. Mend the receiver or the rows, raise most_dead_letters, "
             f"restart the feeds; `deltaworks feeds replay {words} --since {delivery.number}` then sends it all again.",
@@ -129,10 +131,10 @@ class DeliveryRun:
 
 def completed_record(record: FeedRecord) -> FeedRecord:
     """The record once what is under way has been delivered whole."""
-    delivery = record.under_way
+    delivery = record.current_delivery
     if delivery is None:
         return record
-    repeats = delivery.repeats is not None
+    repeats = delivery.replay_of is not None
     return record.replace(
         number=record.number if repeats else delivery.number,
         position=record.position if repeats else delivery.target,

@@ -65,14 +65,14 @@ class Feed:
         record = self._records.read() or self._create_record()
         request = self._records.replay_request()
         resend_all = request is not None and request.since is None
-        if record.under_way is not None:
+        if record.current_delivery is not None:
             record = self._complete_or_abandon(record) if resend_all else self._complete(record)
         if request is not None:
             if request.since is None:
                 record = self._deliver_all_rows(record)
             else:
                 record = self._replay(record, since=request.since)
-            self._records.withdraw_replay()
+            self._records.cancel_replay()
         record = self._deliver_changes(record)
         self._apply_retention(record)
         return record
@@ -81,7 +81,7 @@ class Feed:
         """The record of a feed that is new."""
         current = self._source.current()
         empty = Position(kind=current.kind)
-        return self._records.write(FeedRecord.first(empty if self._feed.start == "all" else current))
+        return self._records.write(FeedRecord.initial(empty if self._feed.start == "all" else current))
 
     def _deliver_changes(self, record: FeedRecord) -> FeedRecord:
         target = self._source.current()
@@ -102,7 +102,7 @@ class Feed:
         return self._deliver(record, base=Position(kind=target.kind), target=target)
 
     def _deliver(self, record: FeedRecord, *, base: Position, target: Position) -> FeedRecord:
-        delivery = Delivery(number=record.number + 1, base=base, target=target, began_at=iso_now())
+        delivery = Delivery(number=record.number + 1, base=base, target=target, started_at=iso_now())
         since = record.pending_since or self._source.pending_since(base, target)
         return self._complete(self._records.write(record.replace(under_way=delivery, pending_since=since)))
 
@@ -118,14 +118,14 @@ class Feed:
 
     def _complete(self, record: FeedRecord) -> FeedRecord:
         """Deliver what is under way whole."""
-        delivery = record.under_way
+        delivery = record.current_delivery
         if delivery is None:
             return record
-        changes = self._source.changes(delivery.base, delivery.target, skip=delivery.sent)
+        changes = self._source.changes(delivery.base, delivery.target, skip=delivery.sent_changes)
         with contextlib.closing(changes):
             record = self._delivery_run.deliver(record, changes)
-        if record.under_way is not None and record.under_way.repeats is None:
-            self._records.end(record.under_way)
+        if record.current_delivery is not None and record.current_delivery.replay_of is None:
+            self._records.record_delivery(record.current_delivery)
         return self._records.write(completed_record(record))
 
     def _complete_or_abandon(self, record: FeedRecord) -> FeedRecord:
@@ -143,7 +143,7 @@ class Feed:
         record = self._records.read() if error.condition == "FEED_POSITION_UNAVAILABLE" else None
         if record is None:
             raise error
-        delivery = record.under_way
+        delivery = record.current_delivery
         number = record.number if delivery is None else max(record.number, delivery.number)
         return self._records.write(record.replace(under_way=None, number=number))
 
@@ -154,15 +154,15 @@ class Feed:
         for item in self._records.deliveries():
             at = parse_iso(item.ended_at)
             if at is not None and at < oldest:
-                self._records.forget(item)
+                self._records.delete_delivery(item)
             else:
                 kept.append(item)
         positions = [record.position, *(item.delivery.base for item in kept), *(item.delivery.target for item in kept)]
         if isinstance(self._source, TableSource):
             self._claim_versions(positions)
             return
-        referenced = {self._records.answer_key(position.digest) for position in positions}
-        for key in self._records.answers():
+        referenced = {self._records.view_result_key(position.digest) for position in positions}
+        for key in self._records.view_result_keys():
             if key not in referenced:
                 self._objects.delete(key)
 
@@ -170,7 +170,7 @@ class Feed:
         versions = [position.version for position in positions if not position.is_empty]
         if versions and utc_now() - self._claimed_at >= _CLAIM_INTERVAL:
             hours = min(self._feed.replay_hours + _EXTRA_CLAIM_HOURS, 720)
-            self._home.readers.keep(
+            self._home.readers.pin(
                 self._feed.reads, reader=f"feed_{self._feed.name}", version=min(versions), hours=hours
             )
             self._claimed_at = utc_now()

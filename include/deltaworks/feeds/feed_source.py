@@ -258,7 +258,7 @@ class ViewSource(_ComparableSource):
         answer = self._query_view()
         if answer is None:
             return Position(kind="view")
-        key = self._records.answer_key(answer.digest)
+        key = self._records.view_result_key(answer.digest)
         if self._objects.etag(key) is None:
             self._objects.put_if_absent(key, answer.data)
         return Position(kind="view", digest=answer.digest)
@@ -300,7 +300,7 @@ class ViewSource(_ComparableSource):
     def _open_state(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
         if position.is_empty:
             return None
-        stored = self._objects.get(self._records.answer_key(position.digest))
+        stored = self._objects.get(self._records.view_result_key(position.digest))
         if stored is None:
             raise ContractError(
                 "FEED_POSITION_UNAVAILABLE", f"The {position} of {self._name} is kept no more.", hint=_REPLAY_HINT

@@ -55,7 +55,7 @@ def build_message(change: Change, *, feed: str, incarnation: str, delivery: Deli
         "op": op,
         "key": change.key,
         "row": None if change.row is None else {**change.key, **change.row},
-        "at": delivery.began_at,
+        "at": delivery.started_at,
     }
     return Message(id=message_id, key=key.decode(), op=op, feed=feed, body=_to_json(record))
 

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure_window import ErasureWindows
-from deltaworks.control.records.replacements import numbers_replaced_since
+from deltaworks.control.records.replacements import replaced_collector_numbers_since
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.task_findings import DROPPED_SEQUENCE_NUMBERS
 from deltaworks.specs.catalog import Catalog
@@ -39,10 +39,10 @@ def dropped_since(
         for packed in _of_batches(lake, name, since):
             numbers.add_encoded(packed)
     for namespace in sorted(set(personal.values())):
-        for packed in ErasureWindows(objects, namespace).numbers_since(since):
+        for packed in ErasureWindows(objects, namespace).collector_numbers_since(since):
             numbers.add_encoded(packed)
     if personal:
-        for packed in numbers_replaced_since(objects, since):
+        for packed in replaced_collector_numbers_since(objects, since):
             numbers.add_encoded(packed)
     return numbers
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import HourCounts, Losses, MissingRange, losses_key, read_counts
+from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange, lost_events_key, read_hour_counts
 from deltaworks.control.records.store import RecordStore
 from deltaworks.events.collector_sequence_numbers import (
     RAW_COLLECTOR_PATTERN,
@@ -80,10 +80,10 @@ def find_lost_events(
     unprovable = tuple(name for name, table in zip(pipelines, tables, strict=True) if table is None)
     if unprovable:
         return LossReport(collector=collector, events=0, unprovable=unprovable)
-    store = RecordStore(objects, Losses)
-    before = store.read(losses_key(collector)) or Losses(looked_at=now.isoformat())
-    counts = read_counts(objects, collector)
-    bounds = numbers_given(counts, before.counted_up_to, now=now)
+    store = RecordStore(objects, LostEvents)
+    before = store.read(lost_events_key(collector)) or LostEvents(checked_at=now.isoformat())
+    counts = read_hour_counts(objects, collector)
+    bounds = numbers_given(counts, before.checked_up_to, now=now)
     ranges = [*before.missing, *(MissingRange(id=one, first=low, last=high) for one, (low, high) in bounds.items())]
     missing: list[MissingRange] = []
     if ranges:
@@ -93,11 +93,11 @@ def find_lost_events(
             since = _given_since(counts, missing)
             _explain(connection, dropped_since(catalog, objects, pipelines, since))
             missing = _gaps(connection, ranges)
-    counted = before.counted_up_to | {process: last for process, (_, last) in bounds.items()}
+    counted = before.checked_up_to | {process: last for process, (_, last) in bounds.items()}
     if not accept:
-        counted |= _cut_off(missing, before.counted_up_to)
-    losses = Losses(looked_at=now.isoformat(), counted_up_to=counted, missing=() if accept else tuple(missing))
-    objects.put(losses_key(collector), losses.encode())
+        counted |= _cut_off(missing, before.checked_up_to)
+    losses = LostEvents(checked_at=now.isoformat(), checked_up_to=counted, missing=() if accept else tuple(missing))
+    objects.put(lost_events_key(collector), losses.encode())
     return LossReport(collector=collector, events=sum(one.events for one in ranges), missing=tuple(missing))
 
 

@@ -155,7 +155,7 @@ def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
 def _registered(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     now = utc_now()
     for record in home.readers.read():
-        if record.table == table and record.counts_at(now):
+        if record.table == table and record.is_active_at(now):
             yield f"the reader {record.reader} until {record.until[:16]}", record.version
 
 

@@ -27,7 +27,7 @@ from deltaworks.control.health.limits import HealthState, age_seconds
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.objects import ObjectStore, StoredObject
-from deltaworks.control.records.collector import CollectorBeat
+from deltaworks.control.records.collector import CollectorHeartbeat
 from deltaworks.control.records.store import RecordStore
 from deltaworks.control.summaries.stream import RecentBatches
 from deltaworks.errors import DeltaworksError
@@ -161,7 +161,7 @@ def _collectors(collectors: Iterable[CollectorFacts], now: datetime) -> Iterator
         raise unread
 
 
-def _collector(name: str, beats: list[CollectorBeat], now: datetime) -> Iterator[Sample]:
+def _collector(name: str, beats: list[CollectorHeartbeat], now: datetime) -> Iterator[Sample]:
     yield Sample("deltaworks_collector_spool_bytes", (name,), sum(beat.spool_bytes for beat in beats))
     yield Sample("deltaworks_collector_spool_max_bytes", (name,), sum(beat.spool_max_bytes for beat in beats))
     oldest = (age_seconds(beat.oldest_at, now) for beat in beats if beat.oldest_at is not None)

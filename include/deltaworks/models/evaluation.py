@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from deltaworks.control.records.model import Figures, FoldReport, Gain
+from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics
 from deltaworks.models.alarms import Instants, alarm_budget, alarm_figures, threshold_within
 from deltaworks.models.baselines import Baseline, LabelledRows, fit_baseline
 from deltaworks.models.bootstrap import area_gain
@@ -133,7 +133,7 @@ def _baseline_scores(name: Baseline, training: LabelledRows, rows: LabelledRows)
     return fit_baseline(name, training)(rows)
 
 
-def _figures(judged: _Judged, name: str, model: ModelSpec) -> Figures:
+def _figures(judged: _Judged, name: str, model: ModelSpec) -> ModelMetrics:
     rows, scores, threshold = judged.rows, judged.scores[name], judged.thresholds[name]
     alarms = alarm_figures(
         rows.entities,
@@ -144,9 +144,9 @@ def _figures(judged: _Judged, name: str, model: ModelSpec) -> Figures:
         threshold=threshold,
         quiet_seconds=model.horizon_seconds,
     )
-    return Figures(
-        area=_rounded(average_precision(rows.labels, scores)),
-        brier=_rounded(brier_score(rows.labels, scores)),
+    return ModelMetrics(
+        pr_auc=_rounded(average_precision(rows.labels, scores)),
+        brier_score=_rounded(brier_score(rows.labels, scores)),
         threshold=_rounded(threshold),
         alarms=alarms.alarms,
         alarm_precision=_rounded(alarms.precision),
@@ -173,7 +173,7 @@ def _adds(judged: _Judged, names: Sequence[str], model: ModelSpec) -> dict[str, 
 
 def _gain(judged: _Judged, name: str, over: str, model: ModelSpec) -> Gain:
     interval = area_gain(judged.rows.labels, judged.scores[name], judged.scores[over], blocks_of(judged.rows, model))
-    return Gain(over=over, value=_exact(interval.value), low=_exact(interval.low), high=_exact(interval.high))
+    return Gain(baseline=over, value=_exact(interval.value), low=_exact(interval.low), high=_exact(interval.high))
 
 
 def blocks_of(rows: LabelledRows, model: ModelSpec) -> Instants:
@@ -189,9 +189,11 @@ def falls_short(fold: FoldReport, *, gain: float) -> str:
     if fold.gain is None:
         return ""
     if not fold.gain.value >= gain:
-        return f"gains {fold.gain.value:.3f} over {fold.gain.over}, less than {gain:g}"
+        return f"gains {fold.gain.value:.3f} over {fold.gain.baseline}, less than {gain:g}"
     if not fold.gain.low > 0:
-        return f"gains {fold.gain.value:.3f} over {fold.gain.over}, which may be by chance: from {fold.gain.low:.3f}"
+        return (
+            f"gains {fold.gain.value:.3f} over {fold.gain.baseline}, which may be by chance: from {fold.gain.low:.3f}"
+        )
     return ""
 
 

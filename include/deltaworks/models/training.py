@@ -160,7 +160,7 @@ def _published(chosen: ChosenModel) -> PublishedModel:
 
 
 def _shown(fold: FoldReport) -> str:
-    areas = ", ".join(f"{name} {figures.area}" for name, figures in fold.scores.items())
+    areas = ", ".join(f"{name} {figures.pr_auc}" for name, figures in fold.scores.items())
     return (
         f"tested from {fold.test_from}: {fold.test_rows} rows, {fold.test_positive} positive; {areas or 'not judged'}"
     )

@@ -20,7 +20,7 @@ from deltaworks.control.locks.exclusive import ExclusiveLock, exclusive_lock
 from deltaworks.control.locks.write_turn import Turn, TurnFactory, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationEnd
+from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationCompletion
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations.batch_steps import BatchSteps
 from deltaworks.mutations.bounds import Bounds, declared_mutations
@@ -40,8 +40,8 @@ class MutationResult:
     """The batches that a run applied: those an earlier run had begun in `completed`, its own in `batches`."""
 
     pipeline: str
-    completed: list[MutationEnd] = field(default_factory=list)
-    batches: list[MutationEnd] = field(default_factory=list)
+    completed: list[MutationCompletion] = field(default_factory=list)
+    batches: list[MutationCompletion] = field(default_factory=list)
 
 
 class MutationRun:
@@ -108,7 +108,7 @@ class MutationRun:
                 if organisation is not None or everything:
                     break
             if any(end.number % TIDY_EVERY == 0 for end in result.batches):
-                self._batches.tidy()
+                self._batches.delete_old_records()
         return result
 
     def _unfinished(self) -> MutationBatch | None:
@@ -120,14 +120,16 @@ class MutationRun:
         planned = self._bounds.following(ended + 1, organisation=organisation, everything=everything, until=until)
         if planned is None:
             return None
-        fixed = self._batches.fix(planned)
+        fixed = self._batches.get_or_create(planned)
         self._fault("fixed")
         return fixed
 
-    def _complete(self, batch: MutationBatch, *, check: Callable[[], None], give_up: bool = False) -> MutationEnd:
+    def _complete(
+        self, batch: MutationBatch, *, check: Callable[[], None], give_up: bool = False
+    ) -> MutationCompletion:
         if give_up or batch.generation != self._home.generations.current():
             # The next batch begins from the start and covers what this one covered.
-            end = MutationEnd(
+            end = MutationCompletion(
                 pipeline=batch.pipeline,
                 number=batch.number,
                 generation=batch.generation,

@@ -13,8 +13,8 @@ from datetime import datetime
 from deltaworks.control.clock import utc_now
 from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
-from deltaworks.control.summaries.base import failing_nobody
-from deltaworks.control.summaries.mutations import note_waiting
+from deltaworks.control.summaries.base import log_failures
+from deltaworks.control.summaries.mutations import record_waiting_requests
 from deltaworks.errors import TransientError
 from deltaworks.mutations.bounds import Backlog, Bounds
 from deltaworks.specs.catalog import Catalog
@@ -53,9 +53,11 @@ def _note(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) -> Non
     """Keep what waits for the pages; what fails is logged."""
     objects, judged_at = open_objects(catalog.environment.lake), now.isoformat(timespec="seconds")
     for backlog in waiting:
-        with failing_nobody(f"The summary of the mutations of {backlog.pipeline}"):
+        with log_failures(f"The summary of the mutations of {backlog.pipeline}"):
             oldest_at = "" if backlog.oldest_at is None else backlog.oldest_at.isoformat(timespec="seconds")
-            note_waiting(objects, backlog.pipeline, requests=backlog.requests, oldest_at=oldest_at, judged_at=judged_at)
+            record_waiting_requests(
+                objects, backlog.pipeline, requests=backlog.requests, oldest_at=oldest_at, checked_at=judged_at
+            )
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.locks.write_turn import Turn, TurnFactory
-from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd, TableMutation
+from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationCompletion, TableMutation
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import optimize_table
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
@@ -79,7 +79,7 @@ class BatchSteps:
         self._seconds: dict[str, float] = {}
         self._not_fitting = 0
 
-    def apply(self) -> MutationEnd:
+    def apply(self) -> MutationCompletion:
         """Do what is missing of the batch. Idempotent. Returns the result, which is not recorded yet."""
         ensure_kept_tables(self._lake, self._spec, self._declared)
         with self._phase("resolve"):
@@ -95,15 +95,15 @@ class BatchSteps:
             self._intervals(frames)
         self._fault("stored")
         refused = counts.pop("", 0)
-        return MutationEnd(
+        return MutationCompletion(
             pipeline=self._spec.pipeline,
             number=self._batch.number,
             generation=self._batch.generation,
             outcome=APPLIED,
             at=iso_now(),
             requests=counts,
-            not_understood=refused,
-            values_not_fitting=self._not_fitting,
+            invalid_requests=refused,
+            invalid_values=self._not_fitting,
             tables=tables,
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
         )

@@ -18,7 +18,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPERATIONS_WITHOUT_NEW_ROWS, current_run, parse_user_metadata
-from deltaworks.control.records.mutation import MutationBatch, Span
+from deltaworks.control.records.mutation import MutationBatch, VersionRange
 from deltaworks.errors import ConfigError
 from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -206,7 +206,7 @@ class Bounds:
             until: versions as of `newest`, beyond which the batch does not read; by default the current ones.
         """
         generation = self._home.generations.current()
-        last = self._batches.last_whole()
+        last = self._batches.last_full_batch()
         if last is None or last.generation != generation:
             last, everything = None, everything or number > 1
         covered = {} if last is None else {span.table: span for span in (last.requests, *last.tables)}
@@ -237,7 +237,7 @@ class Bounds:
 
     def backlog(self) -> Backlog:
         """The waiting requests. Reads one small object for each commit since the last batch."""
-        last = self._batches.last_whole()
+        last = self._batches.last_full_batch()
         key = paths.table(self._spec.pipeline, self._declared.requests)
         table = self._lake.open(key)
         if table is None:
@@ -250,25 +250,25 @@ class Bounds:
     def _input_tables(self) -> tuple[str, ...]:
         return (self._declared.requests, *(table.name for table in mutable_tables(self._spec)))
 
-    def _has_arrivals(self, span: Span) -> bool:
+    def _has_arrivals(self, span: VersionRange) -> bool:
         """Whether rows arrived, commits of mutations and maintenance aside."""
-        if span.empty:
+        if span.is_empty:
             return False
         key = paths.table(self._spec.pipeline, span.table)
         return bool(arrivals(self._lake, key, after=span.after, up_to=span.up_to))
 
-    def _recreated(self, span: Span) -> bool:
+    def _recreated(self, span: VersionRange) -> bool:
         """Whether the table was recreated or removed since a batch read it."""
         table = self._lake.open(paths.table(self._spec.pipeline, span.table))
         return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
 
-    def _span(self, name: str, before: Span | None, *, until: int, bounded_by: int | None) -> Span:
+    def _span(self, name: str, before: VersionRange | None, *, until: int, bounded_by: int | None) -> VersionRange:
         key = paths.table(self._spec.pipeline, name)
         table = self._lake.open(key)
         if table is None:
-            return Span(table=name, table_id="", after=-1, up_to=-1)
+            return VersionRange(table=name, table_id="", after=-1, up_to=-1)
         after = -1 if before is None else before.up_to
         table_id, newest = str(table.metadata().id), max(after, min(until, table.version()))
         if name == self._declared.requests and bounded_by is not None:
             newest = bounded(self._lake, key, after=after, up_to=newest, max_rows=bounded_by)
-        return Span(table=name, table_id=table_id, after=after, up_to=newest)
+        return VersionRange(table=name, table_id=table_id, after=after, up_to=newest)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.control.records.mutation import MutationBatch, Span
+from deltaworks.control.records.mutation import MutationBatch, VersionRange
 from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import files_by_partition
 from deltaworks.mutations.bounds import Arrivals, arrivals, declared_mutations, mutable_spec
@@ -136,8 +136,8 @@ class BatchFrames:
     def _key(self, table: str) -> str:
         return paths.table(self._spec.pipeline, table)
 
-    def _arrivals(self, span: Span) -> Arrivals:
-        if span.empty:
+    def _arrivals(self, span: VersionRange) -> Arrivals:
+        if span.is_empty:
             return Arrivals()
         return arrivals(self._lake, self._key(span.table), after=span.after, up_to=span.up_to)
 

@@ -57,7 +57,7 @@ def approved_options(
         run: the id of the Airflow run.
 
     Raises:
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_UNREADABLE; APPROVAL_REFUSED, it is of somebody who
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_UNREADABLE; APPROVAL_REFUSED, it is of somebody who
             must not give it, or of something else.
     """
     record = find_approval(declared, catalog, subject, options, run=run)
@@ -72,9 +72,9 @@ def find_approval(declared: Operation, catalog: Catalog, subject: str, options: 
     """The approval, given in a run of Airflow, of an operation with these options.
 
     Raises:
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
-    record = open_approvals(declared, catalog, subject).approved(declared.name, run)
+    record = open_approvals(declared, catalog, subject).valid_approval(declared.name, run)
     approvers = approvers_of(catalog, subject, scope=declared.scope)
     check_approver(record, approvers, self_approval=catalog.environment.approvals.self_approval)
     if record.options != requested_options(declared, options):
@@ -103,7 +103,7 @@ def check_approver(approval: Approval, approvers: Approvers, *, self_approval: b
     """
     if not approval.approved_by and not approval.approver_id:
         raise _approval_refused(approval, "no person gave it")
-    if not self_approval and approval.own:
+    if not self_approval and approval.is_self_approved:
         requester = (
             f"{approval.requested_by} asked for it" if approval.requested_by else "it is not on record who asked"
         )

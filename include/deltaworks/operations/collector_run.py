@@ -24,7 +24,7 @@ from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter, EventCounts
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import CollectorBeat, SourceBeat
+from deltaworks.control.records.collector import CollectorHeartbeat, SourceStatus
 from deltaworks.errors import ConcurrencyError
 from deltaworks.operations.collector_redaction import CollectorRedaction, SuppressionReload
 from deltaworks.specs.collector import CollectorSpec
@@ -133,20 +133,20 @@ class DrainedFolder:
         """Whether everything in it that anybody declares is where it belongs."""
         return self._drain.delivered_up_to() >= self._next_seq() - 1
 
-    def _heartbeat(self) -> CollectorBeat:
+    def _heartbeat(self) -> CollectorHeartbeat:
         oldest_ms = self._drain.oldest_waiting_ms(self._next_seq())
         sources = {
-            name: SourceBeat(
+            name: SourceStatus(
                 delivered=0 if name == VAULT else state.events,
                 objects=state.objects,
                 set_aside=state.set_aside,
-                trouble=state.trouble,
-                trouble_since=_to_iso(state.trouble_since) if state.trouble else None,
+                problem=state.trouble,
+                problem_since=_to_iso(state.trouble_since) if state.trouble else None,
             )
             for name, state in self._drain.states().items()
         }
         damaged = sorted(path.name for path in self._folder.path.glob(f"*{DAMAGED_SUFFIX}"))
-        return CollectorBeat(
+        return CollectorHeartbeat(
             collector=self._run_settings.spec.collector,
             id=self._folder.collector_name,
             state="ended" if self._has_ended else "running",

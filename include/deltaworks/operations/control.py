@@ -130,7 +130,7 @@ def _unpin(context: OperationContext, options: ControlOptions) -> Report:
     claim = claims.get(options.target or "")
     if claim is None:
         raise _target_invalid(context, options, f"readers keep: {', '.join(sorted(claims)) or 'nothing'}")
-    readers.release(claim.table, reader=claim.reader)
+    readers.unpin(claim.table, reader=claim.reader)
     message = f"{claim.reader} keeps version {claim.version} of {context.subject}.{claim.table} no more."
     return Report(parts=[message], results=[_result(context, options)])
 

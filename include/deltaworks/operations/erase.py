@@ -57,7 +57,7 @@ def _count_report(namespace: Namespace) -> Report:
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="what would go")
     results: list[PersonRowCount | LandingReport] = []
     searches = {}
-    for request in namespace.erasures.open():
+    for request in namespace.erasures.open_requests():
         if request.has_reached("purged"):
             listing.add(request.request_id, request.state, "", "", "", "", "rows are out; see --no-dry-run")
             continue

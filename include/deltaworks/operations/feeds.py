@@ -55,7 +55,7 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
                 f"Delivery {options.since} of {name} is not on record; kept are {numbers}.",
                 hint=f"Of the last {feed.replay_hours} h they are kept (replay_hours). Else send --everything.",
             )
-        changes = sum(delivery.sent for delivery in selected)
+        changes = sum(delivery.sent_changes for delivery in selected)
         described_changes = f"{changes:,} changes of {len(selected):,} deliveries"
     else:
         reading = open_feed_source(context.catalog, spec, feed, objects, records)

@@ -44,7 +44,7 @@ def run_operation(
 
     Raises:
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     options = read_options(declared.options_model(), {key: value for key, value in values.items() if value is not None})
     {"pipeline": catalog.pipeline, "relay": catalog.relay, "namespace": catalog.namespace}[declared.scope](subject)
@@ -58,7 +58,7 @@ def run_operation(
     options, approval = approved_options(declared, catalog, subject, options, run=run)
     echo(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")
     report = declared.load()(context, options)
-    open_approvals(declared, catalog, subject).use(approval)
+    open_approvals(declared, catalog, subject).mark_used(approval)
     return report
 
 

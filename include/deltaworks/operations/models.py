@@ -108,14 +108,14 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
         ("test from", "scores", "PR-AUC", "Brier", "alarms", "right", "lead minutes", "gain", "95 % from", "to")
     )
     for fold in folds:
-        gains = {"model": fold.gain, **fold.adds}
+        gains = {"model": fold.gain, **fold.group_gains}
         for name, figures in fold.scores.items():
             gain = gains.pop(name, None) if name == "model" else None
             listing.add(
                 fold.test_from[:16],
                 name,
-                _figure(figures.area),
-                _figure(figures.brier),
+                _figure(figures.pr_auc),
+                _figure(figures.brier_score),
                 str(figures.alarms),
                 _figure(figures.alarm_precision),
                 "" if figures.lead_seconds is None else f"{figures.lead_seconds / 60:.1f}",
@@ -123,7 +123,7 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
                 "" if gain is None else f"{gain.low:.3f}",
                 "" if gain is None else f"{gain.high:.3f}",
             )
-        for group, gain in fold.adds.items():
+        for group, gain in fold.group_gains.items():
             listing.add(
                 fold.test_from[:16],
                 f"what {group} adds",
@@ -132,7 +132,7 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
                 "",
                 "",
                 "",
-                f"{gain.value:.3f} over {gain.over}",
+                f"{gain.value:.3f} over {gain.baseline}",
                 f"{gain.low:.3f}",
                 f"{gain.high:.3f}",
             )

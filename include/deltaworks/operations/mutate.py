@@ -14,7 +14,7 @@ from deltaworks.operations.options import Options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deltaworks.control.records.mutation import MutationEnd
+    from deltaworks.control.records.mutation import MutationCompletion
     from deltaworks.mutations.report import Forecast
 
 _NO_REQUESTS = "Nothing came since the last batch."
@@ -42,8 +42,8 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
         )
         return Report(parts=[_NO_REQUESTS]) if forecasted is None else _forecast_report(forecasted)
     from deltaworks.control.objects import open_objects
-    from deltaworks.control.summaries.base import failing_nobody
-    from deltaworks.control.summaries.mutations import note_batches
+    from deltaworks.control.summaries.base import log_failures
+    from deltaworks.control.summaries.mutations import record_batches
     from deltaworks.lineage.runs import batch_lineage
     from deltaworks.mutations.apply import MutationRun
 
@@ -54,17 +54,17 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
         ends = [*result.completed, *result.batches]
         for table in (table for end in ends for table in end.tables):
             lineage.add(table.table, table.rows)
-    with failing_nobody(f"The summary of the mutations of {context.subject}"):
-        note_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
+    with log_failures(f"The summary of the mutations of {context.subject}"):
+        record_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
     return Report(parts=[batch_listing(ends)] if ends else [_NO_REQUESTS], results=ends)
 
 
-def batch_listing(ends: Sequence[MutationEnd]) -> Listing:
+def batch_listing(ends: Sequence[MutationCompletion]) -> Listing:
     """Mutation batches that have ended, one a row."""
     listing = Listing(("batch", "outcome", "ended", "requests", "rows", "files", "pause s", "seconds"))
     for end in ends:
         requests = ", ".join(f"{count:,} {kind}" for kind, count in sorted(end.requests.items()))
-        refused = f", {end.not_understood:,} not understood" if end.not_understood else ""
+        refused = f", {end.invalid_requests:,} not understood" if end.invalid_requests else ""
         files = sum(table.files_removed for table in end.tables)
         counts = (f"{requests}{refused}", f"{end.rows:,}", f"{files:,}", f"{end.pause_seconds:.1f}")
         listing.add(end.number, end.outcome, end.at, *counts, f"{sum(end.seconds.values()):.1f}")

@@ -109,7 +109,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
 
     Raises:
         ConfigError: REVEAL_REFUSED, no token, no reason, or within Airflow, whose logs are no place for values.
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     from deltaworks.operations.approval_checks import find_approval, open_approvals
     from deltaworks.vault import reveal as revealing
@@ -134,7 +134,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
         home, subjects, options.kind, reason=options.reason, by=getpass.getuser(), approval=options.approval or ""
     )
     if approval is not None:
-        open_approvals(context.operation, context.catalog, context.subject).use(approval)
+        open_approvals(context.operation, context.catalog, context.subject).mark_used(approval)
     return _reveal_report(values, len(subjects))
 
 

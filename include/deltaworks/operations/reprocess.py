@@ -73,12 +73,12 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
                 "Give --batches, --files, --file-list, --offsets, --events, --arrived or --from-start.",
             )
         return _count(context, request, exact=options.exact, spark=options.spark)
-    from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
+    from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_for_run
     from deltaworks.recovery.quarantine.summary import recount_quarantine
     from deltaworks.recovery.reprocess.run import Reprocess
 
     # Every try of an Airflow task continues what the one before it began.
-    name = options.id or (reprocess_id_of_run(context.run_id) if context.run_id else new_reprocess_id())
+    name = options.id or (reprocess_id_for_run(context.run_id) if context.run_id else new_reprocess_id())
     context.echo(
         f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
     )

@@ -14,7 +14,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, Section, TableNames
 
 if TYPE_CHECKING:
-    from deltaworks.control.records.rollback import LostShare
+    from deltaworks.control.records.rollback import LostCommit
     from deltaworks.recovery.restore.one_table import TableRestoreResult
     from deltaworks.recovery.restore.points import RestorePoint
 
@@ -217,7 +217,7 @@ def _difference(result: TableRestoreResult) -> str | Listing:
     return listing
 
 
-def describe_lost(lost: tuple[LostShare, ...]) -> str:
+def describe_lost(lost: tuple[LostCommit, ...]) -> str:
     """A short text of batches and replays with their rows."""
     parts = []
     for kind in ("batch", "replay"):

@@ -164,8 +164,8 @@ class _Operation:
                 self._plan(max_rows, reason)
             self._settle(torn)
             plan = self._plan(max_rows, reason)
-            self._specs.keep(self._spec)
-            begun = self._home.start_overs.fix(plan)
+            self._specs.save(self._spec)
+            begun = self._home.start_overs.get_or_create(plan)
         self._fault("planned")
         recreated = self._perform(begun)
         return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
@@ -245,11 +245,11 @@ class _Operation:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
             ledger.start_after(begun.first_batch - 1, owner=self._owner)
         self._fault("ledger")
-        self._specs.record(spec, owner_epoch=self._lease.epoch)
+        self._specs.record_start(spec, owner_epoch=self._lease.epoch)
         self._fault("spec")
-        self._home.generations.begin(begun)
+        self._home.generations.start_generation(begun)
         self._fault("begun")
-        self._home.start_overs.end(begun, versions=restored_versions(self._lake, begun))
+        self._home.start_overs.record_completion(begun, versions=restored_versions(self._lake, begun))
         return recreated
 
     @property

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.records.remediation import ACTED, RemediationRecord
+from deltaworks.control.records.remediation import ACTED_STATES, RemediationRecord
 from deltaworks.specs.remediation import RemediationSpec
 
 FRESH = timedelta(minutes=5)
@@ -90,10 +90,10 @@ def refusal_before_weights(spec: RemediationSpec, situation: Situation) -> Refus
 def _bound_reached(spec: RemediationSpec, situation: Situation) -> Refused | None:
     """What it did before, as far as that forbids another shift now."""
     now = situation.now
-    acted = [record for record in situation.records if record.state in ACTED]
+    acted = [record for record in situation.records if record.state in ACTED_STATES]
     under_way = [record for record in acted if record.state in ("planned", "called")]
     if under_way:
-        return Refused(Refusal.UNDER_WAY, f"what notice {under_way[0].notice} set off is not verified yet")
+        return Refused(Refusal.UNDER_WAY, f"what notice {under_way[0].notification} set off is not verified yet")
     times = [at for record in acted if (at := parse_iso(record.at)) is not None]
     cooldown = timedelta(minutes=spec.cooldown_minutes)
     if times and now - max(times) < cooldown:

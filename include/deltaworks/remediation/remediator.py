@@ -100,7 +100,7 @@ class Remediator:
             firing=rule.firing is not None,
             sources=frozenset(targets_of(notice.subject, detail, self._spec.targets)),
             sick=rule.sick,
-            held=self._records.held(self._spec.name),
+            held=self._records.hold_reason(self._spec.name),
             records=tuple(self._recent()),
             weights={},
         )
@@ -117,7 +117,7 @@ class Remediator:
         state: RemediationState = "dry_run" if self._spec.dry_run else "planned"
         record = RemediationRecord(
             remediation=self._spec.name,
-            notice=notice.id,
+            notification=notice.id,
             subject=notice.subject,
             state=state,
             at=self._now(),
@@ -138,9 +138,11 @@ class Remediator:
         if record.attempted_at is None:
             record = self._records.replace(record, record.replace(attempted_at=self._now()))
             try:
-                self._traffic.shift(record.after, call_id=record.notice, source=record.source, target=record.target)
+                self._traffic.shift(
+                    record.after, call_id=record.notification, source=record.source, target=record.target
+                )
             except TransientError as error:
-                log.warning("notice=%s the reply was lost: %s", record.notice, error)
+                log.warning("notice=%s the reply was lost: %s", record.notification, error)
             except ContractError as error:
                 return self._end(record, "failed", f"nothing was moved: {error.message}")
             else:
@@ -168,7 +170,7 @@ class Remediator:
             try:
                 weights = self._traffic.weights()
             except (TransientError, ContractError) as error:
-                log.warning("notice=%s the weights are not told: %s", record.notice, error)
+                log.warning("notice=%s the weights are not told: %s", record.notification, error)
                 continue
             if are_same(weights, intended):
                 return reached(record)
@@ -184,8 +186,8 @@ class Remediator:
 
     def _verify(self, record: RemediationRecord) -> RemediationRecord:
         """Look whether a shift has helped, once it is time to."""
-        if record.back_attempted_at is not None:
-            return self._ask(record, intended=record.before, since=record.back_attempted_at, reached=self._back)
+        if record.rollback_attempted_at is not None:
+            return self._ask(record, intended=record.before, since=record.rollback_attempted_at, reached=self._back)
         called = parse_iso(record.called_at)
         waited = self._clock() - called if called is not None else timedelta.max
         due = timedelta(minutes=self._spec.verify.after_minutes)
@@ -220,11 +222,11 @@ class Remediator:
         record = self._records.replace(record, record.replace(back_attempted_at=self._now(), reason=why))
         try:
             self._traffic.shift(
-                record.before, call_id=f"{record.notice}-back", source=record.target, target=record.source
+                record.before, call_id=f"{record.notification}-back", source=record.target, target=record.source
             )
         except TransientError as error:
-            log.warning("notice=%s the reply to taking back was lost: %s", record.notice, error)
-            return self._ask(record, intended=record.before, since=record.back_attempted_at, reached=self._back)
+            log.warning("notice=%s the reply to taking back was lost: %s", record.notification, error)
+            return self._ask(record, intended=record.before, since=record.rollback_attempted_at, reached=self._back)
         except ContractError as error:
             return self._end(record, "failed", f"{why}; it could not be taken back: {error.message}")
         return self._back(record)

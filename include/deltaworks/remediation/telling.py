@@ -33,7 +33,7 @@ class Telling:
         at = record.ended_at or record.called_at or record.at
         summary = _summary(record)
         instant = parse_iso(at) or utc_now()
-        digest = hashlib.sha256(f"{record.notice} {record.state}".encode()).hexdigest()[:12]
+        digest = hashlib.sha256(f"{record.notification} {record.state}".encode()).hexdigest()[:12]
         notice = Notice(
             # Ids sort by time; steps of one instant in the order in which they are taken.
             id=f"{instant:%Y%m%dT%H%M%S%f}-{_ORDER.index(record.state)}{digest}",
@@ -83,4 +83,4 @@ def _summary(record: RemediationRecord) -> str:
         "failed": f"People have to look at the weights: {record.reason}.",
         "refused": f"It does nothing: {record.reason}.",
     }
-    return f"{texts[record.state]} Set off by {record.subject}, notice {record.notice}."
+    return f"{texts[record.state]} Set off by {record.subject}, notice {record.notification}."

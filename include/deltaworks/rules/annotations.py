@@ -22,7 +22,7 @@ class Annotation(Record):
     """A note of a pipeline: what happened at a time, and who says so."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="annotation", unreadable="ANNOTATION_UNREADABLE", hint="Delete it, and write the note again."
+        noun="annotation", unreadable_condition="ANNOTATION_UNREADABLE", hint="Delete it, and write the note again."
     )
 
     pipeline: str
@@ -49,7 +49,7 @@ def annotate(
     )
     digest = hashlib.sha256(annotation.text.encode()).hexdigest()[:8]
     key = rule_paths.pipeline_annotations(pipeline, f"{annotation.at:%Y%m%dT%H%M%S}-{digest}.json")
-    return RecordStore(objects, Annotation).fix(key, annotation)
+    return RecordStore(objects, Annotation).get_or_create(key, annotation)
 
 
 def annotations_between(

@@ -16,7 +16,7 @@ import duckdb
 
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.rules.evaluation import Episode
 from deltaworks.rules.minutes import minute_of
 from deltaworks.rules.rule_query import RuleQuery
@@ -31,7 +31,7 @@ _BUILD_TIMEOUT_SECONDS = 300.0
 _OBSERVATIONS_TABLE = "temp.main.observed"
 
 
-class BaselineRow(Part):
+class BaselineRow(RecordPart):
     """What is usual of a label set in one hour of the date, and by which of the two ways it was learned."""
 
     labels: tuple[str | None, ...]
@@ -45,7 +45,7 @@ class DateBaseline(Record):
     """What was usual on a date, as it was fixed on the evening before."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="baseline of a rule", unreadable="RULE_STATE_UNREADABLE", hint="Delete it: it is built again."
+        noun="baseline of a rule", unreadable_condition="RULE_STATE_UNREADABLE", hint="Delete it: it is built again."
     )
 
     pipeline: str
@@ -90,7 +90,7 @@ class Baselines:
             rows = build_baseline(connection, self._query, date, episodes)
             rule = self._query.rule.name
             built = DateBaseline(pipeline=self._pipeline, rule=rule, date=date.isoformat(), rows=tuple(rows))
-            record = self._records.fix(self.key(date), built)
+            record = self._records.get_or_create(self.key(date), built)
         self._dates = {day: rows for day, rows in self._dates.items() if day > date - dt.timedelta(days=3)}
         self._dates[date] = record.by_hour()
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind
+from deltaworks.control.records.store import Record, RecordKind, RecordPart
 from deltaworks.errors import DeltaworksError
 from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series
 from deltaworks.rules.minutes import minute_text, parse_minute
@@ -27,7 +27,7 @@ from deltaworks.specs.environment import Severity
 MAX_EPISODES = 500
 
 
-class SeriesRecord(Part):
+class SeriesRecord(RecordPart):
     """One label set. Minutes are written by their start, `seen` of the last row, `since` of the last change."""
 
     labels: tuple[str | None, ...]
@@ -44,7 +44,7 @@ class SeriesRecord(Part):
     spread: float | None = None
 
 
-class EpisodeRecord(Part):
+class EpisodeRecord(RecordPart):
     """A time for which a label set fired; without `ended` it does."""
 
     labels: tuple[str | None, ...]
@@ -55,7 +55,7 @@ class EpisodeRecord(Part):
     inhibited_by: str = ""
 
 
-class AlertRecord(Part):
+class AlertRecord(RecordPart):
     """An alert that people know of, and the label sets it is of."""
 
     subject: str
@@ -65,7 +65,7 @@ class AlertRecord(Part):
     is_storm: bool = False
 
 
-class AlertEvent(Part):
+class AlertEvent(RecordPart):
     """What the alerts are still to be told: an alert to be raised, or resolved."""
 
     kind: Literal["raise", "resolve"]
@@ -85,7 +85,7 @@ class RuleState(Record):
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="state of a rule",
-        unreadable="RULE_STATE_UNREADABLE",
+        unreadable_condition="RULE_STATE_UNREADABLE",
         hint="Delete it: the rule is judged from now on, and learns nothing of what it fired before.",
     )
 

@@ -9,7 +9,7 @@ from datetime import date
 
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.vault import VaultBeat, read_vault_beat, vault_beat_key
+from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat, vault_heartbeat_key
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.privacy.envelope_encryption import Unsealer
 from deltaworks.specs.environment import EnvironmentSpec
@@ -98,21 +98,21 @@ def _no_day_key(namespace: str, day: str) -> bytes:
 
 
 def _write_beat(vault: NamespaceVault, result: IngestResult, started_at: str) -> None:
-    before = read_vault_beat(vault.lake_objects, vault.namespace)
+    before = read_vault_heartbeat(vault.lake_objects, vault.namespace)
     clean = result.remaining == len(result.damaged)
     numbers = vault.epochs.numbers()
     epoch = vault.epochs.open(numbers[-1]) if numbers else None
-    beat = VaultBeat(
+    beat = VaultHeartbeat(
         namespace=vault.namespace,
         written_at=iso_now(),
-        clean_at=started_at if clean else before.clean_at if before else "",
+        caught_up_at=started_at if clean else before.caught_up_at if before else "",
         suppression=result.suppression if clean or before is None else before.suppression,
         waiting=result.remaining,
         unreadable=tuple(result.damaged[:_MAX_NAMED]),
         epoch=epoch.number if epoch else 0,
         epoch_at=epoch.created_at.isoformat() if epoch else "",
     )
-    vault.lake_objects.put(vault_beat_key(vault.namespace), beat.encode())
+    vault.lake_objects.put(vault_heartbeat_key(vault.namespace), beat.encode())
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def _recorded_failures(environment: EnvironmentSpec, namespace: str, *, dry_run:
 
 def _note_trouble(objects: ObjectStore, namespace: str, condition: str) -> None:
     now = iso_now()
-    before = read_vault_beat(objects, namespace) or VaultBeat(namespace=namespace, written_at=now)
-    since = before.trouble_since if before.trouble == condition else now
+    before = read_vault_heartbeat(objects, namespace) or VaultHeartbeat(namespace=namespace, written_at=now)
+    since = before.failing_since if before.failure_condition == condition else now
     beat = before.replace(written_at=now, trouble=condition, trouble_since=since)
-    objects.put(vault_beat_key(namespace), beat.encode())
+    objects.put(vault_heartbeat_key(namespace), beat.encode())

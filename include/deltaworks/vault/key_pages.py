@@ -23,7 +23,7 @@ from pydantic import Field
 
 from deltaworks.control import vault_paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.vault.epochs import EpochKeys, key_remains_error
@@ -34,12 +34,12 @@ _MAX_ATTEMPTS = 12
 _THREADS = 8
 _KIND = RecordKind(
     noun="page of keys",
-    unreadable="VAULT_KEYS_UNREADABLE",
+    unreadable_condition="VAULT_KEYS_UNREADABLE",
     hint="Run the release that wrote it, or a later one. Without it the names behind its tokens are gone.",
 )
 
 
-class WrappedKey(Part):
+class WrappedKey(RecordPart):
     """A subject's key: nonce and AES-256-GCM in base64, under the key of `epoch`. `version` is in each of its cells."""
 
     epoch: int
@@ -228,7 +228,7 @@ class SubjectKeys:
     def _decode(self, data: bytes, key: str) -> KeyPage:
         page = KeyPage.decode(data, key=key)
         if vault_paths.key_page(page.namespace, page.page) != key:
-            raise KeyPage.refusal(key, f"it is page {page.page} of {page.namespace!r}")
+            raise KeyPage.unreadable_error(key, f"it is page {page.page} of {page.namespace!r}")
         return page
 
     def _verify_removed(self, page: str, subjects: Collection[str]) -> None:

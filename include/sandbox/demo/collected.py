@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.collector import SourceBeat, read_beats
+from deltaworks.control.records.collector import SourceStatus, read_collector_heartbeats
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from sandbox.demo.collector_sink import CollectorSink
@@ -44,7 +44,7 @@ class CollectorDelivery:
                 raise TransientError(
                     "EVENTS_NOT_DELIVERED",
                     f"The collector has answered for {self.post.acknowledged:,} events, and "
-                    f"{delivered.delivered - self._before.delivered:,} have landed. {delivered.trouble}",
+                    f"{delivered.delivered - self._before.delivered:,} have landed. {delivered.problem}",
                     hint="`deltaworks status` says what its sink does; its log is collector.log.",
                 )
             time.sleep(_LOOK_SECONDS)
@@ -53,11 +53,14 @@ class CollectorDelivery:
                 delivered, since = now, time.monotonic()
         return delivered.objects - self._before.objects
 
-    def _delivered(self) -> SourceBeat:
+    def _delivered(self) -> SourceStatus:
         """What of the source is where it belongs, over all processes."""
-        beats = [beat.sources.get(SOURCE, SourceBeat()) for beat in read_beats(self._objects, self._collector)]
-        return SourceBeat(
+        beats = [
+            beat.sources.get(SOURCE, SourceStatus())
+            for beat in read_collector_heartbeats(self._objects, self._collector)
+        ]
+        return SourceStatus(
             delivered=sum(beat.delivered for beat in beats),
             objects=sum(beat.objects for beat in beats),
-            trouble=" ".join(beat.trouble for beat in beats),
+            problem=" ".join(beat.problem for beat in beats),
         )

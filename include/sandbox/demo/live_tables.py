@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.checkpoint import live_read_below
+from deltaworks.control.records.checkpoint import live_next_version
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.tables.lake import Lake
@@ -41,7 +41,7 @@ def await_live(catalog: Catalog, pipelines: Sequence[str]) -> bool:
 
 def _read_below(catalog: Catalog, lake: Lake, pipeline: str, table: LiveTableSpec) -> int:
     if table.kind == "counts":
-        return live_read_below(PipelineHome(open_objects(catalog.environment.lake), pipeline), table.name)
+        return live_next_version(PipelineHome(open_objects(catalog.environment.lake), pipeline), table.name)
     return _merged_below(lake, pipeline, table.name)
 
 

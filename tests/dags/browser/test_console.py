@@ -65,7 +65,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             commit_seconds=1,
             complete_seconds=0.5,
             oldest_pending_seconds=30,
-            arrived=(9, 40),
+            arrival_ages=(9, 40),
         )
         for back in range(60, -1, -1)
     )

@@ -58,7 +58,7 @@ def _bounds() -> None:
         batches._objects.put(paths.mutation_batch(batch.pipeline, batch.number), batch.encode())
         return batch
 
-    MutationBatches.fix = put  # type: ignore[method-assign]
+    MutationBatches.get_or_create = put  # type: ignore[method-assign]
     MutationRun._unfinished = lambda _: None  # type: ignore[method-assign]
 
 

@@ -176,10 +176,10 @@ def _monotonic_lease() -> None:
 
 def _ledger_offsets() -> None:
     """A lost checkpoint is not noticed: Spark counts batches from 0 again, under the ids of old ones."""
-    from deltaworks.control.records.generations import GenerationRecord
+    from deltaworks.control.records.generations import GenerationStore
     from deltaworks.engine.batches import BatchProcessor
 
-    _replace(GenerationRecord, "_lost", lambda *_: False)
+    _replace(GenerationStore, "_lost", lambda *_: False)
     _replace(BatchProcessor, "_retire_checkpoint", lambda *_: None)
 
 

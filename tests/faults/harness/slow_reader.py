@@ -35,7 +35,7 @@ class SlowReader:
         opened = self._lake.open(paths.table(PIPELINE, TABLE))
         assert opened is not None
         version = opened.version()
-        PipelineHome(self._objects, PIPELINE).readers.keep(TABLE, reader="slow", version=version, hours=1)
+        PipelineHome(self._objects, PIPELINE).readers.pin(TABLE, reader="slow", version=version, hours=1)
         try:
             first, reads = self._ids(version), 1
             end = time.monotonic() + self._pinned_seconds
@@ -44,7 +44,7 @@ class SlowReader:
                 assert self._ids(version) == first, f"version {version} of {TABLE} has changed"
                 reads += 1
         finally:
-            PipelineHome(self._objects, PIPELINE).readers.release(TABLE, reader="slow")
+            PipelineHome(self._objects, PIPELINE).readers.unpin(TABLE, reader="slow")
         return {"reads": reads, "rows": len(first)}
 
     def _ids(self, version: int) -> list[str]:

@@ -73,6 +73,6 @@ def test_rows_that_vectors_delete_stay_deleted_and_leave_the_files(
     certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
     assert certificate is not None
     (orders,) = [table for table in certificate.tables if table.table == "orders"]
-    assert (orders.all_before, orders.all_after, orders.of_person, orders.files_removed) == (4, 3, 1, 2)
+    assert (orders.rows_before, orders.rows_after, orders.person_rows, orders.files_removed) == (4, 3, 1, 2)
     assert amounts(spark, uri) == [3, 6, 7]
     assert list((lake.root / "lake" / KEY).rglob("deletion_vector_*.bin")) == []

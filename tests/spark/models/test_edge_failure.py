@@ -68,13 +68,13 @@ def test_a_model_with_a_signal_is_published_scores_later_rows_warns_and_can_be_r
     for fold in run.folds:
         assert fold.gain is not None
         assert fold.gain.low > 0
-        assert (fold.scores[MODEL].area or 0) > 2 * (fold.test_positive / fold.test_rows)
+        assert (fold.scores[MODEL].pr_auc or 0) > 2 * (fold.test_positive / fold.test_rows)
         assert (fold.scores[MODEL].lead_seconds or 0) > 60
         assert dt.datetime.fromisoformat(fold.train_to) + dt.timedelta(minutes=15) == dt.datetime.fromisoformat(
             fold.test_from
         )
         assert set(fold.scores) == {"level", MODEL, "persistence", "seasonal"}
-        assert set(fold.adds) == {"usual"}
+        assert set(fold.group_gains) == {"usual"}
     assert set(run.versions) == {"edge_features", "edge_arrivals"}
 
     _scores_what_comes_after_it_alone(spark, project, run)
@@ -174,4 +174,4 @@ def test_too_few_days_publish_nothing_and_say_so(spark: SparkSession, make_proje
 
 
 def areas(run: ModelRun) -> list[dict[str, float | None]]:
-    return [{name: figures.area for name, figures in fold.scores.items()} for fold in run.folds]
+    return [{name: figures.pr_auc for name, figures in fold.scores.items()} for fold in run.folds]

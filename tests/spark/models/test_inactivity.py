@@ -104,8 +104,8 @@ def test_where_hard_levels_drive_players_away_experience_adds_to_habits(
 
     assert run.outcome == "published", run.reason
     (fold,) = run.folds
-    assert fold.adds["experience"].low > 0
-    assert fold.adds["experience"].over == "habits"
+    assert fold.group_gains["experience"].low > 0
+    assert fold.group_gains["experience"].baseline == "habits"
     gap = dt.datetime.fromisoformat(fold.test_from) - dt.datetime.fromisoformat(fold.train_to)
     assert gap == dt.timedelta(days=28)
 
@@ -114,4 +114,4 @@ def test_where_players_go_at_any_time_it_adds_nothing(spark: SparkSession, make_
     run = trained(spark, make_project, failures_drive_away=False)
 
     (fold,) = run.folds
-    assert fold.adds["experience"].low <= 0
+    assert fold.group_gains["experience"].low <= 0

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import uncontested_turn
-from deltaworks.control.records.mutation import MutationEnd
+from deltaworks.control.records.mutation import MutationCompletion
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations import purge
 from deltaworks.mutations.apply import MutationRun
@@ -182,7 +182,7 @@ def test_a_repeated_batch_changes_nothing_and_what_comes_late_ends_like_the_rest
     assert second.tables[0].optimized is False
 
 
-def repeat(spark: SparkSession, stage: MutationStage) -> MutationEnd:
+def repeat(spark: SparkSession, stage: MutationStage) -> MutationCompletion:
     """The newest batch once more, as a process does that was given up for dead."""
     batch = stage.batches.batch(stage.batches.numbers()[1])
     assert batch is not None
@@ -249,7 +249,7 @@ def test_rows_deleted_long_ago_are_removed_for_good_and_no_others(
     run(spark, stage)
     stage.land(requests=[request("acme", 5, "delete", "b"), request("acme", 5, "rename", "c", "d")])
     run(spark, stage)
-    first = stage.batches.end(1)
+    first = stage.batches.completion(1)
     assert first is not None
     ended_at = dt.datetime.fromisoformat(first.at)
     monkeypatch.setattr(purge, "utc_now", lambda: ended_at + dt.timedelta(days=30, milliseconds=1))

@@ -79,7 +79,7 @@ def test_every_step_can_be_the_last_one(
     told = [(row["batch"], key) for row in stage.rows(TOLD) for key in row["keys"]]
     assert len(set(told)) == len(told)
     assert len(result.completed) == (points[-1] != "ended")
-    ends: list[Any] = [stage.batches.end(number) for number in range(1, stage.batches.numbers()[1] + 1)]
+    ends: list[Any] = [stage.batches.completion(number) for number in range(1, stage.batches.numbers()[1] + 1)]
     assert all(end is not None and end.outcome == "applied" for end in ends)
     # A batch that is completed after its intervals were stored may find nothing to merge.
     assert {table.engine for end in ends for table in end.tables} - {""} == {engine}

@@ -75,7 +75,7 @@ class Stage:
         self.note_spec()
 
     def note_spec(self) -> None:
-        PipelineHome(self.shop.objects, "shop").specs.record(self.shop.spec, owner_epoch=self.shop.epoch)
+        PipelineHome(self.shop.objects, "shop").specs.record_start(self.shop.spec, owner_epoch=self.shop.epoch)
 
     def land(self, objects: int = 2) -> None:
         """One more batch, as the stream lands it."""

@@ -56,7 +56,7 @@ def stage(tmp_path: Path) -> Stage:
         {"id": "c", "time": NOON - DAY, "level": 3.5},
     ]
     stage.ingest(BEFORE, "".join(map(json.dumps, events)).encode())
-    PipelineHome.open(stage.lake.storage, "shop").specs.record(BEFORE, owner_epoch=0)
+    PipelineHome.open(stage.lake.storage, "shop").specs.record_start(BEFORE, owner_epoch=0)
     return stage
 
 

@@ -23,7 +23,7 @@ def erasures(tmp_path: Path) -> Erasures:
 
 @pytest.fixture
 def request_(erasures: Erasures) -> ErasureRequest:
-    return erasures.receive(
+    return erasures.create(
         "e1",
         received_at=RECEIVED,
         purge_by=RECEIVED + dt.timedelta(days=21),
@@ -56,7 +56,7 @@ def test_rows_that_are_still_there_become_due(
 
 
 def test_once_rows_are_out_only_the_deadline_counts(erasures: Erasures, request_: ErasureRequest) -> None:
-    purged = erasures.append(request_, "purged", by="tests")
+    purged = erasures.record_state(request_, "purged", by="tests")
     assert finding(purged, 26.9) is None
     assert finding(purged, 27.1) == (DUE, "critical")
 
@@ -71,20 +71,20 @@ def test_an_extension_moves_all_of_it_once(erasures: Erasures, request_: Erasure
 
 
 def test_what_has_begun_is_not_refused(erasures: Erasures, request_: ErasureRequest) -> None:
-    with pytest.raises(ConfigError, match="ERASURE_REASON"):
+    with pytest.raises(ConfigError, match="ERASURE_REASON_MISSING"):
         erasures.refuse(request_, reason=" ", by="dpo")
-    suppressed = erasures.append(request_, "suppressed", by="tests")
-    with pytest.raises(ConfigError, match="ERASURE_BEGUN"):
+    suppressed = erasures.record_state(request_, "suppressed", by="tests")
+    with pytest.raises(ConfigError, match="ERASURE_STARTED"):
         erasures.refuse(suppressed, reason="invoices", by="dpo")
 
 
 def test_a_refused_request_is_over(erasures: Erasures, request_: ErasureRequest) -> None:
     refused = erasures.refuse(request_, reason="invoices", by="dpo")
     assert finding(refused, 40) is None
-    assert erasures.open() == []
+    assert erasures.open_requests() == []
 
 
 def test_of_two_who_note_a_state_one_is_told(erasures: Erasures, request_: ErasureRequest) -> None:
-    erasures.append(request_, "resolved", by="one")
+    erasures.record_state(request_, "resolved", by="one")
     with pytest.raises(ConcurrencyError, match="ERASURE_CONTENDED"):
-        erasures.append(request_, "suppressed", by="two")
+        erasures.record_state(request_, "suppressed", by="two")

@@ -11,7 +11,7 @@ from deltaworks.cli import app, operations, table_health
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
-from deltaworks.control.records.held import HeldRecords, HeldTable, HeldTables
+from deltaworks.control.records.held_tables import HeldTable, HeldTableRecords, HeldTables
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -88,7 +88,9 @@ def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Stage) -> None:
 def test_a_table_that_fails_again_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     suspend(stage)
     monkeypatch.setattr(LeaseWatch, "runs", lambda self: True)
-    monkeypatch.setattr(HeldRecords, "request_resume", lambda *_, **__: None)  # as if the stream had tried and failed
+    monkeypatch.setattr(
+        HeldTableRecords, "request_resume", lambda *_, **__: None
+    )  # as if the stream had tried and failed
 
     shown = run("tables", "resume", "shop", "orders")
 

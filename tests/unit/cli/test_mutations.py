@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import mutations
 from deltaworks.cli.mutations import Form, print_rows
-from deltaworks.control.records.mutation import APPLIED, MutationEnd, TableMutation
+from deltaworks.control.records.mutation import APPLIED, MutationCompletion, TableMutation
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.bounds import Bounds
 from tests.spark.mutations.mutation_stage import PIPELINE, START, MutationStage
@@ -76,7 +76,7 @@ def land(stage: MutationStage, requests: int) -> None:
 def begin(stage: MutationStage, number: int) -> None:
     batch = Bounds(stage.lake, stage.objects, stage.spec).following(number)
     assert batch is not None
-    stage.batches.fix(batch)
+    stage.batches.get_or_create(batch)
 
 
 def status() -> str:
@@ -98,14 +98,14 @@ def test_batches_are_listed_with_what_they_did_and_one_that_died_is_told(stage: 
         table="activities", rows=1_234, files_removed=7, files_added=7, version=3, pause_seconds=2.5, optimized=False
     )
     stage.batches.complete(
-        MutationEnd(
+        MutationCompletion(
             pipeline=PIPELINE,
             number=1,
             generation=1,
             outcome=APPLIED,
             at="2026-01-01T00:00:00.000+00:00",
             requests={"delete": 2},
-            not_understood=1,
+            invalid_requests=1,
             tables=(done,),
             seconds={"merge": 2.0, "resolve": 1.5},
         )

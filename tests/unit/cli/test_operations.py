@@ -62,7 +62,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stage.complete(0)
     stage.complete(1)
     stage.prepare(2)
-    PipelineHome(stage.objects, "shop").specs.record(spec, owner_epoch=1)
+    PipelineHome(stage.objects, "shop").specs.record_start(spec, owner_epoch=1)
     return tmp_path
 
 

@@ -25,7 +25,7 @@ from deltaworks.control.health.report import read_verdicts, verdict_to_record, w
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import WEBHOOK_VARIABLE
 from sandbox.cli import stack as cli_stack

@@ -8,8 +8,15 @@ from typing import Any
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
-from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
-from deltaworks.control.summaries.tables import Cost, HoldSummary, Plan, Point, TablesSummary, TableSummary
+from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
+from deltaworks.control.summaries.tables import (
+    HealthPoint,
+    HoldSummary,
+    MaintenancePlan,
+    ScorePenalty,
+    TablesSummary,
+    TableSummary,
+)
 from deltaworks.control.summary_paths import nights_summary, quarantine_summary, tables_summary
 
 
@@ -26,8 +33,8 @@ def table(name: str, **changes: Any) -> TableSummary:
         version=812,
         score=77,
         costs=(
-            Cost(name="order", weight=20, cost=12.0, why="60% of the bytes are not in Z-order"),
-            Cost(name="log", weight=15, cost=0.0, why="3 commits on top of the last checkpoint"),
+            ScorePenalty(name="order", weight=20, cost=12.0, reason="60% of the bytes are not in Z-order"),
+            ScorePenalty(name="log", weight=15, cost=0.0, reason="3 commits on top of the last checkpoint"),
         ),
         files=9_120,
         bytes=1_200_000_000_000,
@@ -44,8 +51,10 @@ def table(name: str, **changes: Any) -> TableSummary:
         unreferenced_bytes=5_000,
         last_write_at=at(60),
         last_optimize_at=at(86_400),
-        tonight=Plan(why="3 partitions to rewrite", partitions=3, files_saved=400, bytes_rewritten=10**9, seconds=360),
-        nights=tuple(Point(date=f"2026-03-0{day}", score=70 + day, bytes=day * 10**9) for day in (1, 2, 3)),
+        next_plan=MaintenancePlan(
+            reason="3 partitions to rewrite", partitions=3, files_saved=400, bytes_rewritten=10**9, seconds=360
+        ),
+        nights=tuple(HealthPoint(date=f"2026-03-0{day}", score=70 + day, bytes=day * 10**9) for day in (1, 2, 3)),
     )
     return sound.replace(**changes)
 
@@ -62,12 +71,12 @@ def held_by(by: str) -> tuple[HoldSummary, ...]:
     return (HoldSummary(by=by, since=at(3_600)),)
 
 
-def rows(reason: str, number: int, *, event: str = "", date: str = "2026-03-01", spec: str = "4f2a") -> OpenRows:
+def rows(reason: str, number: int, *, event: str = "", date: str = "2026-03-01", spec: str = "4f2a") -> OpenRowCount:
     """Open rows of a kind."""
-    return OpenRows(date=date, reason=reason, event=event, spec=spec, rows=number)
+    return OpenRowCount(date=date, reason=reason, event=event, spec=spec, rows=number)
 
 
-def put_quarantine(objects: ObjectStore, pipeline: str, *kinds: OpenRows, other: int = 0) -> None:
+def put_quarantine(objects: ObjectStore, pipeline: str, *kinds: OpenRowCount, other: int = 0) -> None:
     """Write the open rows of a pipeline."""
     summary = QuarantineSummary(pipeline=pipeline, at=at(30), open_rows=kinds, other_rows=other)
     objects.put(quarantine_summary(pipeline), summary.encode())
@@ -84,9 +93,9 @@ def night(run: str, *, failed: str = "", seconds_ago: float = 3_600, **changes: 
             seconds=600,
             results=(
                 NightResult(
-                    of="events", files=4_000, files_after=90, bytes=37 * 10**9, seconds=500, reason="small files"
+                    subject="events", files=4_000, files_after=90, bytes=37 * 10**9, seconds=500, reason="small files"
                 ),
-                NightResult(of="session", put_off=2, reason="2 put off for lack of time"),
+                NightResult(subject="session", deferred=2, reason="2 put off for lack of time"),
             ),
         ),
         NightTask(
@@ -96,8 +105,8 @@ def night(run: str, *, failed: str = "", seconds_ago: float = 3_600, **changes: 
             bytes=12 * 10**9,
             seconds=60,
             results=(
-                NightResult(of="items", files=22, bytes=12 * 10**9),
-                NightResult(of="orders", files=5, bytes=10**9, dry_run=True, reason="stream crm stands at v640"),
+                NightResult(subject="items", files=22, bytes=12 * 10**9),
+                NightResult(subject="orders", files=5, bytes=10**9, dry_run=True, reason="stream crm stands at v640"),
             ),
         ),
     )

@@ -96,7 +96,7 @@ GAMES = {"pipeline": "games"}
 @given(name=hostile)
 def test_errors_reasons_and_readers_of_tables(catalog: Catalog, tmp_path: Path, name: str) -> None:
     objects = LocalObjects(tmp_path)
-    plan = made.table("events").tonight
+    plan = made.table("events").next_plan
     assert plan is not None
     broken = made.table("events", error=name, tonight=plan.replace(why=name), holds=made.held_by(name))
     made.put_tables(objects, "games", broken)

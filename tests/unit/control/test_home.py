@@ -28,9 +28,9 @@ def rollback(ordinal: int, *, table: str = "orders", by: str = "ada") -> Rollbac
         generation=1,
         from_version=9,
         to_version=4,
-        repair="none",
+        row_source="none",
         lost=(),
-        undone=(),
+        undone_changes=(),
         dropped_files=(),
         by=by,
         reason="",
@@ -59,7 +59,7 @@ def start_over(generation: int, *, to_batch: int | None = None) -> StartOver:
 
 def test_a_home_is_that_of_one_pipeline(home: PipelineHome) -> None:
     home.held.request_resume("orders", by="ada")
-    home.rollbacks.fix(rollback(1))
+    home.rollbacks.get_or_create(rollback(1))
 
     assert PipelineHome(home.objects, "games").rollbacks.newest() == 0
     assert home.rollbacks.newest() == 1
@@ -69,42 +69,42 @@ def test_a_home_is_that_of_one_pipeline(home: PipelineHome) -> None:
 
 
 def test_a_rollback_is_unfinished_until_its_end_is_on_record(home: PipelineHome) -> None:
-    assert home.rollbacks.fix(rollback(1)) == home.rollbacks.fix(rollback(1, by="grace"))
+    assert home.rollbacks.get_or_create(rollback(1)) == home.rollbacks.get_or_create(rollback(1, by="grace"))
     with pytest.raises(ContractError, match=r"ROLLBACK_UNFINISHED.*restore shop orders"):
         home.rollbacks.refuse_unfinished()
 
-    home.rollbacks.fix_end(rollback(1), version=10)
-    home.rollbacks.fix_end(rollback(1), version=11)
-    home.rollbacks.fix(rollback(2, table="items"))
+    home.rollbacks.record_completion(rollback(1), version=10)
+    home.rollbacks.record_completion(rollback(1), version=11)
+    home.rollbacks.get_or_create(rollback(2, table="items"))
 
     assert home.rollbacks.unfinished() == rollback(2, table="items")
-    ((record, end),) = home.rollbacks.of_table("orders")
+    ((record, end),) = home.rollbacks.table_rollbacks("orders")
     assert (record, end and end.version) == (rollback(1), 10)
 
 
 def test_a_start_over_begins_a_generation_once_it_has_ended(home: PipelineHome) -> None:
     home.start_overs.refuse_unfinished()
-    home.start_overs.fix(start_over(2))
+    home.start_overs.get_or_create(start_over(2))
     with pytest.raises(ContractError, match="START_OVER_UNFINISHED"):
         home.start_overs.refuse_unfinished()
     assert home.generations.current() == 1
 
-    home.start_overs.end(start_over(2), versions={"orders": 5})
+    home.start_overs.record_completion(start_over(2), versions={"orders": 5})
     home.start_overs.refuse_unfinished()
 
     assert home.generations.effective().current.first_batch == 20
-    assert home.start_overs.rolled_back_at("orders") == [5]
-    assert home.start_overs.rolled_back_at("items") == []
+    assert home.start_overs.rollback_versions("orders") == [5]
+    assert home.start_overs.rollback_versions("items") == []
 
 
 def test_the_batches_of_a_generation_survive_as_far_as_every_later_one_has_left_them(home: PipelineHome) -> None:
     for begun in (start_over(2, to_batch=7), start_over(3), start_over(4, to_batch=3)):
-        home.start_overs.fix(begun)
+        home.start_overs.get_or_create(begun)
 
-    assert home.start_overs.surviving_batches(4, current=4) is None
-    assert home.start_overs.surviving_batches(3, current=4) == 3
-    assert home.start_overs.surviving_batches(2, current=4) == -1
-    assert home.start_overs.surviving_batches(1, current=2) == 7
+    assert home.start_overs.last_surviving_batch(4, current=4) is None
+    assert home.start_overs.last_surviving_batch(3, current=4) == 3
+    assert home.start_overs.last_surviving_batch(2, current=4) == -1
+    assert home.start_overs.last_surviving_batch(1, current=2) == 7
 
 
 def test_opening_a_home_takes_neither_an_engine_nor_the_declarations_with_it() -> None:

@@ -163,7 +163,9 @@ class Stage:
         Its rows are of the file event `seq`, by default the batch's number.
         """
         shares = tuple(self._prepared_table(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
-        PipelineHome(self.objects, "shop").prepared.fix(prepared_batch(batch_id, generation=generation, tables=shares))
+        PipelineHome(self.objects, "shop").prepared.get_or_create(
+            prepared_batch(batch_id, generation=generation, tables=shares)
+        )
 
     def _prepared_table(self, name: str, seq: int, rows: int) -> PreparedTable:
         if name == "quarantine":

@@ -56,7 +56,7 @@ class Stage:
         )
 
     def prepare(self, batch_id: int) -> PreparedBatch:
-        return PipelineHome(self.objects, "shop").prepared.fix(self.prepared(batch_id))
+        return PipelineHome(self.objects, "shop").prepared.get_or_create(self.prepared(batch_id))
 
     def complete(self, batch_id: int, *, outcome: str = "committed") -> None:
         batch = self.prepare(batch_id)

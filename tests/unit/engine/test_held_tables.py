@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.held import HeldTable, HeldTables
+from deltaworks.control.records.held_tables import HeldTable, HeldTables
 from deltaworks.engine import commit as commit_phase
 from deltaworks.errors import DeltaworksError, FencedError
 from tests.examples import examples

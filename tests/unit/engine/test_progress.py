@@ -16,8 +16,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summaries.base import stored_summary
-from deltaworks.control.summaries.quarantine import QuarantineCounts, QuarantineSummary
+from deltaworks.control.summaries.base import read_summary
+from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
 from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.engine.batch_report import BatchReport
@@ -204,7 +204,7 @@ def test_what_the_console_shows_is_written_beside_the_table_and_ends_no_log(tmp_
     assert recent is not None
     assert hours is not None
     assert [(batch.batch_id, batch.files, batch.bytes, batch.seconds) for batch in recent.batches] == [(0, 2, 3, 2.0)]
-    youngest, oldest = recent.batches[0].arrived
+    youngest, oldest = recent.batches[0].arrival_ages
     assert 30 < oldest - youngest < 32
     assert [problem.text for problem in recent.problems] == ["boom"]
     assert [hour.rows for hour in hours.hours] == [100]
@@ -308,7 +308,7 @@ def test_what_was_read_and_rejected_is_kept_for_the_health_check(tmp_path: Path)
 
 def test_the_log_counts_open_rows_for_pages_at_the_latest_when_it_is_closed(tmp_path: Path) -> None:
     objects, storage = LocalObjects(tmp_path), StorageSpec(root=f"file://{tmp_path}")
-    counts = QuarantineCounts(objects, "shop", generation=1, spec="4f2a")
+    counts = QuarantineCounter(objects, "shop", generation=1, spec="4f2a")
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
     log.start()
     for number in range(3):
@@ -316,7 +316,7 @@ def test_the_log_counts_open_rows_for_pages_at_the_latest_when_it_is_closed(tmp_
 
     log.close()
 
-    summary, _ = stored_summary(QuarantineSummary, objects, quarantine_summary("shop"))
+    summary, _ = read_summary(QuarantineSummary, objects, quarantine_summary("shop"))
     assert summary is not None
     assert [(row.reason, row.rows, row.spec) for row in summary.open_rows] == [("malformed", 6, "4f2a")]
 
@@ -326,7 +326,7 @@ def test_open_rows_that_cannot_be_written_cost_no_row_of_the_log(tmp_path: Path)
         def put_if_absent(self, key: str, data: bytes) -> bool:
             raise OSError("the disk is full")
 
-    counts = QuarantineCounts(Refusing(tmp_path / "other"), "shop", generation=1, spec="4f2a")
+    counts = QuarantineCounter(Refusing(tmp_path / "other"), "shop", generation=1, spec="4f2a")
     storage = StorageSpec(root=f"file://{tmp_path}")
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
     log.start()

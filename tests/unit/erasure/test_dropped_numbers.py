@@ -94,7 +94,7 @@ class Collected(LandedPeople):
         """A look for lost events, so much later."""
         now = dt.datetime.now(dt.UTC)
         hour = f"{now:%Y-%m-%dT%H}"
-        record = HourCounts(id=PROCESS, hour=hour, first_seq=1, next_seq=self.seq + 1, whole=True)
+        record = HourCounts(id=PROCESS, hour=hour, first_seq=1, next_seq=self.seq + 1, is_complete=True)
         self.namespace.objects.put(counts_key("edge", PROCESS, hour), record.encode())
         return find_lost_events(self.catalog, self.namespace.objects, "edge", now=now + dt.timedelta(hours=hours))
 

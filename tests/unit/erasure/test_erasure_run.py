@@ -78,10 +78,10 @@ def test_a_person_is_found_before_and_nowhere_after(lake: PeopleLake) -> None:
     assert certificate.tokens_sha256 == hashlib.sha256("\n".join(sorted(tokens(lake))).encode()).hexdigest()
     assert certificate.scan.hits_before >= 5
     by_table = {table.table: table for table in certificate.tables}
-    assert (by_table["orders"].all_before, by_table["orders"].all_after, by_table["orders"].of_person) == (6, 3, 3)
-    assert by_table["quarantine"].of_person == 1
-    assert by_table["invoices"].kept_because == "invoices are kept for ten years"
-    assert certificate.scan.kept == 2  # a file, and the commit with its bounds
+    assert (by_table["orders"].rows_before, by_table["orders"].rows_after, by_table["orders"].person_rows) == (6, 3, 3)
+    assert by_table["quarantine"].person_rows == 1
+    assert by_table["invoices"].retention_reason == "invoices are kept for ten years"
+    assert certificate.scan.retained == 2  # a file, and the commit with its bounds
 
 
 def test_no_record_names_whom_it_is_about(lake: PeopleLake) -> None:
@@ -180,7 +180,7 @@ def test_nothing_is_verified_while_a_file_has_a_token(lake: PeopleLake) -> None:
     left.unlink()
     (certified,) = lake.advance()
     assert certified.state == "certified"
-    assert not request_of(lake, request).open
+    assert not request_of(lake, request).is_open
 
 
 def test_what_was_sealed_before_is_waited_for(lake: PeopleLake) -> None:

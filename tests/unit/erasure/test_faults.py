@@ -14,7 +14,7 @@ from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.certificate import Certificates
-from deltaworks.control.records.erasure import WAY, Erasures
+from deltaworks.control.records.erasure import GRANTED_STATES, Erasures
 from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure import erasure_run, person_resolution, purge_table, vacuum_purged
 from deltaworks.erasure import suppression as suppressing
@@ -59,7 +59,7 @@ def killed_at(lake: PeopleLake, point: str) -> bool:
     return False
 
 
-POINTS = [f"{when} {state}" for state in WAY[1:] for when in ("before", "after")]
+POINTS = [f"{when} {state}" for state in GRANTED_STATES[1:] for when in ("before", "after")]
 POINTS += ["purged shop.orders", "noted shop.orders", "purged vault.identities"]
 
 
@@ -77,8 +77,8 @@ def test_a_run_that_is_killed_anywhere_is_continued(lake: PeopleLake, point: str
     certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
     assert certificate is not None
     orders = next(table for table in certificate.tables if table.table == "orders")
-    assert (orders.all_before, orders.all_after, orders.of_person) == (3, 2, 1)
-    assert [step.state for step in request_of(lake, request).steps] == list(WAY)
+    assert (orders.rows_before, orders.rows_after, orders.person_rows) == (3, 2, 1)
+    assert [step.state for step in request_of(lake, request).steps] == list(GRANTED_STATES)
 
 
 def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
@@ -90,7 +90,7 @@ def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
     def state_first(self: Any) -> Any:
         space = self._namespace
         for request in space.erasures.open():
-            Erasures.append(
+            Erasures.record_state(
                 space.erasures, request, "purged", by="tests", detail={"window": 1, "rows": 1, "hits_before": 1}
             )
         return window(self)
@@ -120,7 +120,7 @@ def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkey
     (waiting,) = lake.advance()
     assert (waiting.state, "shop.orders is held" in waiting.waiting_for) == ("resolved", True)
     assert len(open_subjects(lake.namespace.objects, "ERASURE_BLOCKED")) == 1
-    with pytest.raises(ConfigError, match="ERASURE_BEGUN"):  # her events are dropped already
+    with pytest.raises(ConfigError, match="ERASURE_STARTED"):  # her events are dropped already
         lake.namespace.erasures.refuse(request_of(lake, request), reason="a lawsuit", by="tests")
 
     monkeypatch.setattr(erasure_run, "streams_behind", lambda *_, **__: [])  # wait_for_batch off
@@ -160,7 +160,7 @@ def test_a_restore_brings_nobody_back(lake: PeopleLake) -> None:
     assert ErasureReapplier(lake.catalog, "shop").find_reappeared_rows(["orders"]) == []
     record = PipelineHome(lake.namespace.objects, "shop").rollbacks.read(1)
     assert record is not None
-    assert record.reapply
+    assert record.reapply_erasures
 
 
 def test_without_reapply_a_restore_brings_her_back_and_the_check_says_so(
@@ -197,7 +197,7 @@ def test_a_restore_that_dies_before_rows_are_out_again_is_unfinished(lake: Peopl
 
 def hold(lake: PeopleLake, version: int) -> None:
     home = PipelineHome(lake.namespace.objects, "shop")
-    home.readers.keep("orders", reader="analyst", version=version, hours=700)
+    home.readers.pin("orders", reader="analyst", version=version, hours=700)
 
 
 def test_a_readers_hold_is_named_and_nothing_is_certified(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
     left = lake.root / "lake" / paths.table("shop", "orders") / name
     left.parent.mkdir(parents=True)
     left.write_bytes(b"rows of hers")
-    purge = PurgedTable.untouched("shop", "orders", rows=1).replace(removed=(name,))
+    purge = PurgedTable.unchanged("shop", "orders", rows=1).replace(removed=(name,))
     assert "1 of 1 files" in next(vacuum_purged.remaining_files(lake.namespace, [purge], {}))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.records.replacements import PutObject, ReplacedObject, Replacements
+from deltaworks.control.records.replacements import ReplacedObject, Replacements, WrittenObject
 from deltaworks.erasure import landing_sweep
 from deltaworks.sources.objects.replacement_tags import ReplacementTags
 from tests.unit.erasure.landed_people import LandedPeople, order
@@ -238,20 +238,20 @@ def replaced(etag: str, new: str, key: str = "k") -> ReplacedObject:
         bytes_before=2,
         bytes_after=1,
         events=1,
-        made_at="",
+        landed_at="",
     )
 
 
 def test_replacements_are_followed_to_their_ends_and_back(tmp_path: Path) -> None:
     objects = LandedPeople(tmp_path).namespace.objects
     first = Replacements(objects)
-    plan = first.begin([replaced("1", "2")], namespace="players", by="tests")
+    plan = first.create_plan([replaced("1", "2")], namespace="players", by="tests")
     other = Replacements(objects).refresh()
-    assert other.may_be_one("b", "k", "9")
-    assert not other.may_be_one("b", "k", "1")
-    assert not other.may_be_one("b", "other", "9")
-    first.end(plan, [PutObject(etag="2k")])
-    Replacements(objects).begin([replaced("2k", "3")], namespace="viewers", by="tests")
+    assert other.may_be_replacement("b", "k", "9")
+    assert not other.may_be_replacement("b", "k", "1")
+    assert not other.may_be_replacement("b", "other", "9")
+    first.record_completion(plan, [WrittenObject(etag="2k")])
+    Replacements(objects).create_plan([replaced("2k", "3")], namespace="viewers", by="tests")
     other.refresh()
     assert other.successors("b", "k", "1") == ["3", "2k", "2"]
     original = other.original("b", "k", "3")

@@ -101,8 +101,8 @@ def test_marked_rows_are_not_counted_do_not_come_back_and_leave_the_files(table:
     purge = table.purger(r1=["ann"]).purge(STEP)
 
     assert table.ids() == [4]
-    assert (purge.all_before, purge.erased_before, purge.by_request) == (2, 1, {"r1": 1})
-    assert (purge.all_after, purge.erased_after, purge.others_after) == (1, 0, 1)
+    assert (purge.rows_before, purge.erased_before, purge.by_request) == (2, 1, {"r1": 1})
+    assert (purge.rows_after, purge.erased_after, purge.other_rows_after) == (1, 0, 1)
     assert table.leaks("ann") == []
 
 
@@ -116,8 +116,8 @@ def test_a_file_in_which_all_rows_of_a_person_are_marked_is_written_anew(table: 
 
     assert table.ids() == [2, 3]
     assert table.leaks("ann") == []
-    assert (len(purge.removed), purge.erased_before, purge.all_before, purge.all_after) == (1, 0, 2, 2)
-    assert (purge.erased_after, purge.others_after, purge.others_before) == (0, 2, 2)
+    assert (len(purge.removed_files), purge.erased_before, purge.rows_before, purge.rows_after) == (1, 0, 2, 2)
+    assert (purge.erased_after, purge.other_rows_after, purge.other_rows_before) == (0, 2, 2)
 
 
 def test_a_file_of_marked_rows_alone_goes_whole(table: MarkedTable) -> None:
@@ -148,8 +148,8 @@ def test_what_a_vector_marks_never_comes_back(
 
     assert table.ids() == stay
     assert table.leaks("ann") == []
-    assert (purge.all_before, purge.all_after) == (len(alive), len(stay))
-    assert purge.others_before == purge.others_after == sum(people[number] != "ann" for number in alive)
+    assert (purge.rows_before, purge.rows_after) == (len(alive), len(stay))
+    assert purge.other_rows_before == purge.other_rows_after == sum(people[number] != "ann" for number in alive)
 
 
 def test_rows_are_counted_by_what_is_in_a_file(table: MarkedTable) -> None:
@@ -163,4 +163,4 @@ def test_rows_are_counted_by_what_is_in_a_file(table: MarkedTable) -> None:
 
     purge = table.purger(r1=["ann"]).purge(STEP)
 
-    assert (purge.all_before, purge.erased_before, purge.all_after, purge.others_after) == (3, 1, 2, 2)
+    assert (purge.rows_before, purge.erased_before, purge.rows_after, purge.other_rows_after) == (3, 1, 2, 2)

@@ -119,9 +119,9 @@ def test_only_rows_of_the_people_who_go_are_gone(
     purge = table.purger(**{name: [name] for name in erased}).purge(STEP)
 
     assert table.rows() == [line for line in before if line["id"] in kept]
-    assert (purge.all_before, purge.erased_before) == (len(rows), theirs)
-    assert (purge.all_after, purge.erased_after) == (len(rows) - theirs, 0)
-    assert purge.others_after == purge.others_before == len(kept)
+    assert (purge.rows_before, purge.erased_before) == (len(rows), theirs)
+    assert (purge.rows_after, purge.erased_after) == (len(rows) - theirs, 0)
+    assert purge.other_rows_after == purge.other_rows_before == len(kept)
     assert sum(purge.by_request.values()) == theirs
 
 
@@ -144,8 +144,8 @@ def test_files_without_a_row_of_theirs_are_not_touched(table: Table) -> None:
     purge = table.purger(r1=["ann"]).purge(STEP)
 
     after = state_at(table.lake, table.objects, KEY).files
-    assert len(purge.removed) == 1
-    assert set(after) == {name for name in before if name[0] not in purge.removed}
+    assert len(purge.removed_files) == 1
+    assert set(after) == {name for name in before if name[0] not in purge.removed_files}
 
 
 def test_the_log_of_a_purge_names_nobody(table: Table) -> None:
@@ -185,7 +185,7 @@ def test_rows_that_stay_lose_whose_they_were(table: Table) -> None:
     assert identity.startswith("x1_")
     assert json.loads(after[1]["raw"])["who"] == identity
     assert token("ann") not in json.dumps(after)
-    assert (purge.all_after, purge.others_after, purge.erased_after) == (3, 1, 0)
+    assert (purge.rows_after, purge.other_rows_after, purge.erased_after) == (3, 1, 0)
 
 
 def test_what_is_written_wrongly_is_not_committed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def reprocessed_beside(lake: PeopleLake) -> None:
         id="r1",
         mode="shadow",
         tables=("orders", "invoices"),
-        whole=True,
+        all_tables=True,
         selection={},
         up_to_batch=0,
         ranges=((1, 1),),
@@ -139,8 +139,8 @@ def reprocessed_beside(lake: PeopleLake) -> None:
         run="tests",
         at="2026-03-01T00:00:00+00:00",
     )
-    home.reprocess("r1").fix_plan(plan)
-    home.reprocess("r1").fix_end([])
+    home.reprocess("r1").get_or_create_plan(plan)
+    home.reprocess("r1").record_completion([])
     for table in ("orders__r1", "invoices__r1"):
         shadow_of_both(lake, paths.table("shop", table))
 

@@ -257,7 +257,7 @@ class WaysStage(SourceStage):
         from tests.unit.engine.batch_records import prepared_batch
 
         shares = tuple(self._written(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items()))
-        PipelineHome(self.objects, "shop").prepared.fix(prepared_batch(batch_id, generation=2, tables=shares))
+        PipelineHome(self.objects, "shop").prepared.get_or_create(prepared_batch(batch_id, generation=2, tables=shares))
         processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 
     def roll_back(self) -> None:

@@ -125,7 +125,7 @@ def test_a_view_is_delivered_by_the_answers_it_gave(tmp_path: Path) -> None:
     stage.rebuild(0, {})
     feed.run_once()
     assert keys(receiver) == [("delete", "de")]
-    assert len(stage.records.answers()) == 3, "those that replays need are kept"
+    assert len(stage.records.view_result_keys()) == 3, "those that replays need are kept"
 
 
 def test_a_delivery_that_was_cut_off_goes_on_under_the_same_ids(stage: FeedStage) -> None:
@@ -140,9 +140,9 @@ def test_a_delivery_that_was_cut_off_goes_on_under_the_same_ids(stage: FeedStage
     cut = Receiver(faults=stop_in_the_second_part)
     with pytest.raises(StopRequested):
         stage.feed(cut).run_once()
-    under_way = stage.record.under_way
+    under_way = stage.record.current_delivery
     assert under_way is not None
-    assert under_way.sent == CHUNK_SIZE
+    assert under_way.sent_changes == CHUNK_SIZE
 
     # What the table becomes meanwhile is another delivery's.
     stage.rebuild(0, {**rows, "c0001": -1})
@@ -172,7 +172,7 @@ def test_a_row_that_is_refused_for_good_is_a_dead_letter_with_its_reason(stage: 
     too_large = DeadReason.TOO_LARGE, "300 KB"
     receiver = Receiver(faults=lambda message: too_large if '"at"' in message.key else None)
     record = stage.feed(receiver).run_once()
-    assert (record.dead_letters, record.under_way) == (1, None)
+    assert (record.dead_letters, record.current_delivery) == (1, None)
     (letters,) = stage.records.dead_letters()
     assert letters.letters[0]["reason"] == "too_large"
     assert letters.letters[0]["message"]["row"]["orders"] == 1

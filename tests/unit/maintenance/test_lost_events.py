@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.collector import HourCounts, Losses, MissingRange, counts_key, losses_key
+from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange, counts_key, lost_events_key
 from deltaworks.control.records.store import RecordStore
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.maintenance.lost_events import find_lost_events, numbers_given
@@ -73,7 +73,7 @@ def quarantined(root: Path, raws: list[str]) -> None:
 
 
 def gave(objects: LocalObjects, hour: str, first: int, behind: int) -> None:
-    record = HourCounts(id=PROCESS, hour=hour, first_seq=first, next_seq=behind, whole=True)
+    record = HourCounts(id=PROCESS, hour=hour, first_seq=first, next_seq=behind, is_complete=True)
     objects.put(counts_key("edge", PROCESS, hour), record.encode())
 
 
@@ -92,15 +92,15 @@ def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
     report = find_lost_events(catalog, objects, "edge", now=NOW)
 
     assert report.missing == (MissingRange(id=PROCESS, first=7, last=8),)
-    record = RecordStore(objects, Losses).read(losses_key("edge"))
+    record = RecordStore(objects, LostEvents).read(lost_events_key("edge"))
     assert record is not None
-    assert (record.missing, record.counted_up_to) == (report.missing, {PROCESS: 10})
+    assert (record.missing, record.checked_up_to) == (report.missing, {PROCESS: 10})
 
     landed(tmp_path, [7, 8])  # what was late is found, and everything is counted
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
-    record = RecordStore(objects, Losses).read(losses_key("edge"))
+    record = RecordStore(objects, LostEvents).read(lost_events_key("edge"))
     assert record is not None
-    assert (record.missing, record.counted_up_to) == ((), {PROCESS: 10})
+    assert (record.missing, record.checked_up_to) == ((), {PROCESS: 10})
     assert find_lost_events(catalog, objects, "edge", now=NOW).events == 0
 
 
@@ -121,7 +121,7 @@ def test_where_no_table_keeps_the_numbers_nothing_is_claimed(tmp_path: Path, obj
     gave(objects, "2026-11-23T12", 1, 6)
     report = find_lost_events(catalog, objects, "edge", now=NOW)
     assert (report.unprovable, report.missing) == (("shop",), ())
-    assert RecordStore(objects, Losses).read(losses_key("edge")) is None
+    assert RecordStore(objects, LostEvents).read(lost_events_key("edge")) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 13), st.integers(0, 50)), max_size=10), st.integers(0, 400))

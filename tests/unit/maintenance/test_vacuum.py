@@ -112,7 +112,7 @@ def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoe
     gone = replaced(lake, KEY, hours_ago=50)
     young = orphan(lake, KEY, f"{DAY}/young.parquet", age_hours=40)
     home = PipelineHome(open_objects(old.environment.lake), "shop")
-    home.readers.keep("orders", reader="slow", version=0, hours=1)
+    home.readers.pin("orders", reader="slow", version=0, hours=1)
     made_at(lake, KEY, 0, hours_ago=60)
 
     held = vacuum(old, retention_hours=48, below_minimum="a test")
@@ -120,7 +120,7 @@ def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoe
     assert "the reader slow" in held.reason
     assert all(path.exists() for path in gone)
 
-    home.readers.release("orders", reader="slow")
+    home.readers.unpin("orders", reader="slow")
     done = vacuum(old, retention_hours=48, below_minimum="a test")
     assert (done.files, done.retention_hours, done.reason) == (len(gone), 48, "")
     assert not any(path.exists() for path in gone)

@@ -164,8 +164,8 @@ def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_positi
 def test_a_readers_word_holds_its_version_while_it_counts(
     found: Callable[[], list[Hold]], objects: LocalObjects
 ) -> None:
-    said = PipelineHome(objects, "shop").readers.keep("orders", reader="training", version=1, hours=1)
-    PipelineHome(objects, "shop").readers.keep("items", reader="other", version=0, hours=1)
+    said = PipelineHome(objects, "shop").readers.pin("orders", reader="training", version=1, hours=1)
+    PipelineHome(objects, "shop").readers.pin("items", reader="other", version=0, hours=1)
     (hold,) = found()
     assert hold.since == at(1)
     assert "training" in hold.by
@@ -184,10 +184,10 @@ def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
 ) -> None:
     rollbacks = PipelineHome(objects, "shop").rollbacks
     begun = rollback(to_version=2)
-    rollbacks.fix(begun)
+    rollbacks.get_or_create(begun)
     assert found() == [Hold(by="rollback 1 of the table", since=at(2))]
 
-    rollbacks.fix_end(begun, version=5)
+    rollbacks.record_completion(begun, version=5)
     assert found() == []
 
 
@@ -197,17 +197,17 @@ def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], obje
         pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
         code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),
     )  # fmt: skip
-    PipelineHome(objects, "shop").start_overs.fix(begun)
+    PipelineHome(objects, "shop").start_overs.get_or_create(begun)
     assert found() == [Hold(by="the rollback to generation 2", since=at(1))]
 
-    PipelineHome(objects, "shop").start_overs.end(begun)
+    PipelineHome(objects, "shop").start_overs.record_completion(begun)
     assert found() == []
 
 
 def rollback(*, to_version: int) -> Rollback:
     return Rollback(
         pipeline="shop", ordinal=1, table="orders", generation=1, from_version=4, to_version=to_version,
-        repair="prepared", lost=(), undone=(), dropped_files=(), by="somebody", reason="", run="manual",
+        row_source="prepared", lost=(), undone_changes=(), dropped_files=(), by="somebody", reason="", run="manual",
         at=START.isoformat(), code_version="1",
     )  # fmt: skip
 
@@ -237,7 +237,7 @@ def test_a_long_transaction_holds_what_was_there_when_it_got_its_turn(
 def test_a_reader_at_a_version_that_the_log_has_lost_holds_without_a_time(
     found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects
 ) -> None:
-    PipelineHome(objects, "shop").readers.keep("orders", reader="late", version=1, hours=1)
+    PipelineHome(objects, "shop").readers.pin("orders", reader="late", version=1, hours=1)
     table = lake.open(KEY)
     assert table is not None
     table.create_checkpoint()

@@ -20,7 +20,7 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
-from deltaworks.control.records.collector import beat_key
+from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
 from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
@@ -111,7 +111,7 @@ def test_how_fresh_bronze_is_comes_from_the_last_batches(read: Read, objects: Lo
         prepare_seconds=1,
         commit_seconds=1,
         complete_seconds=1,
-        arrived=(2.0, 4.0, 9.0, 40.0),
+        arrival_ages=(2.0, 4.0, 9.0, 40.0),
     )
     recent = RecentBatches(pipeline="shop", written_at=ago(60), batches=(batch,))
     objects.put(summary_paths.recent_batches("shop"), recent.encode())
@@ -166,8 +166,8 @@ def test_collectors_are_shown_beside_one_whose_record_is_torn(
     write_collector(tmp_path)
     (tmp_path / "include" / "collectors" / "west.yaml").write_text(two)
     catalog = load_catalog("local", root=tmp_path)
-    objects.put(beat_key("edge", "a" * 32), b"{torn")
-    objects.put(beat_key("west", "b" * 32), collector_beat(collector="west", written_at=ago(5)).encode())
+    objects.put(heartbeat_key("edge", "a" * 32), b"{torn")
+    objects.put(heartbeat_key("west", "b" * 32), collector_beat(collector="west", written_at=ago(5)).encode())
 
     seen = {(s.name, *s.labels): s.value for s in read_samples(catalog, objects, now=NOW)}
 
@@ -180,14 +180,14 @@ def test_collectors_are_shown_beside_one_whose_record_is_torn(
 def test_what_two_parts_need_is_read_once(tmp_path: Path) -> None:
     write_collector(write_project(tmp_path / "project"))
     catalog, objects = load_catalog("local", root=tmp_path / "project"), NotingObjects(tmp_path / "lake")
-    objects.put(beat_key("edge", "a" * 32), collector_beat(written_at=ago(5)).encode())
+    objects.put(heartbeat_key("edge", "a" * 32), collector_beat(written_at=ago(5)).encode())
     write_verdicts(objects, {}, now=NOW)
     objects.reads.clear()
 
     read_samples(catalog, objects, now=NOW)
 
     assert objects.reads.count(paths.health_verdicts()) == 1
-    assert objects.reads.count(beat_key("edge", "a" * 32)) == 1
+    assert objects.reads.count(heartbeat_key("edge", "a" * 32)) == 1
 
 
 class _Silent(LocalObjects):

@@ -29,7 +29,7 @@ def model(**more: object) -> ModelSpec:
 def fold(value: float, low: float) -> FoldReport:
     spans = dict.fromkeys(("train_from", "train_to", "test_from", "test_to"), "")
     counts = dict.fromkeys(("train_rows", "train_positive", "test_rows", "test_positive"), 1)
-    return FoldReport(**spans, **counts, gain=Gain(over="seasonal", value=value, low=low, high=1.0))  # type: ignore[arg-type]
+    return FoldReport(**spans, **counts, gain=Gain(baseline="seasonal", value=value, low=low, high=1.0))  # type: ignore[arg-type]
 
 
 def test_groups_are_laid_on_one_another_and_all_of_them_are_the_model() -> None:

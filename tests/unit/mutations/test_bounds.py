@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd
+from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationCompletion
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.mutations.backlog_check import backlogs, refuse_late
 from deltaworks.mutations.bounds import Bounds, declared_mutations, mutable_spec
@@ -34,8 +34,8 @@ def following(stage: MutationStage, number: int, *, organisation: str | None = N
 
 
 def end(stage: MutationStage, batch: MutationBatch) -> None:
-    stage.batches.fix(batch)
-    done = MutationEnd(
+    stage.batches.get_or_create(batch)
+    done = MutationCompletion(
         pipeline=PIPELINE, number=batch.number, generation=batch.generation, outcome=APPLIED, at=iso_now()
     )
     stage.batches.complete(done)
@@ -58,7 +58,7 @@ def test_a_batch_begins_where_the_last_one_ended_and_there_is_none_where_nothing
     land(stage, rows=1)
     second = following(stage, 2)
     assert second is not None
-    assert second.requests.empty
+    assert second.requests.is_empty
     assert (second.tables[0].after, second.tables[0].up_to) == (first.tables[0].up_to, stage.version())
 
 

@@ -53,21 +53,21 @@ class Stage:
 
     def ask(self, *, by: str = "ada", form: dict[str, Any] | None = None, files: int = 7) -> None:
         options = read_options(VacuumOptions, form or FORM)
-        self.home.approvals.ask(
+        self.home.approvals.record_question(
             Approval(
                 operation="vacuum_tables",
                 subject="shop",
                 run=RUN,
                 requested_by=by,
-                asked_at=iso_now(),
-                shown="| orders | 7 |",
+                requested_at=iso_now(),
+                question_text="| orders | 7 |",
                 options=requested_options(VACUUM, options),
                 bounds=counted_bounds(VACUUM, options, [{"table": "orders", "files": files}]),
             )
         )
 
     def approve(self, by: str = "bo", person_id: str = "") -> Approval:
-        return self.home.approvals.answer("vacuum_tables", RUN, approver_id=person_id or by, approved_by=by)
+        return self.home.approvals.record_answer("vacuum_tables", RUN, approver_id=person_id or by, approved_by=by)
 
     def options(self, **form: Any) -> VacuumOptions:
         given_options = read_options(VacuumOptions, {**FORM, **form, "dry_run": False})
@@ -172,7 +172,7 @@ def test_an_approval_of_yesterday_is_over(stage: Stage, monkeypatch: pytest.Monk
     stage.approve()
     monkeypatch.setattr(approval, "utc_now", lambda: utc_now() + dt.timedelta(hours=25))
 
-    with pytest.raises(ContractError, match="APPROVAL_OVER"):
+    with pytest.raises(ContractError, match="APPROVAL_EXPIRED"):
         stage.options()
 
 
@@ -182,7 +182,7 @@ def test_the_approval_of_one_operation_is_none_of_another(stage: Stage, other: s
     stage.approve()
 
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
-        stage.home.approvals.approved(other, RUN)
+        stage.home.approvals.valid_approval(other, RUN)
 
 
 def done(context: OperationContext, options: VacuumOptions) -> Report:

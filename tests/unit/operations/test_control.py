@@ -17,7 +17,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import PERSON_VARIABLE
-from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations import continuous_jobs
 from deltaworks.operations.base import Report
@@ -189,7 +189,7 @@ def test_a_suspended_table_is_asked_for_in_the_name_of_the_person(press: Press, 
 
 def test_a_reader_is_released_by_its_table_and_name(press: Press, lake: ObjectStore) -> None:
     readers = PipelineHome(lake, "shop").readers
-    readers.keep("events", reader="training", version=7, hours=5)
+    readers.pin("events", reader="training", version=7, hours=5)
 
     report = press("unpin", target="events/training")
 

@@ -127,10 +127,10 @@ def test_what_an_erasure_put_in_its_place_goes_as_the_object_would(
         bytes_before=len(before),
         bytes_after=len(after),
         events=1,
-        made_at=OLD.isoformat(),
+        landed_at=OLD.isoformat(),
     )
     objects = open_objects(landing.catalog.environment.lake)
-    Replacements(objects).begin([replaced], namespace="players", by="tests")
+    Replacements(objects).create_plan([replaced], namespace="players", by="tests")
     (landing.folder / "a").write_bytes(after)
 
     with monkeypatch.context() as patch:  # the protection off

@@ -34,7 +34,7 @@ def stage(tmp_path: Path) -> Stage:
 def land(stage: Stage, *batches: int) -> None:
     """Land batches in generation 1 and note the declaration they were landed with, as a stream does."""
     processor = stage.processor()
-    PipelineHome(stage.objects, "shop").specs.record(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
+    PipelineHome(stage.objects, "shop").specs.record_start(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
     PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     for batch_id in batches:
         stage.land(processor, batch_id)

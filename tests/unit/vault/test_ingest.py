@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, open_objects
-from deltaworks.control.records.vault import read_vault_beat
+from deltaworks.control.records.vault import read_vault_heartbeat
 from deltaworks.errors import TransientError
 from deltaworks.privacy import paths
 from deltaworks.privacy.identities import Identity
@@ -99,7 +99,7 @@ def test_a_dry_run_opens_and_counts_and_changes_nothing(
 
     assert (result.files, result.identities) == (1, 1)
     assert objects.list("") == before
-    assert read_vault_beat(open_objects(environment.lake), NAMESPACE) is None
+    assert read_vault_heartbeat(open_objects(environment.lake), NAMESPACE) is None
 
 
 @settings(max_examples=4, deadline=None, phases=[Phase.generate])
@@ -191,10 +191,10 @@ def test_a_file_that_cannot_be_opened_stays_and_stops_no_other(
 
     assert (result.files, result.remaining, len(result.damaged)) == (1, 2, 2)
     assert values_of(environment, "ada", "bob") == {("bob", "email"): "bob@example.org"}
-    beat = read_vault_beat(open_objects(environment.lake), NAMESPACE)
+    beat = read_vault_heartbeat(open_objects(environment.lake), NAMESPACE)
     assert beat is not None
     assert all(name.endswith("SEALED_UNREADABLE") for name in beat.unreadable)
-    assert beat.clean_at, "what cannot be opened is no backlog"
+    assert beat.caught_up_at, "what cannot be opened is no backlog"
 
 
 def test_somebody_on_the_list_is_not_taken_in_and_gets_no_key(environment: EnvironmentSpec, seal: Seal) -> None:
@@ -258,14 +258,14 @@ def test_a_key_service_that_is_down_leaves_all_where_it_is_and_is_on_record(
         with pytest.raises(TransientError, match="KEY_SERVICE_UNREACHABLE"):
             run_ingest(environment, NAMESPACE, dry_run=False)
 
-    beat = read_vault_beat(open_objects(environment.lake), NAMESPACE)
+    beat = read_vault_heartbeat(open_objects(environment.lake), NAMESPACE)
     assert beat is not None
-    assert beat.trouble == "KEY_SERVICE_UNREACHABLE"
+    assert beat.failure_condition == "KEY_SERVICE_UNREACHABLE"
     assert len(sealed_keys(objects)) == 1
     run_ingest(environment, NAMESPACE, dry_run=False)
-    after = read_vault_beat(open_objects(environment.lake), NAMESPACE)
+    after = read_vault_heartbeat(open_objects(environment.lake), NAMESPACE)
     assert after is not None
-    assert (after.trouble, sealed_keys(objects)) == ("", [])
+    assert (after.failure_condition, sealed_keys(objects)) == ("", [])
 
 
 def test_what_could_not_be_read_is_kept_by_day_and_dies_with_the_key_of_its_day(

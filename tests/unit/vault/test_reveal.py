@@ -161,19 +161,19 @@ def test_more_than_ten_subjects_need_an_approval_of_just_these_options(environme
         subject=NAMESPACE,
         run="manual__1",
         requested_by="eve",
-        asked_at="2026-11-20T00:00:00+00:00",
-        shown="",
+        requested_at="2026-11-20T00:00:00+00:00",
+        question_text="",
         options=options.model_dump(mode="json", exclude={"dry_run"}),
         bounds={},
     )
-    approvals.ask(question)
-    approvals.answer("reveal", "manual__1", approver_id="2", approved_by="dan")
+    approvals.record_question(question)
+    approvals.record_answer("reveal", "manual__1", approver_id="2", approved_by="dan")
 
     with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
         reveal(context, options.model_copy(update={"reason": "another", "approval": "manual__1"}))
     assert recorded(NamespaceVault.open(environment, NAMESPACE)) == []
     report = reveal(context, options.model_copy(update={"approval": "manual__1"}))
-    with pytest.raises(ContractError, match="APPROVAL_OVER"):
+    with pytest.raises(ContractError, match="APPROVAL_EXPIRED"):
         reveal(context, options.model_copy(update={"approval": "manual__1"}))
 
     assert len(report.results) == 1

@@ -12,7 +12,7 @@ from deltaworks.console.readings import instant, tolerant
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.provenance import airflow_run_of
-from deltaworks.control.records.generations import GenerationRecord
+from deltaworks.control.records.generations import GenerationStore
 from deltaworks.control.records.prepared import PreparedBatch, PreparedBatches, PreparedTable
 from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
@@ -75,7 +75,7 @@ def view(look: Look) -> BatchView:
     look.objects.fetch(
         [paths.generations(name), summary_paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
     )
-    generations = tolerant(lambda: GenerationRecord(look.objects, name).effective())
+    generations = tolerant(lambda: GenerationStore(look.objects, name).effective())
     generation = generations.generation if generations else 1
     prepared = tolerant(lambda: PreparedBatches(look.objects, name).read(generation, batch_id))
     recent = tolerant(lambda: read_recent(look.objects, name))

@@ -17,7 +17,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant
 from deltaworks.console.stored import Stored, read_summaries, read_summary
-from deltaworks.control.summaries.erasures import WAY, ErasureRow, ErasuresSummary
+from deltaworks.control.summaries.erasures import GRANTED_STATES, ErasureRow, ErasuresSummary
 from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.operations.registry import get_operation
 
@@ -179,14 +179,14 @@ def _rows(look: Look, namespace: str, summary: ErasuresSummary) -> Iterator[Requ
             namespace=namespace,
             request_id=row.request_id,
             state=row.state,
-            place=row.place,
-            places=len(WAY),
-            open=row.open,
+            place=row.step_number,
+            places=len(GRANTED_STATES),
+            open=row.is_open,
             since=instant(row.since),
             received_at=instant(row.received_at),
             purge_by=instant(row.purge_by),
             deadline_at=instant(row.deadline_at),
-            extended=row.extended,
+            extended=row.is_extended,
             due="" if finding is None else finding.summary,
             severity="" if finding is None else "overdue" if finding.cause == OVERDUE else finding.severity,
             certified=row.state == "certified",
@@ -195,10 +195,10 @@ def _rows(look: Look, namespace: str, summary: ErasuresSummary) -> Iterator[Requ
 
 def _finding(row: ErasureRow, retention: timedelta, now: datetime) -> ErasureFinding | None:
     purge_by, deadline_at = instant(row.purge_by), instant(row.deadline_at)
-    if not row.open or purge_by is None or deadline_at is None:
+    if not row.is_open or purge_by is None or deadline_at is None:
         return None
     terms = {"purge_by": purge_by, "deadline_at": deadline_at}
-    return judge_terms(row.state, purged=row.purged, retention=retention, now=now, **terms)
+    return judge_terms(row.state, purged=row.is_purged, retention=retention, now=now, **terms)
 
 
 def _counts(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:

@@ -83,7 +83,7 @@ def view(look: Look) -> Mutations:
     summary = stored.summary or MutationsSummary(pipeline=pipeline, at="")
     return Mutations(
         pipeline=pipeline,
-        waiting=summary.waiting,
+        waiting=summary.waiting_requests,
         oldest_at=instant(summary.oldest_at),
         batches=tuple(_batch(plain(batch)) for batch in summary.batches),
         never=stored.never,

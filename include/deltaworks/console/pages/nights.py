@@ -13,7 +13,7 @@ from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant
 from deltaworks.console.stored import plain, read_summaries, read_summary
-from deltaworks.control.summaries.nights import NIGHTS, Night, NightsSummary
+from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 
 
@@ -96,7 +96,7 @@ def view(look: Look) -> Nights:
     nights = {night.run: night for night in (stored.summary.nights if stored.summary else ())}
     run = look.query.get("run", "")
     if run and run not in nights:
-        raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last {NIGHTS} are.")
+        raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last {MAX_NIGHTS} are.")
     chosen = nights[run] if run else next(iter(nights.values()), None)
     rows = [night_row(pipeline, night) for night in nights.values()]
     return Nights(
@@ -132,14 +132,14 @@ def night_row(pipeline: str, night: Night) -> NightRow:
         date=night.date,
         state="failed" if night.failed else "complete",
         failed=night.failed,
-        by_hand=night.by_hand,
+        by_hand=night.is_manual,
         began_at=began_at,
         seconds=(ended_at - began_at).total_seconds() if began_at and ended_at else None,
         rewritten_files=sum(task.files for task in rewritten),
         rewritten_bytes=sum(task.bytes for task in rewritten),
         freed_files=sum(result.files for result in freed),
         freed_bytes=sum(result.bytes for result in freed),
-        put_off=sum(result.put_off for result in results),
+        put_off=sum(result.deferred for result in results),
         errors=sum(bool(result.error) for result in results),
     )
 

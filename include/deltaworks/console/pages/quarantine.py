@@ -15,7 +15,7 @@ from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant
 from deltaworks.console.stored import read_summaries, read_summary
-from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
+from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.control.summary_paths import quarantine_summary
 
 _MOST_DAYS: Final = 60
@@ -164,8 +164,8 @@ def _pipeline_row(pipeline: str, summary: QuarantineSummary) -> PipelineRow:
     )
 
 
-def _kinds(pipeline: str, rows: Iterable[OpenRows]) -> list[Kind]:
-    by_kind: dict[tuple[str, str, str], list[OpenRows]] = defaultdict(list)
+def _kinds(pipeline: str, rows: Iterable[OpenRowCount]) -> list[Kind]:
+    by_kind: dict[tuple[str, str, str], list[OpenRowCount]] = defaultdict(list)
     for row in rows:
         by_kind[row.reason, row.event, row.spec].append(row)
     return [
@@ -187,7 +187,7 @@ def _replay(pipeline: str, reason: str, event: str) -> str:
     return shlex.join(words)
 
 
-def _days(rows: Iterable[OpenRows]) -> dict[str, int]:
+def _days(rows: Iterable[OpenRowCount]) -> dict[str, int]:
     """Rows of each of the last days, those without any among them."""
     counted = Counter[date]()
     for row in rows:

@@ -15,7 +15,7 @@ from deltaworks.console.readings import instant, tolerant
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.provenance import airflow_run_of
-from deltaworks.control.records.generations import GenerationRecord
+from deltaworks.control.records.generations import GenerationStore
 from deltaworks.control.records.specs import CurrentSpec, SpecRecords
 from deltaworks.control.records.store import RecordStore
 from deltaworks.control.summaries.stream import (
@@ -160,7 +160,7 @@ def view(look: Look) -> Stream:
 
 def _owner(look: Look, name: str, report: Report) -> Owner:
     beat = report.heartbeat
-    generations = tolerant(lambda: GenerationRecord(look.objects, name).read())
+    generations = tolerant(lambda: GenerationStore(look.objects, name).read())
     dag_id, run_id = airflow_run_of(beat.run) if beat else ("", "")
     return Owner(
         epoch=beat.epoch if beat else None,

@@ -63,7 +63,7 @@ def view(look: Look) -> TableView:
         table=plain(table.replace(costs=(), holds=(), nights=(), tonight=None)),
         at=instant(summary.at),
         costs=tuple(plain(cost) for cost in sorted(table.costs, key=lambda cost: -cost.cost)),
-        tonight=None if table.tonight is None else plain(table.tonight),
+        tonight=None if table.next_plan is None else plain(table.next_plan),
         sizes=_sizes(summary.size_bounds, table.size_histogram),
         holds=tuple(HoldRow(by=hold.by, since=instant(hold.since)) for hold in table.holds),
         scores=Series(name="score", points=tuple((at, point.score) for at, point in nights)),

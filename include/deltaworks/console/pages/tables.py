@@ -97,7 +97,7 @@ def table_row(pipeline: str, table: TableSummary) -> TableRow:
     dearest = max(table.costs, key=lambda cost: cost.cost, default=None)
     if dearest is not None and not dearest.cost:
         dearest = None
-    plan = table.tonight
+    plan = table.next_plan
     return TableRow(
         pipeline=pipeline,
         name=table.name,
@@ -112,7 +112,7 @@ def table_row(pipeline: str, table: TableSummary) -> TableRow:
         unordered_share=table.unordered_share,
         bytes=table.bytes,
         last_write_at=instant(table.last_write_at),
-        tonight=plan.why if plan else "",
+        tonight=plan.reason if plan else "",
         seconds=plan.seconds if plan else 0.0,
         holds=len(table.holds),
     )

@@ -13,7 +13,7 @@ from datetime import datetime
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import CollectorBeat, HourCounts, beat_key, counts_key
+from deltaworks.control.records.collector import CollectorHeartbeat, HourCounts, counts_key, heartbeat_key
 from deltaworks.control.records.store import RecordStore
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
     def __init__(
         self,
         objects: ObjectStore,
-        heartbeat: Callable[[], CollectorBeat],
+        heartbeat: Callable[[], CollectorHeartbeat],
         event_counts: Callable[[], EventCounts],
         *,
         interval_seconds: float = 10.0,
@@ -54,10 +54,10 @@ class CollectorHeartbeatWriter(BackgroundThread):
             TransientError: the storage does not answer.
         """
         heartbeat = self._heartbeat()
-        self._objects.put(beat_key(heartbeat.collector, heartbeat.id), heartbeat.encode())
+        self._objects.put(heartbeat_key(heartbeat.collector, heartbeat.id), heartbeat.encode())
         self._write_counts(heartbeat)
 
-    def _write_counts(self, heartbeat: CollectorBeat) -> None:
+    def _write_counts(self, heartbeat: CollectorHeartbeat) -> None:
         hour = self._clock().strftime("%Y-%m-%dT%H")
         event_counts = {source: dict(verdicts) for source, verdicts in self._event_counts().items()}
         counts = self._counts or self._stored_counts(heartbeat, hour)
@@ -70,7 +70,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
             self._objects.put(counts_key(heartbeat.collector, heartbeat.id, hour), current.encode())
         self._counts, self._last_event_counts = current, event_counts
 
-    def _stored_counts(self, heartbeat: CollectorBeat, hour: str) -> HourCounts:
+    def _stored_counts(self, heartbeat: CollectorHeartbeat, hour: str) -> HourCounts:
         """Those of an earlier process with this folder, within this hour; else new ones."""
         stored = RecordStore(self._objects, HourCounts).read(counts_key(heartbeat.collector, heartbeat.id, hour))
         if stored is not None:

@@ -15,7 +15,12 @@ from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds,
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict, verdict_of
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import CollectorBeat, Losses, losses_key, read_beats
+from deltaworks.control.records.collector import (
+    CollectorHeartbeat,
+    LostEvents,
+    lost_events_key,
+    read_collector_heartbeats,
+)
 from deltaworks.control.records.store import RecordStore
 from deltaworks.specs.catalog import Catalog
 
@@ -32,8 +37,8 @@ class CollectorFacts:
     """What is on record of a collector: nothing of one that never ran; `error` where it could not be read."""
 
     name: str
-    heartbeats: Sequence[CollectorBeat] = ()
-    lost_events: Losses | None = None
+    heartbeats: Sequence[CollectorHeartbeat] = ()
+    lost_events: LostEvents | None = None
     error: Exception | None = None
 
 
@@ -42,8 +47,8 @@ def read_collectors(catalog: Catalog, objects: ObjectStore) -> list[CollectorFac
     facts = []
     for name in catalog.collectors:
         try:
-            losses = RecordStore(objects, Losses).read(losses_key(name))
-            facts.append(CollectorFacts(name, read_beats(objects, name), losses))
+            losses = RecordStore(objects, LostEvents).read(lost_events_key(name))
+            facts.append(CollectorFacts(name, read_collector_heartbeats(objects, name), losses))
         except Exception as error:
             facts.append(CollectorFacts(name, error=error))
     return facts
@@ -68,8 +73,8 @@ def collector_reports(
 
 def judge_collector(
     name: str,
-    heartbeats: Sequence[CollectorBeat],
-    lost_events: Losses | None,
+    heartbeats: Sequence[CollectorHeartbeat],
+    lost_events: LostEvents | None,
     *,
     now: datetime,
     previous: Verdict | None = None,
@@ -83,13 +88,13 @@ def judge_collector(
     return verdict_of(finding, kind="collector", name=name, now=now, previous=previous)
 
 
-def _has_ended(heartbeat: CollectorBeat, now: datetime) -> bool:
+def _has_ended(heartbeat: CollectorHeartbeat, now: datetime) -> bool:
     written = parse_iso(heartbeat.written_at)
     gone = written is not None and now - written > IGNORE_ENDED_AFTER
     return heartbeat.state == "ended" and heartbeat.oldest_at is None and gone
 
 
-def _findings(heartbeat: CollectorBeat, now: datetime) -> Iterable[Finding]:
+def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]:
     """What is wrong with one process, the worst first."""
     where = f"{heartbeat.id[:8]} on {heartbeat.host}" if heartbeat.host else heartbeat.id[:8]
     age = age_seconds(heartbeat.written_at, now)
@@ -109,22 +114,22 @@ def _findings(heartbeat: CollectorBeat, now: datetime) -> Iterable[Finding]:
         yield Finding("unhealthy", "EVENTS_SET_ASIDE", text, "See how-to/collect-over-http.md#when-something-is-wrong.")
 
 
-def _backlog_detail(heartbeat: CollectorBeat, where: str, waited: float) -> str:
+def _backlog_detail(heartbeat: CollectorHeartbeat, where: str, waited: float) -> str:
     share = 100 * heartbeat.spool_bytes / max(1, heartbeat.spool_max_bytes)
-    troubles = "; ".join(f"{name}: {source.trouble}" for name, source in heartbeat.sources.items() if source.trouble)
+    troubles = "; ".join(f"{name}: {source.problem}" for name, source in heartbeat.sources.items() if source.problem)
     return f"{where}: the oldest event has waited for {format_duration(waited)}, the spool is {share:.0f} % full. {troubles}"
 
 
-def _backlog_next_step(heartbeat: CollectorBeat) -> str:
+def _backlog_next_step(heartbeat: CollectorHeartbeat) -> str:
     if heartbeat.state == "ended":
         return "Start a collector with this spool: it delivers what is there, whatever else it does."
-    troubled = [name for name, source in heartbeat.sources.items() if source.trouble]
+    troubled = [name for name, source in heartbeat.sources.items() if source.problem]
     return (
         f"Mend the sink of {', '.join(troubled)}." if troubled else "The sink is slower than what comes in: widen it."
     )
 
 
-def _lost_events_finding(losses: Losses) -> Finding:
+def _lost_events_finding(losses: LostEvents) -> Finding:
     events = sum(missing.events for missing in losses.missing)
     named = [f"{missing.id[:8]}: {missing.first}-{missing.last}" for missing in losses.missing[:_MAX_RANGES_SHOWN]]
     more = (
@@ -134,7 +139,7 @@ def _lost_events_finding(losses: Losses) -> Finding:
     return Finding("unhealthy", "EVENTS_LOST", text, "See how-to/collect-over-http.md#events-are-lost.")
 
 
-def _ok_finding(heartbeats: Sequence[CollectorBeat]) -> Finding:
+def _ok_finding(heartbeats: Sequence[CollectorHeartbeat]) -> Finding:
     running = [beat for beat in heartbeats if beat.state != "ended"]
     if not running:
         return Finding("stopped", "OK", "It has ended, and nothing is left on its disk.")

@@ -14,7 +14,7 @@ from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds,
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict, verdict_of
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.vault import VaultBeat, read_vault_beat
+from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.privacy.paths import privacy_control
 from deltaworks.specs.catalog import Catalog
 
@@ -44,14 +44,16 @@ def vault_reports(
         subject = Subject("vault", name, privacy_control(name), HealthLimits())
         before = (previous or {}).get(subject.key)
         try:
-            verdict = judge_vault(name, read_vault_beat(objects, name), now=now, previous=before)
+            verdict = judge_vault(name, read_vault_heartbeat(objects, name), now=now, previous=before)
         except Exception as error:
             verdict = unreadable_verdict(error, kind="vault", name=name, now=now, previous=before)
         reports.append(Report(subject, verdict, None))
     return reports
 
 
-def judge_vault(name: str, heartbeat: VaultBeat | None, *, now: datetime, previous: Verdict | None = None) -> Verdict:
+def judge_vault(
+    name: str, heartbeat: VaultHeartbeat | None, *, now: datetime, previous: Verdict | None = None
+) -> Verdict:
     """The worst of what is on record of a vault: a pure function of what was read."""
     finding = _unstarted(name, now, previous) if heartbeat is None else next(_findings(name, heartbeat, now))
     return verdict_of(finding, kind="vault", name=name, now=now, previous=previous)
@@ -64,19 +66,19 @@ def _unstarted(name: str, now: datetime, previous: Verdict | None) -> Finding:
     return Finding("unhealthy", "VAULT_BEHIND", "Its job has never ended a run.", _check_runs_hint(name))
 
 
-def _findings(name: str, heartbeat: VaultBeat, now: datetime) -> Iterator[Finding]:
+def _findings(name: str, heartbeat: VaultHeartbeat, now: datetime) -> Iterator[Finding]:
     """What is wrong with a vault, the worst first; that it is well, in the end."""
-    if heartbeat.trouble in _KEY_CONDITIONS:
-        text = f"The last run failed on {heartbeat.trouble}, as for {format_duration(age_seconds(heartbeat.trouble_since, now))}."
+    if heartbeat.failure_condition in _KEY_CONDITIONS:
+        text = f"The last run failed on {heartbeat.failure_condition}, as for {format_duration(age_seconds(heartbeat.failing_since, now))}."
         yield Finding(
             "unhealthy",
             "KEYS_UNREACHABLE",
             text,
             "See whether the key service answers, and grants this role its keys; collectors stop after a day.",
         )
-    caught_up_at = heartbeat.clean_at or heartbeat.written_at
+    caught_up_at = heartbeat.caught_up_at or heartbeat.written_at
     if (age := age_seconds(caught_up_at, now)) > MAX_BEHIND_SECONDS:
-        why = f"; the last run failed on {heartbeat.trouble}" if heartbeat.trouble else ""
+        why = f"; the last run failed on {heartbeat.failure_condition}" if heartbeat.failure_condition else ""
         text = f"It has not taken in all for {format_duration(age)}; {heartbeat.waiting} files waited at the last run{why}."
         yield Finding("unhealthy", "VAULT_BEHIND", text, _check_runs_hint(name))
     if heartbeat.unreadable:

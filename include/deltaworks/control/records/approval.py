@@ -19,11 +19,11 @@ from deltaworks.privacy.paths import privacy_control
 
 _KIND = RecordKind(
     noun="record of an approval",
-    unreadable="APPROVAL_UNREADABLE",
+    unreadable_condition="APPROVAL_UNREADABLE",
     hint="Trigger the operation anew, and have it approved.",
 )
 #: How long an answer counts. A run of an operation takes no longer either.
-LASTS = dt.timedelta(hours=24)
+VALID_FOR = dt.timedelta(hours=24)
 
 
 class Approval(Record):
@@ -40,8 +40,8 @@ class Approval(Record):
     subject: str
     run: str
     requested_by: str
-    asked_at: str
-    shown: str
+    requested_at: str
+    question_text: str
     options: dict[str, Any]
     bounds: dict[str, int]
     approved_by: str = ""
@@ -50,7 +50,7 @@ class Approval(Record):
     used_at: str = ""
 
     @property
-    def own(self) -> bool:
+    def is_self_approved(self) -> bool:
         """Whether somebody approved what they had asked for; also where nobody is on record who asked."""
         return not self.requested_by or self.requested_by in (self.approved_by, self.approver_id)
 
@@ -63,11 +63,11 @@ class Approvals:
         self._pipeline = pipeline
         self._records = RecordStore(objects, Approval)
 
-    def ask(self, question: Approval) -> None:
+    def record_question(self, question: Approval) -> None:
         """Keep a question, in place of one that was asked in the run before, answered or not."""
         self._put(question)
 
-    def answer(self, operation: str, run: str, *, approver_id: str, approved_by: str) -> Approval:
+    def record_answer(self, operation: str, run: str, *, approver_id: str, approved_by: str) -> Approval:
         """Keep that the question of a run was approved.
 
         Raises:
@@ -79,33 +79,33 @@ class Approvals:
         self._put(answered)
         return answered
 
-    def approved(self, operation: str, run: str) -> Approval:
+    def valid_approval(self, operation: str, run: str) -> Approval:
         """The approval of a run that counts: given, not used, not too old.
 
         Raises:
-            ContractError: APPROVAL_MISSING, APPROVAL_OVER; APPROVAL_UNREADABLE.
+            ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED; APPROVAL_UNREADABLE.
         """
         record = self._read(operation, run)
         approved_at = parse_iso(record.approved_at)
         if approved_at is None:
-            raise _missing(operation, run)
-        if record.used_at or utc_now() - approved_at > LASTS:
+            raise _missing_error(operation, run)
+        if record.used_at or utc_now() - approved_at > VALID_FOR:
             why = f"was used at {record.used_at}" if record.used_at else f"is of {record.approved_at}"
             raise ContractError(
-                "APPROVAL_OVER",
+                "APPROVAL_EXPIRED",
                 f"The approval of {operation} in run {run} {why}.",
                 hint="Trigger the operation anew: what was approved once is done once, within a day.",
             )
         return record
 
-    def use(self, approval: Approval) -> None:
+    def mark_used(self, approval: Approval) -> None:
         """Note that what was approved is done."""
         self._put(approval.replace(used_at=iso_now()))
 
     def _read(self, operation: str, run: str) -> Approval:
         record = self._records.read(self._key(operation, run))
         if record is None or (record.operation, record.run) != (operation, run):
-            raise _missing(operation, run)
+            raise _missing_error(operation, run)
         return record
 
     def _put(self, record: Approval) -> None:
@@ -127,7 +127,7 @@ def _name(operation: str, run: str) -> str:
     return f"{operation}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
-def _missing(operation: str, run: str) -> ContractError:
+def _missing_error(operation: str, run: str) -> ContractError:
     return ContractError(
         "APPROVAL_MISSING",
         f"Nobody approved {operation} in run {run}: no answer is on record.",

@@ -13,17 +13,17 @@ from pydantic import Field
 
 from deltaworks.control import erasure_paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import ContractError
 
 _KIND = RecordKind(
     noun="certificate of an erasure",
-    unreadable="ERASURE_UNREADABLE",
+    unreadable_condition="ERASURE_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
 
 
-class CertifiedTable(Part):
+class CertifiedTable(RecordPart):
     """One table: rows of everybody, of the person's window and of the others, before and after, and of the person.
 
     `version` is that of the purge, None where the table had no row of theirs.
@@ -32,25 +32,25 @@ class CertifiedTable(Part):
     pipeline: str
     table: str
     version: int | None
-    all_before: int
-    all_after: int
+    rows_before: int
+    rows_after: int
     erased_before: int
     erased_after: int
-    others_before: int
-    others_after: int
-    of_person: int
+    other_rows_before: int
+    other_rows_after: int
+    person_rows: int
     files_removed: int
-    kept_because: str = ""
+    retention_reason: str = ""
 
     @property
-    def adds_up(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether nobody else lost a row and the person has none, where rows of theirs were to go."""
-        gone = self.erased_before if self.all_after != self.all_before else 0
-        counted = self.all_after == self.all_before - gone and self.others_after == self.others_before
-        return bool(self.kept_because) or (counted and self.erased_after == 0)
+        erased_rows = self.erased_before if self.rows_after != self.rows_before else 0
+        counted = self.rows_after == self.rows_before - erased_rows and self.other_rows_after == self.other_rows_before
+        return bool(self.retention_reason) or (counted and self.erased_after == 0)
 
 
-class CertifiedScan(Part):
+class CertifiedScan(RecordPart):
     """The scan: what was read, where the person's tokens were before, and that they are nowhere now.
 
     `in_logs` are objects of Delta logs with bounds of rows that are gone, which go with the logs.
@@ -60,12 +60,12 @@ class CertifiedScan(Part):
     bytes: int
     hits_before: int
     hits: int
-    in_logs: int
-    kept: int
+    log_hits: int
+    retained: int
     damaged: tuple[str, ...] = ()
 
 
-class CertifiedLanding(Part):
+class CertifiedLanding(RecordPart):
     """Landed objects: those gone through at the end, and what was put anew or deleted in the window and at the end.
 
     `events` of the person became marks. `unreadable_events` could be told of nobody; they are gone by
@@ -137,7 +137,7 @@ class Certificates:
         """
         return self._records.read(erasure_paths.certificate(self._namespace, request_id))
 
-    def bytes_of(self, request_id: str) -> bytes | None:
+    def raw_bytes(self, request_id: str) -> bytes | None:
         """The object of a certificate, to be handed out."""
         stored = self._objects.get(erasure_paths.certificate(self._namespace, request_id))
         return None if stored is None else stored.data
@@ -157,7 +157,9 @@ class Certificates:
         Raises:
             ContractError: ERASURE_UNREADABLE, RECORD_VANISHED.
         """
-        return self._records.fix(erasure_paths.certificate(self._namespace, certificate.request_id), certificate)
+        return self._records.get_or_create(
+            erasure_paths.certificate(self._namespace, certificate.request_id), certificate
+        )
 
     def check(self) -> int:
         """How many certificates there are, each bound to the one before.
@@ -174,14 +176,14 @@ class Certificates:
             if stored is not None:
                 links.append((Certificate.decode(stored.data, key=key), stored.data))
         links.sort(key=lambda link: link[0].number)
-        before = ""
+        previous_sha256 = ""
         for number, (certificate, data) in enumerate(links, start=1):
-            if certificate.number != number or certificate.previous_sha256 != before:
+            if certificate.number != number or certificate.previous_sha256 != previous_sha256:
                 raise ContractError(
                     "CERTIFICATES_BROKEN",
                     f"The certificates of {self._namespace!r} are no chain at {certificate.request_id}: one before it "
                     "was changed, or is missing.",
                     hint="Put the object back from the storage's versions; nothing is certified until then.",
                 )
-            before = hashlib.sha256(data).hexdigest()
+            previous_sha256 = hashlib.sha256(data).hexdigest()
         return links

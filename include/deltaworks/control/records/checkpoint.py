@@ -38,9 +38,9 @@ def damaged_files(home: PipelineHome, generations: Generations) -> list[DamagedF
     if problem:
         damaged.append(DamagedFile(f"{folder}/metadata", problem))
     offsets, commits = (batch_numbers(objects, f"{folder}/{kind}/") for kind in ("offsets", "commits"))
-    read = [(f"{folder}/offsets/{number}", 3) for number in offsets[-_OFFSETS_READ:]]
-    read += [(f"{folder}/commits/{number}", 2) for number in commits[-_COMMITS_READ:]]
-    for key, lines in read:
+    required_files = [(f"{folder}/offsets/{number}", 3) for number in offsets[-_OFFSETS_READ:]]
+    required_files += [(f"{folder}/commits/{number}", 2) for number in commits[-_COMMITS_READ:]]
+    for key, lines in required_files:
         content = objects.get(key)
         problem = _log_problem(content.data if content else b"", lines)
         if problem:
@@ -92,7 +92,7 @@ def refuse_damaged_checkpoint(home: PipelineHome, generations: Generations) -> N
         )
 
 
-def ledger_is_behind(
+def describe_ledger_gap(
     home: PipelineHome, generations: Generations | None, *, generation: int, last_completed: int | None
 ) -> str:
     """What shows that the ledger lacks batches that were complete; empty where nothing does.
@@ -126,7 +126,7 @@ def refuse_lost_ledger(
     Raises:
         ContractError: LEDGER_BEHIND.
     """
-    evidence = ledger_is_behind(home, generations, generation=generation, last_completed=last_completed)
+    evidence = describe_ledger_gap(home, generations, generation=generation, last_completed=last_completed)
     if evidence:
         raise ContractError(
             "LEDGER_BEHIND",
@@ -137,15 +137,15 @@ def refuse_lost_ledger(
         )
 
 
-def live_read_below(home: PipelineHome, table: str) -> int:
+def live_next_version(home: PipelineHome, table: str) -> int:
     """The version of the bronze table below which everything is in the live table; 0 where that is not known.
 
     Reads the newest batch that Spark has marked as done. Its offset names the next version to read, except while the
     table's first snapshot is being worked off: then nothing counts as read. No Spark is needed.
     """
     folder = paths.live_checkpoint(home.pipeline, home.generations.current(), table)
-    done = batch_numbers(home.objects, f"{folder}/commits/")
-    stored = home.objects.get(f"{folder}/offsets/{done[-1]}") if done else None
+    committed = batch_numbers(home.objects, f"{folder}/commits/")
+    stored = home.objects.get(f"{folder}/offsets/{committed[-1]}") if committed else None
     if stored is None:
         return 0
     offset = json.loads(stored.data.decode().splitlines()[-1])

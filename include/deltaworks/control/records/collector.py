@@ -12,26 +12,26 @@ from pydantic import Field
 
 from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 
 _KIND = RecordKind(
     noun="record of a collector",
-    unreadable="COLLECTOR_RECORD_UNREADABLE",
+    unreadable_condition="COLLECTOR_RECORD_UNREADABLE",
     hint="Run the release that the collector runs, or a later one.",
 )
 
 
-class SourceBeat(Part):
+class SourceStatus(RecordPart):
     """One source: what its sink has taken in all. `trouble` says why it takes nothing now, since `trouble_since`."""
 
     delivered: int = 0
     objects: int = 0
     set_aside: int = 0
-    trouble: str = ""
-    trouble_since: str | None = None
+    problem: str = ""
+    problem_since: str | None = None
 
 
-class CollectorBeat(Record):
+class CollectorHeartbeat(Record):
     """A heartbeat of one process. Times are ISO 8601 in UTC; `oldest_at` is when the oldest that waits came in.
 
     `next_seq` is the number of the next event; `damaged` are files of the spool that were put aside.
@@ -49,7 +49,7 @@ class CollectorBeat(Record):
     spool_max_bytes: int
     oldest_at: str | None = None
     damaged: tuple[str, ...] = ()
-    sources: dict[str, SourceBeat] = Field(default_factory=dict)
+    sources: dict[str, SourceStatus] = Field(default_factory=dict)
     host: str = ""
     pid: int = 0
 
@@ -68,10 +68,10 @@ class HourCounts(Record):
     first_seq: int
     next_seq: int
     sources: dict[str, dict[str, int]] = Field(default_factory=dict)
-    whole: bool = False
+    is_complete: bool = False
 
 
-class MissingRange(Part):
+class MissingRange(RecordPart):
     """Numbers of events of one process that are nowhere: from `first` to `last`."""
 
     id: str
@@ -84,7 +84,7 @@ class MissingRange(Part):
         return self.last - self.first + 1
 
 
-class Losses(Record):
+class LostEvents(Record):
     """What the last look for lost events has found.
 
     `counted_up_to`: of each process, the number up to which everything was looked for. Of what is before it only
@@ -93,12 +93,12 @@ class Losses(Record):
 
     kind: ClassVar[RecordKind] = _KIND
 
-    looked_at: str
-    counted_up_to: dict[str, int] = Field(default_factory=dict)
+    checked_at: str
+    checked_up_to: dict[str, int] = Field(default_factory=dict)
     missing: tuple[MissingRange, ...] = ()
 
 
-def beat_key(collector: str, process: str) -> str:
+def heartbeat_key(collector: str, process: str) -> str:
     """Where a process writes its heartbeat."""
     return collector_control(collector, f"{process}/heartbeat.json")
 
@@ -108,25 +108,25 @@ def counts_key(collector: str, process: str, hour: str) -> str:
     return collector_control(collector, f"{process}/counts/{hour}.json")
 
 
-def losses_key(collector: str) -> str:
+def lost_events_key(collector: str) -> str:
     """Where the last look for lost events has its findings."""
     return collector_control(collector, "losses.json")
 
 
-def read_beats(objects: ObjectStore, collector: str) -> list[CollectorBeat]:
+def read_collector_heartbeats(objects: ObjectStore, collector: str) -> list[CollectorHeartbeat]:
     """The heartbeats of all processes a collector has had.
 
     Raises:
         ContractError: COLLECTOR_RECORD_UNREADABLE.
         TransientError: the storage does not answer.
     """
-    store = RecordStore(objects, CollectorBeat)
+    store = RecordStore(objects, CollectorHeartbeat)
     keys = objects.list(collector_control(collector) + "/")
-    beats = (store.read(key) for key in keys if key.endswith("/heartbeat.json"))
-    return [beat for beat in beats if beat is not None]
+    heartbeats = (store.read(key) for key in keys if key.endswith("/heartbeat.json"))
+    return [beat for beat in heartbeats if beat is not None]
 
 
-def read_counts(objects: ObjectStore, collector: str) -> list[HourCounts]:
+def read_hour_counts(objects: ObjectStore, collector: str) -> list[HourCounts]:
     """What all processes took, hour by hour, in the order of their keys.
 
     Raises:

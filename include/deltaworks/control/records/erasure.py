@@ -19,8 +19,8 @@ from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
-from deltaworks.control.summaries.base import failing_nobody
-from deltaworks.control.summaries.erasures import note_request
+from deltaworks.control.summaries.base import log_failures
+from deltaworks.control.summaries.erasures import publish_request
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.suppression import SuppressionRecord
@@ -38,9 +38,9 @@ ErasureState = Literal[
     "extended",
 ]
 #: The states of a request that is granted, in their order.
-WAY: Final[tuple[ErasureState, ...]] = get_args(ErasureState)[:8]
+GRANTED_STATES: Final[tuple[ErasureState, ...]] = get_args(ErasureState)[:8]
 #: States behind which nothing is done any more.
-ENDS: Final[tuple[ErasureState, ...]] = ("certified", "refused")
+END_STATES: Final[tuple[ErasureState, ...]] = ("certified", "refused")
 #: Article 12(3): by so many days the deadline may be moved, once, where the person is told within the first month.
 EXTENSION_DAYS: Final = 60
 
@@ -56,7 +56,7 @@ class ErasureStep(Record):
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="record of an erasure",
-        unreadable="ERASURE_UNREADABLE",
+        unreadable_condition="ERASURE_UNREADABLE",
         hint="Restore it from the storage's versions, or run the release that wrote it.",
     )
 
@@ -96,9 +96,9 @@ class ErasureRequest:
         return next(step.state for step in reversed(self.steps) if step.state != "extended")
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether anything is left to be done."""
-        return self.state not in ENDS
+        return self.state not in END_STATES
 
     @property
     def received_at(self) -> datetime:
@@ -108,15 +108,15 @@ class ErasureRequest:
     @property
     def purge_by(self) -> datetime:
         """Until when rows have to be gone from the newest versions of tables, so that VACUUM ends in time."""
-        return _instant(self._moved("purge_by"))
+        return _instant(self._latest("purge_by"))
 
     @property
     def deadline_at(self) -> datetime:
         """Until when the person has to have been erased."""
-        return _instant(self._moved("deadline_at"))
+        return _instant(self._latest("deadline_at"))
 
     @property
-    def extended(self) -> bool:
+    def is_extended(self) -> bool:
         """Whether its deadline was moved."""
         return any(step.state == "extended" for step in self.steps)
 
@@ -135,9 +135,9 @@ class ErasureRequest:
 
     def has_reached(self, state: ErasureState) -> bool:
         """Whether it has come as far as this state of the way."""
-        return self.state in WAY and WAY.index(self.state) >= WAY.index(state)
+        return self.state in GRANTED_STATES and GRANTED_STATES.index(self.state) >= GRANTED_STATES.index(state)
 
-    def _moved(self, name: str) -> str:
+    def _latest(self, name: str) -> str:
         return str(next(getattr(step, name) for step in reversed(self.steps) if getattr(step, name)))
 
 
@@ -182,7 +182,7 @@ class Erasures:
             )
         return request
 
-    def all(self) -> Iterator[ErasureRequest]:
+    def all_requests(self) -> Iterator[ErasureRequest]:
         """Every request, the oldest first. One listing, and a read for each state of each."""
         folder = erasure_paths.erasure_requests(self._namespace)
         for request_id in sorted({key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)}):
@@ -190,11 +190,11 @@ class Erasures:
             if request is not None:
                 yield request
 
-    def open(self) -> list[ErasureRequest]:
+    def open_requests(self) -> list[ErasureRequest]:
         """Those of which something is left to be done."""
-        return [request for request in self.all() if request.open]
+        return [request for request in self.all_requests() if request.is_open]
 
-    def receive(
+    def create(
         self, request_id: str, *, received_at: datetime, purge_by: datetime, deadline_at: datetime, digest: str, by: str
     ) -> ErasureRequest:
         """Note a request. Idempotent: one of this id that is there already is returned as it is."""
@@ -211,10 +211,10 @@ class Erasures:
             deadline_at=deadline_at.isoformat(),
             subjects_digest=digest,
         )
-        self._records.fix(self._key(request_id, 1), first)
-        return self._noted(self.request(request_id))
+        self._records.get_or_create(self._key(request_id, 1), first)
+        return self._publish(self.request(request_id))
 
-    def append(
+    def record_state(
         self,
         request: ErasureRequest,
         state: ErasureState,
@@ -250,25 +250,25 @@ class Erasures:
                 f"Another process has brought the erasure {request.request_id} on.",
                 hint="Nothing: run it again, and it continues from there.",
             )
-        return self._noted(ErasureRequest((*request.steps, step)))
+        return self._publish(ErasureRequest((*request.steps, step)))
 
     def refuse(self, request: ErasureRequest, *, reason: str, by: str) -> ErasureRequest:
         """Refuse a request for good (article 17(3)), before anything of it is done.
 
         Raises:
-            ConfigError: ERASURE_ENDED, ERASURE_BEGUN, ERASURE_REASON.
+            ConfigError: ERASURE_ENDED, ERASURE_STARTED, ERASURE_REASON_MISSING.
         """
         _refuse_ended(request)
-        if request.has_reached("suppressed") or self._on_the_list(request.request_id):
+        if request.has_reached("suppressed") or self._is_suppressed(request.request_id):
             raise ConfigError(
-                "ERASURE_BEGUN",
+                "ERASURE_STARTED",
                 f"The erasure {request.request_id} has begun: events of the person are dropped, for good.",
                 hint="Let it end. A refusal is decided before the first run.",
             )
         _refuse_without_reason(reason)
-        return self.append(request, "refused", by=by, detail={"reason": reason})
+        return self.record_state(request, "refused", by=by, detail={"reason": reason})
 
-    def _on_the_list(self, request_id: str) -> bool:
+    def _is_suppressed(self, request_id: str) -> bool:
         """Whether readers drop the person's events: they do from before the request is said to be suppressed."""
         keys = self._objects.list(paths.suppressions(self._namespace))
         stored = ((key, self._objects.get(key)) for key in keys)
@@ -279,12 +279,12 @@ class Erasures:
         """Move the deadline by two months, once, within the first month (article 12(3)).
 
         Raises:
-            ConfigError: ERASURE_ENDED, ERASURE_REASON, ERASURE_NOT_EXTENDED.
+            ConfigError: ERASURE_ENDED, ERASURE_REASON_MISSING, ERASURE_NOT_EXTENDED.
         """
         _refuse_ended(request)
         _refuse_without_reason(reason)
-        if request.extended or now > request.deadline_at:
-            why = "was extended before" if request.extended else f"was due by {request.deadline_at:%Y-%m-%d}"
+        if request.is_extended or now > request.deadline_at:
+            why = "was extended before" if request.is_extended else f"was due by {request.deadline_at:%Y-%m-%d}"
             raise ConfigError(
                 "ERASURE_NOT_EXTENDED",
                 f"The erasure {request.request_id} {why}; a deadline moves once, and only before it has passed.",
@@ -293,14 +293,14 @@ class Erasures:
         by_days = timedelta(days=EXTENSION_DAYS)
         purge_by = (request.purge_by + by_days).isoformat()
         deadline_at = (request.deadline_at + by_days).isoformat()
-        return self.append(
+        return self.record_state(
             request, "extended", by=by, detail={"reason": reason}, purge_by=purge_by, deadline_at=deadline_at
         )
 
-    def _noted(self, request: ErasureRequest) -> ErasureRequest:
+    def _publish(self, request: ErasureRequest) -> ErasureRequest:
         """The request, once pages may know of it; the health check notes what could not be noted here."""
-        with failing_nobody(f"How far the erasure {request.request_id} is, for pages,"):
-            note_request(self._objects, request)
+        with log_failures(f"How far the erasure {request.request_id} is, for pages,"):
+            publish_request(self._objects, request)
         return request
 
     def _key(self, request_id: str, number: int) -> str:
@@ -308,7 +308,7 @@ class Erasures:
 
 
 def _refuse_ended(request: ErasureRequest) -> None:
-    if not request.open:
+    if not request.is_open:
         raise ConfigError(
             "ERASURE_ENDED",
             f"The erasure {request.request_id} is {request.state}; nothing of it can be changed.",
@@ -319,7 +319,7 @@ def _refuse_ended(request: ErasureRequest) -> None:
 def _refuse_without_reason(reason: str) -> None:
     if not reason.strip():
         raise ConfigError(
-            "ERASURE_REASON",
+            "ERASURE_REASON_MISSING",
             "A refusal and an extension have to be explained to the person.",
             hint="Give `--reason` with the ground, such as `invoices are kept by law`.",
         )

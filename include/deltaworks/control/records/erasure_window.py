@@ -19,7 +19,7 @@ from deltaworks.control.records.store import Record, RecordKind, RecordStore
 
 _KIND = RecordKind(
     noun="record of a window of erasures",
-    unreadable="ERASURE_UNREADABLE",
+    unreadable_condition="ERASURE_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
 
@@ -49,21 +49,21 @@ class PurgedTable(Record):
     table: str
     version: int | None
     at_ms: int
-    all_before: int
+    rows_before: int
     erased_before: int
-    all_after: int
+    rows_after: int
     erased_after: int
-    others_before: int
-    others_after: int
+    other_rows_before: int
+    other_rows_after: int
     by_request: dict[str, int] = Field(default_factory=dict)
     dates: dict[str, int] = Field(default_factory=dict)
-    removed: tuple[str, ...] = ()
+    removed_files: tuple[str, ...] = ()
     bytes_written: int = 0
-    kept_because: str = ""
-    numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    retention_reason: str = ""
+    collector_numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
     @classmethod
-    def untouched(cls, pipeline: str, table: str, *, rows: int, kept_because: str = "") -> PurgedTable:
+    def unchanged(cls, pipeline: str, table: str, *, rows: int, retention_reason: str = "") -> PurgedTable:
         """Of a table with so many rows, all of which stay."""
         return cls(
             pipeline=pipeline,
@@ -76,7 +76,7 @@ class PurgedTable(Record):
             erased_after=0,
             others_before=rows,
             others_after=rows,
-            kept_because=kept_because,
+            kept_because=retention_reason,
         )
 
 
@@ -103,28 +103,28 @@ class ErasureWindows:
         """
         return self._windows.read(erasure_paths.erasure_window(self._namespace, number))
 
-    def begin(self, requests: dict[str, int]) -> ErasureWindow:
+    def create_next(self, requests: dict[str, int]) -> ErasureWindow:
         """Fix the next window; returns the one that stands, which is another process's where that one was first."""
         number = self.newest() + 1
         window = ErasureWindow(namespace=self._namespace, number=number, requests=requests, at=iso_now())
-        return self._windows.fix(erasure_paths.erasure_window(self._namespace, number), window)
+        return self._windows.get_or_create(erasure_paths.erasure_window(self._namespace, number), window)
 
     def table(self, number: int, pipeline: str, table: str) -> PurgedTable | None:
         """What a window did to a table; None while it has not."""
         return self._tables.read(erasure_paths.purged_table(self._namespace, number, pipeline, table))
 
-    def note(self, number: int, purged: PurgedTable) -> PurgedTable:
+    def record_table(self, number: int, purged: PurgedTable) -> PurgedTable:
         """Note what was done to a table. Idempotent."""
         key = erasure_paths.purged_table(self._namespace, number, purged.pipeline, purged.table)
-        return self._tables.fix(key, purged)
+        return self._tables.get_or_create(key, purged)
 
-    def numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
+    def collector_numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
         """The numbers of purged rows, packed, of windows that began at that time or later, or that were open then."""
         for number in range(self.newest(), 0, -1):
             window = self.read(number)
             for purged in self.tables(number):
-                if purged.numbers:
-                    yield purged.numbers
+                if purged.collector_numbers:
+                    yield purged.collector_numbers
             begun = None if window is None else parse_iso(window.at)
             if begun is not None and begun < at:
                 return

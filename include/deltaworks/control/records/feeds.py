@@ -16,17 +16,17 @@ from pydantic import Field
 from deltaworks.control import outbound_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import FencedError
 
 _UNREADABLE = RecordKind(
     noun="record of a feed",
-    unreadable="FEED_RECORD_UNREADABLE",
+    unreadable_condition="FEED_RECORD_UNREADABLE",
     hint="Restore it from the storage's versions. Without it the feed begins anew, as `from` says.",
 )
 
 
-class Position(Part):
+class Position(RecordPart):
     """A state of what a feed reads: a version of a table, or an answer of a view by its digest.
 
     A version of -1 and an empty digest are what is not there yet: no rows.
@@ -48,7 +48,7 @@ class Position(Part):
         return f"version {self.version}" if self.kind == "table" else f"answer {self.digest[:12]}"
 
 
-class Delivery(Part):
+class Delivery(RecordPart):
     """What lies between two positions. `sent` changes of it, in the order of keys, are with the sink or dead letters.
 
     `repeats` is the number of the delivery that it repeats, whose ids it uses.
@@ -57,10 +57,10 @@ class Delivery(Part):
     number: int
     base: Position
     target: Position
-    began_at: str
-    sent: int = 0
-    dead: int = 0
-    repeats: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    started_at: str
+    sent_changes: int = 0
+    dead_letters: int = 0
+    replay_of: int | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class FeedRecord(Record):
@@ -71,14 +71,14 @@ class FeedRecord(Record):
     incarnation: str
     number: int
     position: Position
-    under_way: Delivery | None = None
+    current_delivery: Delivery | None = None
     delivered_at: str | None = None
     pending_since: str | None = None
     changes: int = 0
     dead_letters: int = 0
 
     @classmethod
-    def first(cls, position: Position) -> FeedRecord:
+    def initial(cls, position: Position) -> FeedRecord:
         """A feed that has delivered nothing."""
         return cls(incarnation=uuid.uuid4().hex[:12], number=0, position=position)
 
@@ -119,8 +119,8 @@ class FeedRecords:
         self._pipeline, self._feed = pipeline, feed
         self._etag: str | None = None
 
-    def _key(self, what: str) -> str:
-        return outbound_paths.feed(self._pipeline, self._feed, what)
+    def _key(self, name: str) -> str:
+        return outbound_paths.feed(self._pipeline, self._feed, name)
 
     def read(self) -> FeedRecord | None:
         """Where the feed is; None where it has not begun.
@@ -152,7 +152,7 @@ class FeedRecords:
             )
         return record
 
-    def end(self, delivery: Delivery) -> None:
+    def record_delivery(self, delivery: Delivery) -> None:
         """Keep a complete delivery, for replays. Idempotent."""
         record = DeliveryRecord(delivery=delivery, ended_at=iso_now())
         RecordStore(self._objects, DeliveryRecord).create(self._key(f"deliveries/{delivery.number:012d}.json"), record)
@@ -164,7 +164,7 @@ class FeedRecords:
             if (record := store.read(key)) is not None:
                 yield record
 
-    def forget(self, record: DeliveryRecord) -> None:
+    def delete_delivery(self, record: DeliveryRecord) -> None:
         """Remove a delivery that cannot be repeated any more."""
         self._objects.delete(self._key(f"deliveries/{record.delivery.number:012d}.json"))
 
@@ -176,11 +176,11 @@ class FeedRecords:
         """The replay that is asked for."""
         return RecordStore(self._objects, ReplayRequest).read(self._key("replay.json"))
 
-    def withdraw_replay(self) -> None:
+    def cancel_replay(self) -> None:
         """Forget the request."""
         self._objects.delete(self._key("replay.json"))
 
-    def keep_dead(self, number: int, offset: int, letters: list[dict[str, Any]]) -> None:
+    def store_dead_letters(self, number: int, offset: int, letters: list[dict[str, Any]]) -> None:
         """Keep dead letters of a part of a delivery. Idempotent: a part that is sent again replaces its own."""
         key = self._key(f"dead/{number:012d}-{offset:012d}.json")
         self._objects.put(key, DeadLetters(number=number, letters=tuple(letters)).encode())
@@ -192,17 +192,17 @@ class FeedRecords:
             if (record := store.read(key)) is not None:
                 yield record
 
-    def forget_dead(self) -> int:
+    def delete_dead_letters(self) -> int:
         """Remove all dead letters; of how many parts of deliveries they were."""
         keys = self._objects.list(self._key("dead") + "/")
         for key in keys:
             self._objects.delete(key)
         return len(keys)
 
-    def answer_key(self, digest: str) -> str:
+    def view_result_key(self, digest: str) -> str:
         """Where the answer of a view with this digest is kept."""
         return self._key(f"answers/{digest}.parquet")
 
-    def answers(self) -> list[str]:
+    def view_result_keys(self) -> list[str]:
         """The keys of all answers that are kept."""
         return self._objects.list(self._key("answers") + "/")

@@ -15,11 +15,11 @@ from pydantic import ConfigDict
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.start_over import StartOver, StartOvers
-from deltaworks.control.records.store import Part, RecordKind, UnversionedRecord
+from deltaworks.control.records.store import RecordKind, RecordPart, UnversionedRecord
 from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 
-class CheckpointRecord(Part):
+class CheckpointRecord(RecordPart):
     """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it begins after.
 
     A `retired` one is not used again: the next start continues from the ledger with another.
@@ -39,7 +39,7 @@ class Generations(UnversionedRecord):
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="record of generations and checkpoints",
-        unreadable="GENERATIONS_UNREADABLE",
+        unreadable_condition="GENERATIONS_UNREADABLE",
         hint="Restore it from the storage's versions, or remove it: it is recreated from the ledger.",
     )
 
@@ -57,13 +57,13 @@ class Generations(UnversionedRecord):
         return cls(generation=1, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),))
 
     @classmethod
-    def begun_by(cls, begun: StartOver) -> Generations:
+    def from_start_over(cls, start_over: StartOver) -> Generations:
         """What a pipeline that starts over continues with."""
-        checkpoint = CheckpointRecord(ordinal=1, first_batch=begun.first_batch, start=begun.start)
-        return cls(generation=begun.generation, checkpoints=(checkpoint,))
+        checkpoint = CheckpointRecord(ordinal=1, first_batch=start_over.first_batch, start=start_over.start)
+        return cls(generation=start_over.generation, checkpoints=(checkpoint,))
 
 
-class GenerationRecord:
+class GenerationStore:
     """The record of generations of one pipeline: the one object that says where its ingest query continues."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
@@ -81,21 +81,21 @@ class GenerationRecord:
 
     def effective(self) -> Generations:
         """The record; where there is none, or it was lost, what the pipeline's present generation began with."""
-        return self.read() or self._beginning()
+        return self.read() or self._initial_generations()
 
     def current(self) -> int:
         """The pipeline's generation; the first where nothing is recorded yet."""
         return self.effective().generation
 
-    def begin(self, begun: StartOver) -> None:
+    def start_generation(self, start_over: StartOver) -> None:
         """Have the next start begin the new generation. Idempotent. Call it while holding the pipeline's lease.
 
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
         """
         before, etag = self._read()
-        if before is None or before.generation < begun.generation:
-            self._write(Generations.begun_by(begun), etag)
+        if before is None or before.generation < start_over.generation:
+            self._write(Generations.from_start_over(start_over), etag)
 
     def current_checkpoint(self, *, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
         """The checkpoint to run on: the one recorded, or a new one where that was lost or retired.
@@ -114,10 +114,10 @@ class GenerationRecord:
         """
         recorded, etag = self._read()
         if recorded is None:
-            return self._write(self._recreated(last_completed, end_offset), etag)
-        if not recorded.current.retired and not self._lost(recorded, last_completed):
+            return self._write(self._recreate(last_completed, end_offset), etag)
+        if not recorded.current.retired and not self._is_lost(recorded, last_completed):
             return recorded
-        following = self._after(recorded.current, last_completed, end_offset)
+        following = self._next_checkpoint(recorded.current, last_completed, end_offset)
         return self._write(recorded.replace(checkpoints=(*recorded.checkpoints, following)), etag)
 
     def retire_checkpoint(self) -> Generations:
@@ -175,24 +175,24 @@ class GenerationRecord:
             )
         return record
 
-    def _beginning(self) -> Generations:
+    def _initial_generations(self) -> Generations:
         """What the newest generation that was begun for good began with."""
         start_overs = StartOvers(self._objects, self._pipeline)
         newest, ended = start_overs.newest()
         begun = start_overs.read(newest if ended else newest - 1)
-        return Generations.begun_by(begun) if begun else Generations.first()
+        return Generations.from_start_over(begun) if begun else Generations.first()
 
-    def _recreated(self, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
-        first = self._beginning()
+    def _recreate(self, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
+        first = self._initial_generations()
         if last_completed is None:
             return first
         folder = paths.checkpoint(self._pipeline, first.generation, 1).rpartition("/")[0] + "/"
         used = [key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)]
         newest = max((int(name[1:]) for name in used if name[1:].isdigit()), default=0)
         before = first.current.replace(ordinal=max(newest, 1))
-        return first.replace(checkpoints=(self._after(before, last_completed, end_offset),))
+        return first.replace(checkpoints=(self._next_checkpoint(before, last_completed, end_offset),))
 
-    def _after(
+    def _next_checkpoint(
         self, before: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
     ) -> CheckpointRecord:
         """The checkpoint that follows: after the ledger's last batch, or where one that completed none began."""
@@ -207,7 +207,7 @@ class GenerationRecord:
             )
         return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 
-    def _lost(self, recorded: Generations, last_completed: int | None) -> bool:
+    def _is_lost(self, recorded: Generations, last_completed: int | None) -> bool:
         """A checkpoint is lost when the ledger has batches of it and its folder has no metadata any more."""
         if last_completed is None or last_completed < recorded.current.first_batch:
             return False

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 
 _KIND = RecordKind(
     noun="manifest of a model",
-    unreadable="MODEL_UNREADABLE",
+    unreadable_condition="MODEL_UNREADABLE",
     hint="Restore it from the storage's versions, run the release that wrote it, or delete its folder.",
 )
 #: `published`: gold scores rows by it. `no_gain`: it adds too little to the better baseline. `too_little`: a part of a
@@ -24,7 +24,7 @@ _KIND = RecordKind(
 Outcome = Literal["published", "no_gain", "too_little"]
 
 
-class Figures(Part):
+class ModelMetrics(RecordPart):
     """How scores did on the rows of a test; what there is nothing to take of is None.
 
     Args:
@@ -34,8 +34,8 @@ class Figures(Part):
         calibration: rows, mean score and share of positive rows of bins from the lowest score up.
     """
 
-    area: float | None
-    brier: float | None
+    pr_auc: float | None
+    brier_score: float | None
     threshold: float | None = None
     alarms: int = 0
     alarm_precision: float | None = None
@@ -43,16 +43,16 @@ class Figures(Part):
     calibration: tuple[tuple[int, float, float], ...] = ()
 
 
-class Gain(Part):
+class Gain(RecordPart):
     """By how much an area is larger than another, and where that lies in 95 of 100 draws of blocks."""
 
-    over: str
+    baseline: str
     value: float
     low: float
     high: float
 
 
-class FoldReport(Part):
+class FoldReport(RecordPart):
     """One fold: spans as ISO 8601 in UTC, half-open; `scores` by `model`, the group prefixes and the baselines.
 
     `adds` is what each group adds to those before it.
@@ -67,12 +67,12 @@ class FoldReport(Part):
     test_rows: int
     test_positive: int
     algorithm: str = ""
-    scores: dict[str, Figures] = Field(default_factory=dict)
+    scores: dict[str, ModelMetrics] = Field(default_factory=dict)
     gain: Gain | None = None
-    adds: dict[str, Gain] = Field(default_factory=dict)
+    group_gains: dict[str, Gain] = Field(default_factory=dict)
 
 
-class PublishedModel(Part):
+class PublishedModel(RecordPart):
     """What gold scores rows by: an SQL expression over `x0`, `x1`, …, the values of `inputs`, one of each column."""
 
     algorithm: str

@@ -13,22 +13,22 @@ from pydantic import Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 
 _KIND = RecordKind(
     noun="record of a mutation batch",
-    unreadable="MUTATION_BATCH_UNREADABLE",
+    unreadable_condition="MUTATION_BATCH_UNREADABLE",
     hint="Run the release that wrote it, or restore the object from the storage's versions.",
-    vanished="MUTATION_BATCH_UNREADABLE",
+    vanished_condition="MUTATION_BATCH_UNREADABLE",
     vanished_hint="Run the mutation batch again.",
 )
 #: Records of as many batches are kept: ten weeks of one every ten minutes.
-KEPT_BATCHES = 10_000
+MAX_RECORDED_BATCHES = 10_000
 #: How a batch ended: it was applied, or its tables were recreated before it was.
 APPLIED, SUPERSEDED = "applied", "superseded"
 
 
-class Span(Part):
+class VersionRange(RecordPart):
     """What came to a table: versions after `after` and up to `up_to`; -1 means from its birth on.
 
     `table_id` tells the table from another one that takes its place.
@@ -40,7 +40,7 @@ class Span(Part):
     up_to: int
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing came."""
         return self.after >= self.up_to
 
@@ -56,8 +56,8 @@ class MutationBatch(Record):
     pipeline: str
     number: int
     generation: int
-    requests: Span
-    tables: tuple[Span, ...]
+    requests: VersionRange
+    tables: tuple[VersionRange, ...]
     run: str
     at: str
     spec_fingerprint: str
@@ -66,7 +66,7 @@ class MutationBatch(Record):
     everything: bool = False
 
 
-class TableMutation(Part):
+class TableMutation(RecordPart):
     """What a batch did to one table. `pause_seconds` is how long the stream could not write it.
 
     `engine` is who merged: `spark` or `delta_rs`, empty where nothing was.
@@ -83,7 +83,7 @@ class TableMutation(Part):
     engine: str = ""
 
 
-class MutationEnd(Record):
+class MutationCompletion(Record):
     """The end of a batch. `requests` counts those of its span by operation; `seconds` are by phase.
 
     `values_not_fitting` are values of updates that are none of the column's type; rows keep what arrived.
@@ -97,8 +97,8 @@ class MutationEnd(Record):
     outcome: str
     at: str
     requests: dict[str, int] = Field(default_factory=dict)
-    not_understood: int = 0
-    values_not_fitting: int = 0
+    invalid_requests: int = 0
+    invalid_values: int = 0
     tables: tuple[TableMutation, ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class MutationBatches:
         self._objects = objects
         self._pipeline = pipeline
         self._records = RecordStore(objects, MutationBatch)
-        self._ends = RecordStore(objects, MutationEnd)
+        self._ends = RecordStore(objects, MutationCompletion)
 
     def numbers(self) -> tuple[int, int]:
         """The newest batch that was fixed and the newest that has ended; 0 before the first. One listing."""
@@ -144,7 +144,7 @@ class MutationBatches:
         """
         return self._records.read(paths.mutation_batch(self._pipeline, number))
 
-    def end(self, number: int) -> MutationEnd | None:
+    def completion(self, number: int) -> MutationCompletion | None:
         """How a batch ended; None while it has not.
 
         Raises:
@@ -152,19 +152,19 @@ class MutationBatches:
         """
         return self._ends.read(paths.mutation_completion(self._pipeline, number))
 
-    def fix(self, batch: MutationBatch) -> MutationBatch:
+    def get_or_create(self, batch: MutationBatch) -> MutationBatch:
         """Fix a batch; returns the one that is fixed, which is another process's where that one was first. Idempotent.
 
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE.
         """
-        return self._records.fix(paths.mutation_batch(self._pipeline, batch.number), batch)
+        return self._records.get_or_create(paths.mutation_batch(self._pipeline, batch.number), batch)
 
-    def complete(self, end: MutationEnd) -> None:
+    def complete(self, end: MutationCompletion) -> None:
         """Note how a batch ended. The first note stays."""
         self._ends.create(paths.mutation_completion(self._pipeline, end.number), end)
 
-    def tidy(self, *, keep: int = KEPT_BATCHES) -> int:
+    def delete_old_records(self, *, keep: int = MAX_RECORDED_BATCHES) -> int:
         """Remove the records of batches before the newest `keep`; how many objects that were. One listing."""
         _, ended = self.numbers()
         folder, removed = paths.mutations(self._pipeline) + "/", 0
@@ -175,14 +175,14 @@ class MutationBatches:
                 removed += 1
         return removed
 
-    def last_whole(self) -> MutationBatch | None:
+    def last_full_batch(self) -> MutationBatch | None:
         """The newest batch that was applied to all organisations: where the next one begins.
 
         Batches of one organisation come by hand, so that few are looked at.
         """
         _, number = self.numbers()
         while number > 0:
-            batch, end = self.batch(number), self.end(number)
+            batch, end = self.batch(number), self.completion(number)
             if batch is None:
                 return None
             if batch.organisation is None and end is not None and end.outcome == APPLIED:
@@ -195,7 +195,7 @@ class MutationBatches:
         low, (_, high) = 0, self.numbers()
         while low < high:
             middle = (low + high + 1) // 2
-            end = self.end(middle)
+            end = self.completion(middle)
             # One that was tidied away is older than any that is there.
             low, high = (middle, high) if end is None or end.at <= at else (low, middle - 1)
         return low

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.specs.archive import ARCHIVE
 
 
-class PreparedTable(Part):
+class PreparedTable(RecordPart):
     """What a batch adds to one table: data files as `tables.files.WrittenFile` mappings, and columns it needs first."""
 
     table: str
@@ -34,9 +34,9 @@ class PreparedBatch(Record):
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="prepared batch",
-        unreadable="PREPARED_BATCH_UNREADABLE",
+        unreadable_condition="PREPARED_BATCH_UNREADABLE",
         hint="Run the release that wrote it, or move the object away to prepare the batch again.",
-        vanished="PREPARED_BATCH_VANISHED",
+        vanished_condition="PREPARED_BATCH_VANISHED",
         vanished_hint="Start the stream again.",
     )
 
@@ -84,13 +84,15 @@ class PreparedBatches:
         """
         return self._records.read(paths.prepared_batch(self._pipeline, generation, batch_id))
 
-    def fix(self, batch: PreparedBatch) -> PreparedBatch:
+    def get_or_create(self, batch: PreparedBatch) -> PreparedBatch:
         """Fix the batch; returns the one that is fixed, which is another driver's where that one was first. Idempotent.
 
         Raises:
             ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_BATCH_VANISHED.
         """
-        return self._records.fix(paths.prepared_batch(self._pipeline, batch.generation, batch.batch_id), batch)
+        return self._records.get_or_create(
+            paths.prepared_batch(self._pipeline, batch.generation, batch.batch_id), batch
+        )
 
     def numbers(self, generation: int) -> list[int]:
         """The numbers of all prepared batches that are still there, in order. One listing."""
@@ -104,7 +106,7 @@ class PreparedReplay(Record):
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="prepared replay",
-        unreadable="PREPARED_REPLAY_UNREADABLE",
+        unreadable_condition="PREPARED_REPLAY_UNREADABLE",
         hint="Run the release that wrote it; it completes the replay.",
     )
 

@@ -20,7 +20,7 @@ from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import NAME_PATTERN
 
-MOST_HOURS = 30 * 24
+MAX_PIN_HOURS = 30 * 24
 
 
 class ReaderRecord(Record):
@@ -29,7 +29,7 @@ class ReaderRecord(Record):
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="claim of a reader",
-        unreadable="READER_UNREADABLE",
+        unreadable_condition="READER_UNREADABLE",
         hint="What it keeps is not known. Make it again with `deltaworks tables keep`, or delete the object when its "
         "reader is gone.",
         error=ConfigError,
@@ -38,11 +38,11 @@ class ReaderRecord(Record):
     reader: str
     table: str
     version: int
-    said_at: str
+    claimed_at: str
     until: str
     by: str
 
-    def counts_at(self, now: datetime) -> bool:
+    def is_active_at(self, now: datetime) -> bool:
         """Whether the claim still counts."""
         until = parse_iso(self.until)
         return until is not None and now < until
@@ -56,31 +56,31 @@ class Readers:
         self._pipeline = pipeline
         self._records = RecordStore(objects, ReaderRecord)
 
-    def keep(self, table: str, *, reader: str, version: int, hours: float) -> ReaderRecord:
+    def pin(self, table: str, *, reader: str, version: int, hours: float) -> ReaderRecord:
         """Claim, or claim again, a version of a table for `hours`. What is deleted already stays deleted.
 
         Raises:
             ConfigError: READER_INVALID.
         """
-        if not NAME_PATTERN.match(reader) or version < 0 or not 0 < hours <= MOST_HOURS:
+        if not NAME_PATTERN.match(reader) or version < 0 or not 0 < hours <= MAX_PIN_HOURS:
             raise ConfigError(
                 "READER_INVALID",
                 f"{reader!r} cannot keep version {version} of {self._pipeline}.{table} for {hours:g} h.",
-                hint=f"Name the reader in lower-case letters, digits and underscores; {MOST_HOURS} h at most, renewed.",
+                hint=f"Name the reader in lower-case letters, digits and underscores; {MAX_PIN_HOURS} h at most, renewed.",
             )
         now = utc_now()
         record = ReaderRecord(
             reader=reader,
             table=table,
             version=version,
-            said_at=now.isoformat(timespec="milliseconds"),
+            claimed_at=now.isoformat(timespec="milliseconds"),
             until=(now + timedelta(hours=hours)).isoformat(timespec="milliseconds"),
             by=current_run(),
         )
         self._objects.put(paths.reader_record(self._pipeline, table, reader), record.encode())
         return record
 
-    def release(self, table: str, *, reader: str) -> bool:
+    def unpin(self, table: str, *, reader: str) -> bool:
         """Withdraw a claim; False where there was none."""
         key = paths.reader_record(self._pipeline, table, reader)
         if self._objects.get(key) is None:

@@ -18,7 +18,7 @@ from deltaworks.errors import FencedError
 #: planned → called → verified or rolled_back; the others are ends, too.
 RemediationState = Literal["planned", "called", "verified", "rolled_back", "failed", "refused", "dry_run"]
 #: Of these the weights have been moved, or may have been.
-ACTED: tuple[RemediationState, ...] = ("planned", "called", "verified", "rolled_back", "failed")
+ACTED_STATES: tuple[RemediationState, ...] = ("planned", "called", "verified", "rolled_back", "failed")
 
 
 class RemediationRecord(Record):
@@ -30,13 +30,13 @@ class RemediationRecord(Record):
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="record of a remediation",
-        unreadable="REMEDIATION_UNREADABLE",
+        unreadable_condition="REMEDIATION_UNREADABLE",
         hint="See what the weights are, put the object back from the storage's versions or delete it, then "
         "`deltaworks remediations resume`.",
     )
 
     remediation: str
-    notice: str
+    notification: str
     subject: str
     state: RemediationState
     at: str
@@ -47,7 +47,7 @@ class RemediationRecord(Record):
     value: float | None = None
     attempted_at: str | None = None
     called_at: str | None = None
-    back_attempted_at: str | None = None
+    rollback_attempted_at: str | None = None
     ended_at: str | None = None
     reason: str = ""
 
@@ -58,19 +58,19 @@ class RemediationRecords:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    def read(self, notice: str) -> RemediationRecord | None:
+    def read(self, notification: str) -> RemediationRecord | None:
         """The record of a notice.
 
         Raises:
             ContractError: REMEDIATION_UNREADABLE.
         """
-        key = outbound_paths.remediation(notice)
+        key = outbound_paths.remediation(notification)
         stored = self._objects.get(key)
         return None if stored is None else RemediationRecord.decode(stored.data, key=key)
 
     def create(self, record: RemediationRecord) -> bool:
         """Take up a notice; False where somebody else has."""
-        return self._objects.put_if_absent(outbound_paths.remediation(record.notice), record.encode())
+        return self._objects.put_if_absent(outbound_paths.remediation(record.notification), record.encode())
 
     def replace(self, before: RemediationRecord, after: RemediationRecord) -> RemediationRecord:
         """Write what has become of it.
@@ -78,13 +78,13 @@ class RemediationRecords:
         Raises:
             FencedError: REMEDIATION_TAKEN_OVER, another process has written since.
         """
-        key = outbound_paths.remediation(before.notice)
+        key = outbound_paths.remediation(before.notification)
         stored = self._objects.get(key)
         same = stored is not None and stored.data == before.encode()
         if stored is None or not same or self._objects.put_if_match(key, after.encode(), stored.etag) is None:
             raise FencedError(
                 "REMEDIATION_TAKEN_OVER",
-                f"Another process works on what notice {before.notice} set off.",
+                f"Another process works on what notice {before.notification} set off.",
                 hint="None: the other one goes on.",
             )
         return after
@@ -117,7 +117,7 @@ class RemediationRecords:
         self._objects.delete(key)
         return True
 
-    def held(self, remediation: str) -> str | None:
+    def hold_reason(self, remediation: str) -> str | None:
         """Who holds it back, why and since when; None where nobody does. What cannot be read holds, too."""
         stored = self._objects.get(outbound_paths.remediation_hold(remediation))
         if stored is None:

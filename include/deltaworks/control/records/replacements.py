@@ -19,18 +19,18 @@ from pydantic import Field
 from deltaworks.control import erasure_paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 
 _KIND = RecordKind(
     noun="record of replaced objects",
-    unreadable="ERASURE_UNREADABLE",
+    unreadable_condition="ERASURE_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
 #: A tag of an object: bucket, key and the tag itself.
-_Tag = tuple[str, str, str]
+_ObjectTag = tuple[str, str, str]
 
 
-class ReplacedObject(Part):
+class ReplacedObject(RecordPart):
     """One object and what takes its place, under the same key.
 
     Args:
@@ -48,8 +48,8 @@ class ReplacedObject(Part):
     bytes_before: int
     bytes_after: int
     events: int
-    made_at: str
-    numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    landed_at: str
+    collector_numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
 
 class ReplacementPlan(Record):
@@ -64,24 +64,24 @@ class ReplacementPlan(Record):
     objects: tuple[ReplacedObject, ...]
 
 
-class PutObject(Part):
+class WrittenObject(RecordPart):
     """What lies at the key of an object of a plan; without a tag it was not put."""
 
     etag: str | None = None
     version_id: str | None = None
 
 
-class ReplacementEnd(Record):
+class ReplacementCompletion(Record):
     """The end of a plan, object by object in its order."""
 
     kind: ClassVar[RecordKind] = _KIND
 
     number: int
     at: str
-    objects: tuple[PutObject, ...]
+    objects: tuple[WrittenObject, ...]
 
 
-def numbers_replaced_since(objects: ObjectStore, at: datetime) -> Iterator[dict[str, str]]:
+def replaced_collector_numbers_since(objects: ObjectStore, at: datetime) -> Iterator[dict[str, str]]:
     """The numbers of events that went out of landed objects, packed, of plans that were made at that time or later.
 
     Raises:
@@ -95,7 +95,7 @@ def numbers_replaced_since(objects: ObjectStore, at: datetime) -> Iterator[dict[
         made_at = None if plan is None else parse_iso(plan.at)
         if plan is None or (made_at is not None and made_at < at):
             return
-        yield from (replaced.numbers for replaced in plan.objects if replaced.numbers)
+        yield from (replaced.collector_numbers for replaced in plan.objects if replaced.collector_numbers)
 
 
 class Replacements:
@@ -103,11 +103,11 @@ class Replacements:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._plans = RecordStore(objects, ReplacementPlan)
-        self._ends = RecordStore(objects, ReplacementEnd)
+        self._ends = RecordStore(objects, ReplacementCompletion)
         self._number = 0
         self._open: dict[int, ReplacementPlan] = {}
-        self._before: dict[_Tag, ReplacedObject] = {}
-        self._after: dict[_Tag, list[str]] = {}
+        self._before: dict[_ObjectTag, ReplacedObject] = {}
+        self._after: dict[_ObjectTag, list[str]] = {}
 
     def refresh(self) -> Replacements:
         """Read what is new: one request where nothing is.
@@ -119,11 +119,11 @@ class Replacements:
             self._number = plan.number
             self._open[plan.number] = plan
             for replaced in plan.objects:
-                self._take(replaced, replaced.new_etag)
+                self._index(replaced, replaced.new_etag)
         for plan in list(self._open.values()):
             end = self._ends.read(erasure_paths.replacement_completion(plan.number))
             if end is not None:
-                self._close(plan, end)
+                self._complete_plan(plan, end)
         return self
 
     def original(self, bucket: str, key: str, etag: str) -> ReplacedObject | None:
@@ -146,7 +146,7 @@ class Replacements:
             waiting += new
         return tags[::-1]
 
-    def may_be_one(self, bucket: str, key: str, etag: str) -> bool:
+    def may_be_replacement(self, bucket: str, key: str, etag: str) -> bool:
         """Whether an object of this key may be a replacement whose tag is not on record yet."""
         on_record = (bucket, key, etag) in self._before or (bucket, key, etag) in self._after
         return not on_record and any(
@@ -157,7 +157,7 @@ class Replacements:
         """The plans of a namespace that have no end."""
         return [plan for plan in self._open.values() if plan.namespace == namespace]
 
-    def begin(self, objects: Sequence[ReplacedObject], *, namespace: str, by: str) -> ReplacementPlan:
+    def create_plan(self, objects: Sequence[ReplacedObject], *, namespace: str, by: str) -> ReplacementPlan:
         """Put on record what is about to be replaced. Others may do so at the same time."""
         while True:
             self.refresh()
@@ -168,18 +168,18 @@ class Replacements:
                 self.refresh()
                 return plan
 
-    def end(self, plan: ReplacementPlan, objects: Sequence[PutObject]) -> None:
+    def record_completion(self, plan: ReplacementPlan, objects: Sequence[WrittenObject]) -> None:
         """Note under which tags the objects of a plan lie. Idempotent: the first note stands."""
-        end = ReplacementEnd(number=plan.number, at=iso_now(), objects=tuple(objects))
-        self._close(plan, self._ends.fix(erasure_paths.replacement_completion(plan.number), end))
+        end = ReplacementCompletion(number=plan.number, at=iso_now(), objects=tuple(objects))
+        self._complete_plan(plan, self._ends.get_or_create(erasure_paths.replacement_completion(plan.number), end))
 
-    def _close(self, plan: ReplacementPlan, end: ReplacementEnd) -> None:
+    def _complete_plan(self, plan: ReplacementPlan, end: ReplacementCompletion) -> None:
         self._open.pop(plan.number, None)
         for replaced, put in zip(plan.objects, end.objects, strict=True):
             if put.etag is not None:
-                self._take(replaced, put.etag)
+                self._index(replaced, put.etag)
 
-    def _take(self, replaced: ReplacedObject, etag: str) -> None:
+    def _index(self, replaced: ReplacedObject, etag: str) -> None:
         if etag == replaced.etag:
             return
         after = self._after.setdefault((replaced.bucket, replaced.key, replaced.etag), [])

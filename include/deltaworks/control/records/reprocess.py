@@ -16,15 +16,15 @@ from pydantic import ConfigDict, Field
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import ConfigError
 
 _KIND = RecordKind(
     noun="record of a reprocess",
-    unreadable="REPROCESS_RECORD_UNREADABLE",
+    unreadable_condition="REPROCESS_RECORD_UNREADABLE",
     hint="Run the release that wrote it, or begin a new reprocess under another id.",
 )
-Mode = Literal["in_place", "shadow"]
+ReprocessMode = Literal["in_place", "shadow"]
 _ID = re.compile(r"[a-z0-9][a-z0-9_]{0,39}")
 #: What lies beside the plans: the lease of whoever reads landed rows again.
 LEASE_NAME: Final = "lease.json"
@@ -42,9 +42,9 @@ class ReprocessPlan(Record):
 
     pipeline: str
     id: str
-    mode: Mode
+    mode: ReprocessMode
     tables: tuple[str, ...]
-    whole: bool
+    all_tables: bool
     selection: dict[str, Any]
     up_to_batch: int
     ranges: tuple[tuple[int, int], ...]
@@ -59,7 +59,7 @@ class ReprocessPlan(Record):
     generation: int = 1
 
 
-class StagedTable(Part):
+class StagedTable(RecordPart):
     """The new rows of one table, in files of the staging folder, and the seqs whose old rows they replace."""
 
     table: str
@@ -79,13 +79,13 @@ class StagedFiles(Record):
     kind: ClassVar[RecordKind] = _KIND
 
     tables: tuple[StagedTable, ...]
-    gone: tuple[str, ...]
-    not_fitting: int
-    kept_in_quarantine: int
+    missing: tuple[str, ...]
+    unmatched_events: int
+    still_quarantined: int
     origins: dict[str, int] = Field(default_factory=dict, exclude_if=lambda origins: not origins)
 
 
-class ReprocessEnd(Record):
+class ReprocessCompletion(Record):
     """The end of a reprocess: what became of each table, as `TableReprocess` mappings."""
 
     model_config = ConfigDict(extra="ignore")
@@ -117,7 +117,7 @@ class ReprocessRecords:
         self._end_key = paths.reprocess(pipeline, f"{reprocess_id}/done.json")
         self._plans = RecordStore(objects, ReprocessPlan)
         self._files = RecordStore(objects, StagedFiles)
-        self._ends = RecordStore(objects, ReprocessEnd)
+        self._ends = RecordStore(objects, ReprocessCompletion)
 
     def plan(self) -> ReprocessPlan | None:
         """The plan, None before there is one.
@@ -135,7 +135,7 @@ class ReprocessRecords:
         """
         return self._files.read(self._files_key)
 
-    def end(self) -> ReprocessEnd | None:
+    def completion(self) -> ReprocessCompletion | None:
         """What became of each table, None before all are done.
 
         Raises:
@@ -143,25 +143,25 @@ class ReprocessRecords:
         """
         return self._ends.read(self._end_key)
 
-    def fix_plan(self, plan: ReprocessPlan) -> ReprocessPlan:
+    def get_or_create_plan(self, plan: ReprocessPlan) -> ReprocessPlan:
         """Create the plan; returns the one that stands, which is another process's where that one was first.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE, RECORD_VANISHED.
         """
-        return self._plans.fix(self._plan_key, plan)
+        return self._plans.get_or_create(self._plan_key, plan)
 
-    def fix_files(self, files: StagedFiles) -> StagedFiles:
+    def get_or_create_files(self, files: StagedFiles) -> StagedFiles:
         """Create the record of files; returns the one that stands.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE, RECORD_VANISHED.
         """
-        return self._files.fix(self._files_key, files)
+        return self._files.get_or_create(self._files_key, files)
 
-    def fix_end(self, tables: Iterable[dict[str, Any]]) -> None:
+    def record_completion(self, tables: Iterable[dict[str, Any]]) -> None:
         """Note that all is done. The first note stays."""
-        self._ends.create(self._end_key, ReprocessEnd(tables=tuple(tables)))
+        self._ends.create(self._end_key, ReprocessCompletion(tables=tuple(tables)))
 
 
 def new_reprocess_id() -> str:
@@ -169,6 +169,6 @@ def new_reprocess_id() -> str:
     return utc_now().strftime("r%Y%m%d_%H%M%S")
 
 
-def reprocess_id_of_run(run_id: str) -> str:
+def reprocess_id_for_run(run_id: str) -> str:
     """The id of what one Airflow run does, the same for every try of its task."""
     return "run_" + hashlib.sha256(run_id.encode()).hexdigest()[:12]

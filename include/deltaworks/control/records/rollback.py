@@ -13,20 +13,20 @@ from pydantic import ConfigDict, Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore, UnversionedRecord
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore, UnversionedRecord
 from deltaworks.errors import ContractError
 
 _KIND = RecordKind(
     noun="record of a rollback",
-    unreadable="ROLLBACK_UNREADABLE",
+    unreadable_condition="ROLLBACK_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
 #: What becomes of rows that landed after the version a table goes back to: the files their batches had written come
 #: back in the same commit; their objects are read again after it; or they stay out.
-Repair = Literal["prepared", "source", "none"]
+RowSource = Literal["prepared", "source", "none"]
 
 
-class LostShare(Part):
+class LostCommit(RecordPart):
     """What one batch, or one replay of quarantined rows, had added to the table after that version."""
 
     kind: Literal["batch", "replay"]
@@ -52,16 +52,16 @@ class Rollback(Record):
     generation: int
     from_version: int
     to_version: int
-    repair: Repair
-    lost: tuple[LostShare, ...]
-    undone: tuple[str, ...]
+    row_source: RowSource
+    lost: tuple[LostCommit, ...]
+    undone_changes: tuple[str, ...]
     dropped_files: tuple[str, ...]
     by: str
     reason: str
     run: str
     at: str
     code_version: str
-    reapply: bool = Field(default=False, exclude_if=lambda value: not value)
+    reapply_erasures: bool = Field(default=False, exclude_if=lambda value: not value)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -78,10 +78,10 @@ class StagedRows(Record):
 
     rows: int
     files: tuple[dict[str, Any], ...]
-    gone: tuple[str, ...]
+    missing: tuple[str, ...]
 
 
-class RollbackEnd(UnversionedRecord):
+class RollbackCompletion(UnversionedRecord):
     """The end of a rollback: the version of the table that it became."""
 
     model_config = ConfigDict(extra="ignore")
@@ -98,7 +98,7 @@ class Rollbacks:
         self._pipeline = pipeline
         self._records = RecordStore(objects, Rollback)
         self._staged = RecordStore(objects, StagedRows)
-        self._ends = RecordStore(objects, RollbackEnd)
+        self._ends = RecordStore(objects, RollbackCompletion)
 
     def newest(self) -> int:
         """The highest ordinal; 0 before the first. One listing."""
@@ -115,44 +115,48 @@ class Rollbacks:
     def unfinished(self) -> Rollback | None:
         """The one that was begun and has not ended; only the newest can be."""
         newest = self.newest()
-        if not newest or self.end(newest) is not None:
+        if not newest or self.completion(newest) is not None:
             return None
         return self.read(newest)
 
-    def of_table(self, table: str) -> list[tuple[Rollback, RollbackEnd | None]]:
+    def table_rollbacks(self, table: str) -> list[tuple[Rollback, RollbackCompletion | None]]:
         """Every rollback of a table with its end, None where it has not ended."""
         records = ((ordinal, self.read(ordinal)) for ordinal in self._ordinals())
         return [
-            (record, self.end(ordinal)) for ordinal, record in records if record is not None and record.table == table
+            (record, self.completion(ordinal))
+            for ordinal, record in records
+            if record is not None and record.table == table
         ]
 
-    def fix(self, planned: Rollback) -> Rollback:
+    def get_or_create(self, planned: Rollback) -> Rollback:
         """Create the record; returns the one that stands, which is another process's where that one was first.
 
         Raises:
             ContractError: ROLLBACK_UNREADABLE, RECORD_VANISHED.
         """
-        return self._records.fix(paths.rollback(self._pipeline, planned.ordinal), planned)
+        return self._records.get_or_create(paths.rollback(self._pipeline, planned.ordinal), planned)
 
     def staged(self, ordinal: int) -> StagedRows | None:
         """The rows read again for a rollback; None before they are, or where none are."""
         return self._staged.read(paths.rollback_files(self._pipeline, ordinal))
 
-    def fix_staged(self, ordinal: int, staged: StagedRows) -> StagedRows:
+    def get_or_create_staged(self, ordinal: int, staged: StagedRows) -> StagedRows:
         """Create the record of them; returns the one that stands.
 
         Raises:
             ContractError: ROLLBACK_UNREADABLE, RECORD_VANISHED.
         """
-        return self._staged.fix(paths.rollback_files(self._pipeline, ordinal), staged)
+        return self._staged.get_or_create(paths.rollback_files(self._pipeline, ordinal), staged)
 
-    def end(self, ordinal: int) -> RollbackEnd | None:
+    def completion(self, ordinal: int) -> RollbackCompletion | None:
         """The end of a rollback; None before."""
         return self._ends.read(paths.rollback_completion(self._pipeline, ordinal))
 
-    def fix_end(self, done: Rollback, *, version: int) -> None:
+    def record_completion(self, rollback: Rollback, *, version: int) -> None:
         """Note that all of it is done, and the version it became. Idempotent."""
-        self._ends.create(paths.rollback_completion(self._pipeline, done.ordinal), RollbackEnd(version=version))
+        self._ends.create(
+            paths.rollback_completion(self._pipeline, rollback.ordinal), RollbackCompletion(version=version)
+        )
 
     def refuse_unfinished(self) -> None:
         """Refuse what must not come between the parts of a rollback. One listing.

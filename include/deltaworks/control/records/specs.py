@@ -25,7 +25,7 @@ from deltaworks.specs.spec_diff import SpecChange, classify_changes, unsafe_chan
 
 _KIND = RecordKind(
     noun="record of a declaration",
-    unreadable="SPEC_RECORD_UNREADABLE",
+    unreadable_condition="SPEC_RECORD_UNREADABLE",
     hint="Run the release that wrote it; or, to compare with nothing, move specs/current.json away.",
 )
 
@@ -86,9 +86,9 @@ class SpecRecords:
         """The spec with this fingerprint; None where no stream has started with it."""
         key = paths.spec_record(self._pipeline, fingerprint)
         record = self._specs.read(key)
-        return None if record is None else _understood(record.spec, key)
+        return None if record is None else _parse_known_keys(record.spec, key)
 
-    def reads_alike(self, fingerprint: str, spec: PipelineSpec) -> bool:
+    def produces_same_rows(self, fingerprint: str, spec: PipelineSpec) -> bool:
         """Whether `spec` makes the same rows of the same input as what a stream started with under this fingerprint.
 
         Keys and defaults of a later release change fingerprints and no row, and so do edits of what holds beside the
@@ -101,18 +101,18 @@ class SpecRecords:
             change.effect is Effect.SAFE for change in classify_changes(started_with, spec)
         )
 
-    def places(self) -> set[tuple[str, str, str]]:
+    def source_locations(self) -> set[tuple[str, str, str]]:
         """Relay, bucket and prefix of every spec a stream has started with; empty where a source has none."""
         folder = paths.specs(self._pipeline)
-        places = set()
+        locations = set()
         for key in self._objects.list(folder):
             if "/" in key.removeprefix(folder) or key == paths.current_spec(self._pipeline):
                 continue
             record = self._specs.read(key)
             if record is not None:
                 source = record.spec["source"]
-                places.add((source.get("relay", ""), source.get("bucket", ""), source.get("prefix", "")))
-        return places
+                locations.add((source.get("relay", ""), source.get("bucket", ""), source.get("prefix", "")))
+        return locations
 
     def changes(self, spec: PipelineSpec) -> list[SpecChange]:
         """What `spec` changes against the one the stream last started with."""
@@ -130,7 +130,7 @@ class SpecRecords:
             return []
         changes = classify_changes(current, spec)
         refused = unsafe_changes(changes)
-        accepted = self._objects.get(self._acceptance(current, spec)) is not None
+        accepted = self._objects.get(self._acceptance_key(current, spec)) is not None
         if accepted:
             refused = [change for change in refused if change.effect is not Effect.MIXES]
         if refused:
@@ -157,13 +157,13 @@ class SpecRecords:
                 reason=reason,
                 at=iso_now(),
             )
-            self._accepted.create(self._acceptance(current, spec), accepted)
+            self._accepted.create(self._acceptance_key(current, spec), accepted)
         return changes
 
-    def keep(self, spec: PipelineSpec) -> str:
+    def save(self, spec: PipelineSpec) -> str:
         """Keep a spec under its fingerprint, which is returned. Idempotent."""
         fingerprint = spec.fingerprint()
-        kept = SpecRecord(
+        record = SpecRecord(
             pipeline=self._pipeline,
             fingerprint=fingerprint,
             code_version=__version__,
@@ -171,25 +171,25 @@ class SpecRecords:
             at=iso_now(),
             spec=spec.to_dict(),
         )
-        self._specs.create(paths.spec_record(self._pipeline, fingerprint), kept)
+        self._specs.create(paths.spec_record(self._pipeline, fingerprint), record)
         return fingerprint
 
-    def record(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
+    def record_start(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
         """Note that the stream starts with `spec`. Idempotent. Call it while holding the lease, before a batch.
 
         Raises:
             ConcurrencyError: SPEC_RECORD_CONTENDED when another owner noted its own meanwhile.
         """
-        fingerprint = self.keep(spec)
+        fingerprint = self.save(spec)
         key = paths.current_spec(self._pipeline)
-        now = CurrentSpec(fingerprint=fingerprint, owner_epoch=owner_epoch, run=current_run(), at=iso_now())
+        current = CurrentSpec(fingerprint=fingerprint, owner_epoch=owner_epoch, run=current_run(), at=iso_now())
         before = self._objects.get(key)
         if before is None:
-            written = self._objects.put_if_absent(key, now.encode())
+            written = self._objects.put_if_absent(key, current.encode())
         elif CurrentSpec.decode(before.data, key=key).owner_epoch > owner_epoch:
             written = False
         else:
-            written = self._objects.put_if_match(key, now.encode(), before.etag) is not None
+            written = self._objects.put_if_match(key, current.encode(), before.etag) is not None
         if not written:
             raise ConcurrencyError(
                 "SPEC_RECORD_CONTENDED",
@@ -197,7 +197,7 @@ class SpecRecords:
                 hint="Run one stream per pipeline; this one can simply be started again.",
             )
 
-    def _acceptance(self, old: PipelineSpec, new: PipelineSpec) -> str:
+    def _acceptance_key(self, old: PipelineSpec, new: PipelineSpec) -> str:
         return paths.accepted_change(self._pipeline, old.fingerprint(), new.fingerprint())
 
 
@@ -206,7 +206,7 @@ def _refusal_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
     return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {listed}."
 
 
-def _understood(declared: dict[str, Any], key: str) -> PipelineSpec:
+def _parse_known_keys(declared: dict[str, Any], key: str) -> PipelineSpec:
     """A recorded spec as this release reads it: keys that only a later release knows are left out.
 
     Raises:
@@ -216,18 +216,18 @@ def _understood(declared: dict[str, Any], key: str) -> PipelineSpec:
         return PipelineSpec.model_validate(declared)
     except ValidationError as error:
         unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
-        if not (unknown and all(_removed(declared, location) for location in unknown)):
-            raise SpecRecord.refusal(key, str(error)) from error
-    return _understood(declared, key)
+        if not (unknown and all(_remove_key(declared, location) for location in unknown)):
+            raise SpecRecord.unreadable_error(key, str(error)) from error
+    return _parse_known_keys(declared, key)
 
 
-def _removed(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
+def _remove_key(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
     """Take the key at `location` out; False where the location does not lead to one."""
-    place: Any = declared
+    parent: Any = declared
     try:
         for part in location[:-1]:
-            place = place[part]
-        del place[location[-1]]
+            parent = parent[part]
+        del parent[location[-1]]
     except (KeyError, IndexError, TypeError):
         return False
     return True

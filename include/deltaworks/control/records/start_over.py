@@ -13,17 +13,17 @@ from pydantic import ConfigDict
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore, UnversionedRecord
+from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore, UnversionedRecord
 from deltaworks.errors import ContractError
 
 _KIND = RecordKind(
     noun="record of a start over",
-    unreadable="START_OVER_UNREADABLE",
+    unreadable_condition="START_OVER_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
 
 
-class TableLoss(Part):
+class TableLoss(RecordPart):
     """A table as it was before: `version` is where time travel finds its rows.
 
     `restore_to` is the version a rollback brings it back to; None where the table is recreated without rows. `rows`,
@@ -61,7 +61,7 @@ class StartOver(Record):
     to_batch: int | None = None
 
 
-class StartOverEnd(UnversionedRecord):
+class StartOverCompletion(UnversionedRecord):
     """The end of a start over: the version as which each table was put back, where it was a rollback."""
 
     model_config = ConfigDict(extra="ignore")
@@ -77,7 +77,7 @@ class StartOvers:
         self._objects = objects
         self._pipeline = pipeline
         self._records = RecordStore(objects, StartOver)
-        self._ends = RecordStore(objects, StartOverEnd)
+        self._ends = RecordStore(objects, StartOverCompletion)
 
     def read(self, generation: int) -> StartOver | None:
         """The record of the start over that began, or is to begin, this generation; None where there is none.
@@ -87,26 +87,26 @@ class StartOvers:
         """
         return self._records.read(paths.start_over(self._pipeline, generation))
 
-    def fix(self, planned: StartOver) -> StartOver:
+    def get_or_create(self, planned: StartOver) -> StartOver:
         """Create the record; returns the one that stands, which is another process's where that one was first.
 
         Raises:
             ContractError: START_OVER_UNREADABLE, RECORD_VANISHED.
         """
-        return self._records.fix(paths.start_over(self._pipeline, planned.generation), planned)
+        return self._records.get_or_create(paths.start_over(self._pipeline, planned.generation), planned)
 
-    def end(self, done: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
+    def record_completion(self, start_over: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
         """Note that all of it is done, and as which version each table was put back. Idempotent."""
-        key = paths.start_over_completion(self._pipeline, done.generation)
-        self._ends.create(key, StartOverEnd(versions=dict(versions or {})))
+        key = paths.start_over_completion(self._pipeline, start_over.generation)
+        self._ends.create(key, StartOverCompletion(versions=dict(versions or {})))
 
-    def rolled_back_at(self, table: str) -> list[int]:
+    def rollback_versions(self, table: str) -> list[int]:
         """The versions of a table by which rollbacks of its whole pipeline put it back; its rows since land again."""
         generations = range(2, self.newest()[0] + 1)
         ends = (self._ends.read(paths.start_over_completion(self._pipeline, generation)) for generation in generations)
         return [end.versions[table] for end in ends if end is not None and end.versions and table in end.versions]
 
-    def surviving_batches(self, generation: int, *, current: int) -> int | None:
+    def last_surviving_batch(self, generation: int, *, current: int) -> int | None:
         """The last batch of a generation whose rows the tables still have, -1 for none; None while it is the present.
 
         Args:

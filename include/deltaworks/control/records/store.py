@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, DeltaworksError
 
-_MOST_PROBLEMS = 3
+_MAX_PROBLEMS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +27,14 @@ class RecordKind:
     """
 
     noun: str
-    unreadable: str
+    unreadable_condition: str
     hint: str
     error: type[DeltaworksError] = ContractError
-    vanished: str = "RECORD_VANISHED"
+    vanished_condition: str = "RECORD_VANISHED"
     vanished_hint: str = "Run it again."
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """A piece of a record: frozen, and refusing fields it does not have.
 
     Values of fields of type `Any` must be plain JSON: what is read back has lists in place of tuples.
@@ -51,7 +51,7 @@ class Part(BaseModel):
         return type(self)(**{**self.__dict__, **changes})
 
 
-class UnversionedRecord(Part):
+class UnversionedRecord(RecordPart):
     """A record without `format`. Its kind is declared by the class."""
 
     kind: ClassVar[RecordKind]
@@ -71,14 +71,14 @@ class UnversionedRecord(Part):
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
-            raise cls.refusal(key, _reason(error)) from error
+            raise cls.unreadable_error(key, _describe_problems(error)) from error
 
     @classmethod
-    def refusal(cls, key: str, reason: str) -> DeltaworksError:
+    def unreadable_error(cls, key: str, reason: str) -> DeltaworksError:
         """The error that says why the object at `key` cannot be read."""
         kind = cls.kind
         message = f"{key} is no {kind.noun} this release can read: {reason}."
-        return kind.error(kind.unreadable, message, hint=kind.hint)
+        return kind.error(kind.unreadable_condition, message, hint=kind.hint)
 
 
 class Record(UnversionedRecord):
@@ -97,13 +97,15 @@ class Record(UnversionedRecord):
         try:
             record = cls.model_validate_json(data)
         except ValidationError as error:
-            raise cls.refusal(key, _format_reason(data, expected) or _reason(error)) from error
+            raise cls.unreadable_error(
+                key, _describe_format_mismatch(data, expected) or _describe_problems(error)
+            ) from error
         if "format" not in record.model_fields_set or record.format != expected:
-            raise cls.refusal(key, _format_reason(data, expected))
+            raise cls.unreadable_error(key, _describe_format_mismatch(data, expected))
         return record
 
 
-def _format_reason(data: bytes, expected: int) -> str:
+def _describe_format_mismatch(data: bytes, expected: int) -> str:
     """How the format of an encoded record differs; empty where it does not, or cannot be told."""
     try:
         record = json.loads(data)
@@ -114,10 +116,10 @@ def _format_reason(data: bytes, expected: int) -> str:
     return f"format {record['format']} is not {expected}" if "format" in record else "it has no format"
 
 
-def _reason(error: ValidationError) -> str:
+def _describe_problems(error: ValidationError) -> str:
     """The first problems, each with the place of its field."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in problems[:_MOST_PROBLEMS]]
+    places = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
     return "; ".join(f"{place}: {text}" if place else text for place, text in places)
 
 
@@ -144,7 +146,7 @@ class RecordStore(Generic[R]):
         """Create the record; False where somebody else was first with another. Idempotent."""
         return self._objects.put_if_absent(key, record.encode())
 
-    def fix(self, key: str, record: R) -> R:
+    def get_or_create(self, key: str, record: R) -> R:
         """Create the record, and return the one that stands: somebody else's where that one was first. Idempotent.
 
         Raises:
@@ -153,8 +155,8 @@ class RecordStore(Generic[R]):
         """
         if self.create(key, record):
             return record
-        standing = self.read(key)
-        if standing is None:
+        stored = self.read(key)
+        if stored is None:
             kind = self._class.kind
-            raise ContractError(kind.vanished, f"{key} was deleted meanwhile.", hint=kind.vanished_hint)
-        return standing
+            raise ContractError(kind.vanished_condition, f"{key} was deleted meanwhile.", hint=kind.vanished_hint)
+        return stored

@@ -10,12 +10,12 @@ from deltaworks.privacy.paths import privacy_control
 
 _KIND = RecordKind(
     noun="record of the vault",
-    unreadable="VAULT_RECORD_UNREADABLE",
+    unreadable_condition="VAULT_RECORD_UNREADABLE",
     hint="Run the release that the vault's job runs, or a later one.",
 )
 
 
-class VaultBeat(Record):
+class VaultHeartbeat(Record):
     """How the vault of a namespace is. Times are ISO 8601 in UTC; empty where it never was.
 
     Args:
@@ -31,25 +31,25 @@ class VaultBeat(Record):
 
     namespace: str
     written_at: str
-    clean_at: str = ""
+    caught_up_at: str = ""
     suppression: int = 0
     waiting: int = 0
     unreadable: tuple[str, ...] = ()
-    trouble: str = ""
-    trouble_since: str = ""
+    failure_condition: str = ""
+    failing_since: str = ""
     epoch: int = 0
     epoch_at: str = ""
 
 
-def vault_beat_key(namespace: str) -> str:
+def vault_heartbeat_key(namespace: str) -> str:
     """The object of a namespace's beat."""
     return privacy_control(namespace, "vault.json")
 
 
-def read_vault_beat(objects: ObjectStore, namespace: str) -> VaultBeat | None:
+def read_vault_heartbeat(objects: ObjectStore, namespace: str) -> VaultHeartbeat | None:
     """The beat of a namespace; None where its job has never run.
 
     Raises:
         ContractError: VAULT_RECORD_UNREADABLE.
     """
-    return RecordStore(objects, VaultBeat).read(vault_beat_key(namespace))
+    return RecordStore(objects, VaultHeartbeat).read(vault_heartbeat_key(namespace))

@@ -14,17 +14,17 @@ from typing import TypeVar
 from pydantic import ConfigDict
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Part, Record
+from deltaworks.control.records.store import Record, RecordPart
 from deltaworks.errors import DeltaworksError
 
 log = logging.getLogger(__name__)
 #: Texts of others, such as names of events and errors, are cut at so many characters.
-TEXT_LENGTH = 300
-_TRIES = 5
+MAX_TEXT_LENGTH = 300
+_MAX_ATTEMPTS = 5
 S = TypeVar("S", bound=Record)
 
 
-class Piece(Part):
+class SummaryPart(RecordPart):
     """A piece of a summary. Fields of a later release are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
@@ -39,12 +39,12 @@ class Summary(Record):
     at: str
 
 
-def cut(text: str, length: int = TEXT_LENGTH) -> str:
+def truncate(text: str, length: int = MAX_TEXT_LENGTH) -> str:
     """The text, or its beginning where it is long."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def decoded(summary: type[S], data: bytes, *, key: str) -> S | None:
+def decode_or_none(summary: type[S], data: bytes, *, key: str) -> S | None:
     """The summary that bytes hold; None where they are torn or of another format."""
     try:
         return summary.decode(data, key=key)
@@ -53,20 +53,20 @@ def decoded(summary: type[S], data: bytes, *, key: str) -> S | None:
         return None
 
 
-def stored_summary(summary: type[S], objects: ObjectStore, key: str) -> tuple[S | None, str | None]:
+def read_summary(summary: type[S], objects: ObjectStore, key: str) -> tuple[S | None, str | None]:
     """The stored summary and the tag of its object; None for a summary that is not there or cannot be read."""
     item = objects.get(key)
-    return (None, None) if item is None else (decoded(summary, item.data, key=key), item.etag)
+    return (None, None) if item is None else (decode_or_none(summary, item.data, key=key), item.etag)
 
 
-def store_summary(objects: ObjectStore, key: str, summary: Record, *, etag: str | None) -> bool:
+def write_summary(objects: ObjectStore, key: str, summary: Record, *, etag: str | None) -> bool:
     """Write a summary where nobody has written since it was read as `etag`; whether it was written."""
     if etag is None:
         return objects.put_if_absent(key, summary.encode())
     return objects.put_if_match(key, summary.encode(), etag) is not None
 
 
-def change_summary(objects: ObjectStore, key: str, summary: type[S], change: Callable[[S | None], S]) -> bool:
+def update_summary(objects: ObjectStore, key: str, summary: type[S], update: Callable[[S | None], S]) -> bool:
     """Change a summary as it is stored, anew where somebody else has written meanwhile. Without a change nothing is
     written.
 
@@ -76,16 +76,16 @@ def change_summary(objects: ObjectStore, key: str, summary: type[S], change: Cal
     Returns:
         False where others wrote each of a few times.
     """
-    for _ in range(_TRIES):
-        before, etag = stored_summary(summary, objects, key)
-        after = change(before)
-        if after == before or store_summary(objects, key, after, etag=etag):
+    for _ in range(_MAX_ATTEMPTS):
+        before, etag = read_summary(summary, objects, key)
+        after = update(before)
+        if after == before or write_summary(objects, key, after, etag=etag):
             return True
     return False
 
 
 @contextlib.contextmanager
-def failing_nobody(what: str) -> Iterator[None]:
+def log_failures(what: str) -> Iterator[None]:
     """What is done within may fail: it is logged, and whoever does it goes on."""
     try:
         yield

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.mutation import MutationEnd
+from deltaworks.control.records.mutation import MutationCompletion
 from deltaworks.control.records.store import RecordKind
-from deltaworks.control.summaries.base import Piece, Summary, change_summary
+from deltaworks.control.summaries.base import Summary, SummaryPart, update_summary
 from deltaworks.control.summary_paths import mutations_summary
 
-BATCHES = 60
+MAX_BATCHES = 60
 
 
-class BatchSummary(Piece):
+class BatchSummary(SummaryPart):
     """One batch that has ended. `seconds` are by phase; the stream could not write a table for `pause_seconds`."""
 
     number: int
     outcome: str
     at: str
     requests: dict[str, int]
-    not_understood: int = 0
+    invalid_requests: int = 0
     rows: int = 0
     tables: int = 0
     conflicts: int = 0
@@ -33,28 +33,28 @@ class MutationsSummary(Summary):
     """The last batches, the newest first; and the requests that waited at `judged_at`, since when the oldest did."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="summary of mutations", unreadable="SUMMARY_UNREADABLE", hint="The next batch writes it anew."
+        noun="summary of mutations", unreadable_condition="SUMMARY_UNREADABLE", hint="The next batch writes it anew."
     )
 
     batches: tuple[BatchSummary, ...] = ()
-    waiting: int | None = None
+    waiting_requests: int | None = None
     oldest_at: str = ""
-    judged_at: str = ""
+    checked_at: str = ""
 
-    def with_batches(self, ends: Iterable[MutationEnd]) -> MutationsSummary:
+    def with_batches(self, ends: Iterable[MutationCompletion]) -> MutationsSummary:
         """With more batches, at most BATCHES; one that was noted before takes its own place."""
-        by_number = {batch.number: batch for batch in self.batches} | {end.number: _batch(end) for end in ends}
-        newest = [by_number[number] for number in sorted(by_number, reverse=True)][:BATCHES]
+        by_number = {batch.number: batch for batch in self.batches} | {end.number: _to_summary(end) for end in ends}
+        newest = [by_number[number] for number in sorted(by_number, reverse=True)][:MAX_BATCHES]
         return self.replace(batches=tuple(newest), at=max((batch.at for batch in newest), default=self.at))
 
 
-def _batch(end: MutationEnd) -> BatchSummary:
+def _to_summary(end: MutationCompletion) -> BatchSummary:
     return BatchSummary(
         number=end.number,
         outcome=end.outcome,
         at=end.at,
         requests=end.requests,
-        not_understood=end.not_understood,
+        invalid_requests=end.invalid_requests,
         rows=end.rows,
         tables=len(end.tables),
         conflicts=sum(table.attempts - 1 for table in end.tables),
@@ -63,23 +63,25 @@ def _batch(end: MutationEnd) -> BatchSummary:
     )
 
 
-def note_batches(objects: ObjectStore, pipeline: str, ends: Iterable[MutationEnd]) -> bool:
+def record_batches(objects: ObjectStore, pipeline: str, ends: Iterable[MutationCompletion]) -> bool:
     """Keep batches that have ended; False where others wrote each of a few times. Idempotent by their numbers."""
     every = tuple(ends)
     return not every or _change(objects, pipeline, lambda summary: summary.with_batches(every))
 
 
-def note_waiting(objects: ObjectStore, pipeline: str, *, requests: int, oldest_at: str, judged_at: str) -> bool:
+def record_waiting_requests(
+    objects: ObjectStore, pipeline: str, *, requests: int, oldest_at: str, checked_at: str
+) -> bool:
     """Keep how many requests wait, where that has changed; False where others wrote each of a few times."""
 
     def change(summary: MutationsSummary) -> MutationsSummary:
-        if (summary.waiting, summary.oldest_at) == (requests, oldest_at):
+        if (summary.waiting_requests, summary.oldest_at) == (requests, oldest_at):
             return summary
-        return summary.replace(waiting=requests, oldest_at=oldest_at, judged_at=judged_at)
+        return summary.replace(waiting=requests, oldest_at=oldest_at, judged_at=checked_at)
 
     return _change(objects, pipeline, change)
 
 
 def _change(objects: ObjectStore, pipeline: str, change: Callable[[MutationsSummary], MutationsSummary]) -> bool:
     none = MutationsSummary(pipeline=pipeline, at="")
-    return change_summary(objects, mutations_summary(pipeline), MutationsSummary, lambda before: change(before or none))
+    return update_summary(objects, mutations_summary(pipeline), MutationsSummary, lambda before: change(before or none))

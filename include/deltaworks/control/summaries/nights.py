@@ -6,35 +6,35 @@ from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import RecordKind
-from deltaworks.control.summaries.base import Piece, Summary, change_summary
+from deltaworks.control.summaries.base import Summary, SummaryPart, update_summary
 from deltaworks.control.summary_paths import nights_summary
 
-NIGHTS = 60
+MAX_NIGHTS = 60
 #: Results of one task that are kept one by one, those with most bytes; the others are counted.
-MOST_RESULTS = 100
+MAX_RESULTS = 100
 
 
-class NightResult(Piece):
+class NightResult(SummaryPart):
     """What a task did to one thing, a table mostly. Of what was only counted `dry_run` is true."""
 
-    of: str
+    subject: str
     files: int = 0
     files_after: int | None = None
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    put_off: int = 0
+    deferred: int = 0
     dry_run: bool = False
     error: str = ""
     reason: str = ""
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing was done to it."""
         return not (self.files or self.rows or self.bytes or self.error)
 
 
-class NightTask(Piece):
+class NightTask(SummaryPart):
     """One task of a night. `files`, `rows` and `bytes` are sums over all its results, `omitted` those not listed."""
 
     task: str
@@ -47,14 +47,14 @@ class NightTask(Piece):
     omitted: int = 0
 
 
-class Night(Piece):
+class Night(SummaryPart):
     """One run of the maintenance DAG; `date` is the ISO date in UTC on which it began."""
 
     run: str
     date: str
     started_at: str
     ended_at: str
-    by_hand: bool = False
+    is_manual: bool = False
     tasks: tuple[NightTask, ...] = ()
 
     @property
@@ -67,7 +67,7 @@ class NightsSummary(Summary):
     """The last nights of a pipeline, newest first."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="summary of nights", unreadable="SUMMARY_UNREADABLE", hint="The next night writes it anew."
+        noun="summary of nights", unreadable_condition="SUMMARY_UNREADABLE", hint="The next night writes it anew."
     )
 
     nights: tuple[Night, ...] = ()
@@ -76,12 +76,12 @@ class NightsSummary(Summary):
         """With one more night, which takes the place of the same run's; at most NIGHTS."""
         others = [other for other in self.nights if other.run != night.run]
         newest = sorted([night, *others], key=lambda one: one.started_at, reverse=True)
-        return self.replace(at=max(self.at, night.ended_at), nights=tuple(newest[:NIGHTS]))
+        return self.replace(at=max(self.at, night.ended_at), nights=tuple(newest[:MAX_NIGHTS]))
 
 
 def record_night(objects: ObjectStore, pipeline: str, night: Night) -> bool:
     """Keep a night; False where others wrote at the same time each of a few times. Idempotent by its run."""
     none = NightsSummary(pipeline=pipeline, at=night.ended_at)
-    return change_summary(
+    return update_summary(
         objects, nights_summary(pipeline), NightsSummary, lambda before: (before or none).with_night(night)
     )

@@ -6,40 +6,40 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from deltaworks.control.records.store import RecordKind
-from deltaworks.control.summaries.base import Piece, Summary
+from deltaworks.control.summaries.base import Summary, SummaryPart
 
-MOST_TABLES = 2_000
-NIGHTS = 30
+MAX_TABLES = 2_000
+MAX_NIGHTS = 30
 
 
-class Cost(Piece):
+class ScorePenalty(SummaryPart):
     """What one trouble costs of a table's score, and why."""
 
     name: str
     weight: int
     cost: float
-    why: str
+    reason: str
 
 
-class Plan(Piece):
+class MaintenancePlan(SummaryPart):
     """What the next night would do with a table, and why. `put_off` partitions do not fit into its minutes."""
 
-    why: str
+    reason: str
     partitions: int = 0
     files_saved: int = 0
     bytes_rewritten: int = 0
     seconds: float = 0.0
-    put_off: int = 0
+    deferred: int = 0
 
 
-class HoldSummary(Piece):
+class HoldSummary(SummaryPart):
     """A reader that keeps files of a table from being deleted; `since` is empty where the log no longer says it."""
 
     by: str
     since: str = ""
 
 
-class Point(Piece):
+class HealthPoint(SummaryPart):
     """Score and bytes of a table in one night; `date` is its ISO date in UTC."""
 
     date: str
@@ -47,7 +47,7 @@ class Point(Piece):
     bytes: int | None = None
 
 
-class TableSummary(Piece):
+class TableSummary(SummaryPart):
     """One table. All but its names is empty where it has an `error`."""
 
     name: str
@@ -55,7 +55,7 @@ class TableSummary(Piece):
     error: str = ""
     version: int | None = None
     score: int | None = None
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[ScorePenalty, ...] = ()
     files: int | None = None
     bytes: int | None = None
     rows: int | None = None
@@ -72,9 +72,9 @@ class TableSummary(Piece):
     last_write_at: str = ""
     last_optimize_at: str = ""
     last_vacuum_at: str = ""
-    tonight: Plan | None = None
+    next_plan: MaintenancePlan | None = None
     holds: tuple[HoldSummary, ...] = ()
-    nights: tuple[Point, ...] = ()
+    nights: tuple[HealthPoint, ...] = ()
 
     @property
     def small_share(self) -> float | None:
@@ -91,28 +91,30 @@ class TablesSummary(Summary):
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="summary of tables", unreadable="SUMMARY_UNREADABLE", hint="The next snapshot of health writes it anew."
+        noun="summary of tables",
+        unreadable_condition="SUMMARY_UNREADABLE",
+        hint="The next snapshot of health writes it anew.",
     )
 
     tables: tuple[TableSummary, ...] = ()
     size_bounds: tuple[int, ...] = ()
     omitted: int = 0
 
-    def nights(self) -> dict[str, tuple[Point, ...]]:
+    def nights(self) -> dict[str, tuple[HealthPoint, ...]]:
         """The nights of each table, by name."""
         return {table.name: table.nights for table in self.tables}
 
 
 def with_nights(
-    tables: Iterable[TableSummary], earlier: Mapping[str, Iterable[Point]], *, date: str
+    tables: Iterable[TableSummary], earlier: Mapping[str, Iterable[HealthPoint]], *, date: str
 ) -> tuple[TableSummary, ...]:
     """The tables with the nights before and this one, oldest first, at most NIGHTS; the last of a date stays."""
     return tuple(_with_nights(table, earlier.get(table.name, ()), date) for table in tables)
 
 
-def _with_nights(table: TableSummary, earlier: Iterable[Point], date: str) -> TableSummary:
+def _with_nights(table: TableSummary, earlier: Iterable[HealthPoint], date: str) -> TableSummary:
     by_date = {point.date: point for point in earlier}
     if not table.error:
-        by_date[date] = Point(date=date, score=table.score, bytes=table.bytes)
-    nights = tuple(by_date[day] for day in sorted(by_date))[-NIGHTS:]
+        by_date[date] = HealthPoint(date=date, score=table.score, bytes=table.bytes)
+    nights = tuple(by_date[day] for day in sorted(by_date))[-MAX_NIGHTS:]
     return table.replace(nights=nights)

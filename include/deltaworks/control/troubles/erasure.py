@@ -38,13 +38,13 @@ ERASURE: Final = (
             "receive a new one, if the person asks again",
         ),
         Trouble(
-            "ERASURE_BEGUN",
+            "ERASURE_STARTED",
             "the request is suppressed, and can be refused no more",
             "let it end",
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
         Trouble(
-            "ERASURE_REASON",
+            "ERASURE_REASON_MISSING",
             "a refusal or an extension has no reason",
             "give `--reason`",
             runbook="how-to/erase-a-person.md#refuse-and-extend",

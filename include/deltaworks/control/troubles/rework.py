@@ -97,7 +97,7 @@ REWORK: Final = (
             "have another person approve; `approvals` of the environment and `approvers` of the pipeline say who may",
         ),
         Trouble(
-            "APPROVAL_OVER",
+            "APPROVAL_EXPIRED",
             "an approval was used before, or is older than a day; nothing was done",
             "trigger the operation anew",
         ),

@@ -34,7 +34,7 @@ class SchemaVersionRecord(Record):
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="version of a schema",
-        unreadable="SCHEMA_VERSION_UNREADABLE",
+        unreadable_condition="SCHEMA_VERSION_UNREADABLE",
         hint="Only the source may write there. Restore the object, or choose another location for the schema.",
     )
     indent: ClassVar[int | None] = 1
@@ -157,8 +157,8 @@ class SchemaVersions:
     def _read(self, key: str) -> SchemaVersion:
         stored, named = self._objects.get(key), f"{self._location}/{key}"
         if stored is None:
-            raise SchemaVersionRecord.refusal(named, "it is missing")
+            raise SchemaVersionRecord.unreadable_error(named, "it is missing")
         try:
             return SchemaVersion.from_record(SchemaVersionRecord.decode(stored.data, key=named))
         except ValueError as error:
-            raise SchemaVersionRecord.refusal(named, str(error)) from error
+            raise SchemaVersionRecord.unreadable_error(named, str(error)) from error

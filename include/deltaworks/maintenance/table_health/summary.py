@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.summaries.base import cut, failing_nobody, store_summary, stored_summary
+from deltaworks.control.summaries.base import log_failures, read_summary, truncate, write_summary
 from deltaworks.control.summaries.tables import (
-    MOST_TABLES,
-    NIGHTS,
-    Cost,
+    MAX_NIGHTS,
+    MAX_TABLES,
+    HealthPoint,
     HoldSummary,
-    Plan,
-    Point,
+    MaintenancePlan,
+    ScorePenalty,
     TablesSummary,
     TableSummary,
     with_nights,
@@ -49,12 +49,12 @@ def write_tables_summary(
         reports: of tables that exist or cannot be read; those of others are passed over.
         taken_at: when they were made, with its time zone.
     """
-    with failing_nobody(f"The summary of the tables of {pipeline}"):
+    with log_failures(f"The summary of the tables of {pipeline}"):
         lake = Lake(catalog.environment.lake)
         home = PipelineHome.open(catalog.environment.lake, pipeline)
         own = [report for report in reports if report.owner == pipeline]
         key = tables_summary(pipeline)
-        before, etag = stored_summary(TablesSummary, home.objects, key)
+        before, etag = read_summary(TablesSummary, home.objects, key)
         nights = before.nights() if before is not None else _nights_of_snapshots(lake, pipeline, taken_at)
         summary = summarised(
             pipeline,
@@ -64,7 +64,7 @@ def write_tables_summary(
             nights=nights,
             taken_at=taken_at,
         )
-        if not store_summary(home.objects, key, summary, etag=etag):
+        if not write_summary(home.objects, key, summary, etag=etag):
             home.objects.put(key, summary.encode())
 
 
@@ -81,7 +81,7 @@ def summarised(
     *,
     plan: Night,
     holds: Mapping[str, tuple[HoldSummary, ...]],
-    nights: Mapping[str, Sequence[Point]],
+    nights: Mapping[str, Sequence[HealthPoint]],
     taken_at: dt.datetime,
 ) -> TablesSummary:
     """The summary of these reports. Pure.
@@ -90,19 +90,19 @@ def summarised(
         holds: who keeps files of a table, by its name.
         nights: the nights before, by table.
     """
-    tables = [_of_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MOST_TABLES]]
+    tables = [_of_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MAX_TABLES]]
     date = taken_at.astimezone(dt.UTC).date().isoformat()
     return TablesSummary(
         pipeline=pipeline,
         at=taken_at.isoformat(timespec="seconds"),
         tables=with_nights(tables, nights, date=date),
         size_bounds=SIZE_BOUNDS,
-        omitted=max(0, len(reports) - MOST_TABLES),
+        omitted=max(0, len(reports) - MAX_TABLES),
     )
 
 
 def _of_report(report: TableReport, plan: Night) -> TableSummary:
-    named = TableSummary(name=report.name, kind=report.kind, error=cut(report.error))
+    named = TableSummary(name=report.name, kind=report.kind, error=truncate(report.error))
     health = report.health
     if health is None:
         return named
@@ -135,20 +135,22 @@ def _measured(health: TableHealth) -> dict[str, object]:
     }
 
 
-def _costs(report: TableReport) -> tuple[Cost, ...]:
+def _costs(report: TableReport) -> tuple[ScorePenalty, ...]:
     parts = () if report.score is None else report.score.parts
-    return tuple(Cost(name=part.name, weight=part.weight, cost=part.cost, why=cut(part.why)) for part in parts)
+    return tuple(
+        ScorePenalty(name=part.name, weight=part.weight, cost=part.cost, reason=truncate(part.why)) for part in parts
+    )
 
 
-def _plan(choice: Choice, plan: Night) -> Plan:
+def _plan(choice: Choice, plan: Night) -> MaintenancePlan:
     taken = plan.of(choice.table)
-    return Plan(
-        why=cut(choice.reason),
+    return MaintenancePlan(
+        reason=truncate(choice.reason),
         partitions=len(taken),
         files_saved=sum(partition.files_saved for partition in taken),
         bytes_rewritten=sum(partition.bytes_rewritten for partition in taken),
         seconds=sum(partition.cost_seconds for partition in taken),
-        put_off=len(plan.put_off_of(choice.table)),
+        deferred=len(plan.put_off_of(choice.table)),
     )
 
 
@@ -163,20 +165,22 @@ def _holds(
         try:
             holds = holds_on(catalog, lake, home, name)
         except Exception as error:  # of one table
-            return name, (HoldSummary(by=cut(f"not known: {error}")),)
-        return name, tuple(HoldSummary(by=cut(hold.by), since=_iso(hold.since)) for hold in holds[:_MOST_HOLDS])
+            return name, (HoldSummary(by=truncate(f"not known: {error}")),)
+        return name, tuple(HoldSummary(by=truncate(hold.by), since=_iso(hold.since)) for hold in holds[:_MOST_HOLDS])
 
     return dict(map_tables(catalog.environment.lake, names, read))
 
 
-def _nights_of_snapshots(lake: Lake, pipeline: str, taken_at: dt.datetime) -> dict[str, tuple[Point, ...]]:
-    since = taken_at.astimezone(dt.UTC).date() - dt.timedelta(days=NIGHTS)
+def _nights_of_snapshots(lake: Lake, pipeline: str, taken_at: dt.datetime) -> dict[str, tuple[HealthPoint, ...]]:
+    since = taken_at.astimezone(dt.UTC).date() - dt.timedelta(days=MAX_NIGHTS)
     columns = ["taken_at", "taken_on", "table_name", "score", "bytes", "error"]
-    nights: dict[str, dict[str, Point]] = {}
+    nights: dict[str, dict[str, HealthPoint]] = {}
     for row in read_snapshots(lake, since=since, owner=pipeline, columns=columns):
         if not row["error"]:
             date = row["taken_on"].isoformat()
-            nights.setdefault(row["table_name"], {})[date] = Point(date=date, score=row["score"], bytes=row["bytes"])
+            nights.setdefault(row["table_name"], {})[date] = HealthPoint(
+                date=date, score=row["score"], bytes=row["bytes"]
+            )
     return {name: tuple(points[date] for date in sorted(points)) for name, points in nights.items()}
 
 

@@ -28,7 +28,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, Throughput, record_replayed
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.summaries.base import failing_nobody
+from deltaworks.control.summaries.base import log_failures
 from deltaworks.engine.fan_out import FanOutResult, partition_columns, write_with_new_columns
 from deltaworks.engine.notifications import notification_tables_by_source, with_notifications
 from deltaworks.errors import ContractError
@@ -201,7 +201,7 @@ class _Replayer:
                 return False
             self._result.replays += 1
             landed = [row for row in open_rows if key_of(row) in rows.landed]
-            with failing_nobody(f"What was quarantined lately of {self._spec.pipeline}"):
+            with log_failures(f"What was quarantined lately of {self._spec.pipeline}"):
                 record_replayed(self._home.objects, self._home.control(), _by_when(landed), now=utc_now())
         self._result.add(rows)
         return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.summaries.base import failing_nobody, store_summary, stored_summary
-from deltaworks.control.summaries.quarantine import QuarantineSummary, recounted
+from deltaworks.control.summaries.base import log_failures, read_summary, write_summary
+from deltaworks.control.summaries.quarantine import QuarantineSummary, recount
 from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.specs.storage import StorageSpec
@@ -20,10 +20,10 @@ def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
     Safe beside the stream, which adds to the summary what it quarantines later: where it has written meanwhile, the
     table is counted again.
     """
-    with failing_nobody(f"The summary of the quarantine of {pipeline}"):
+    with log_failures(f"The summary of the quarantine of {pipeline}"):
         home, key = PipelineHome.open(storage, pipeline), quarantine_summary(pipeline)
         for _ in range(_TRIES):
-            before, etag = stored_summary(QuarantineSummary, home.objects, key)
+            before, etag = read_summary(QuarantineSummary, home.objects, key)
             generation = home.generations.current()
             quarantine = Quarantine(Lake(storage), pipeline)
             last = quarantine.last_batch()
@@ -31,6 +31,6 @@ def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
                 # Of a batch whose rows have all gone, nothing is left to be counted.
                 last = max(last, before.through_batch)
             counts = quarantine.counts(QuarantineFilter())
-            summary = recounted(pipeline, counts, generation=generation, through_batch=last, at=utc_now())
-            if store_summary(home.objects, key, summary, etag=etag):
+            summary = recount(pipeline, counts, generation=generation, through_batch=last, at=utc_now())
+            if write_summary(home.objects, key, summary, etag=etag):
                 return

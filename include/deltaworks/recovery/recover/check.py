@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
+from deltaworks.control.records.checkpoint import damaged_files, describe_ledger_gap
 from deltaworks.engine.ledger import committed_batches, lost_versions
 from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.events.reasons import QUARANTINE_TABLE
@@ -110,7 +110,7 @@ def _of_records(lake: Lake, home: PipelineHome) -> Iterator[Damage]:
     generation = home.generations.current()
     last = read_last_completed(lake, pipeline, generation)
     repair = f"deltaworks checkpoint repair {pipeline}"
-    if evidence := ledger_is_behind(home, generations, generation=generation, last_completed=last):
+    if evidence := describe_ledger_gap(home, generations, generation=generation, last_completed=last):
         yield Damage(pipeline=pipeline, what="the ledger", kind="ledger", description=evidence, repair=repair)
     in_use = generations if generations and not generations.current.retired else None
     for file in damaged_files(home, in_use) if in_use else ():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
+from deltaworks.control.records.checkpoint import damaged_files, describe_ledger_gap
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.errors import ContractError
@@ -53,7 +53,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
         epoch = lease.epoch
         generations = home.generations.read()
         last = read_last_completed(lake, pipeline, generation)
-        evidence = ledger_is_behind(home, generations, generation=generation, last_completed=last)
+        evidence = describe_ledger_gap(home, generations, generation=generation, last_completed=last)
         waiting = _to_record(home.prepared.numbers(generation), last, pipeline) if evidence else []
         damaged = damaged_files(home, generations) if generations and not generations.current.retired else []
         if not dry_run:

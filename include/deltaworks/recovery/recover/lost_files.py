@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.rollback import Repair
+from deltaworks.control.records.rollback import RowSource
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import CommittedBatches, committed_batches
 from deltaworks.errors import ConfigError
@@ -116,7 +116,7 @@ class TableMend:
     dry_run: bool
     last_batches: dict[int, int]
     rows: int
-    repair: Repair
+    repair: RowSource
     restore: TableRestoreResult | None
 
 
@@ -168,7 +168,7 @@ def mend_table(
     return replace(plan, restore=restore.run(request, allow_missing=allow_missing))
 
 
-def _repair(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> Repair:
+def _repair(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> RowSource:
     """From prepared batches where all of these and all of their files are still there."""
     for generation, batch in landed.by_version.values():
         prepared = home.prepared.read(generation, batch)

@@ -88,9 +88,9 @@ class ReprocessCounter:
         ranges = SeqRanges(plan.ranges)
         resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
         chosen = resolved.objects if exact else _sample(resolved.objects)
-        names = [*plan.tables, *([QUARANTINE_TABLE] if plan.whole else [])]
+        names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
-        scope = RereadScope(frozenset(names), plan.whole)
+        scope = RereadScope(frozenset(names), plan.all_tables)
         rereader = Rereader(self._spec, scope, opener, inputs=inputs)
         rows: Counter[str] = Counter()
         for table, part in rereader.rows(chosen):
@@ -125,11 +125,11 @@ class ReprocessCounter:
             raise TypeError(f"{self._spec.pipeline} reads no records")
         resolved = resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         parts = resolver.provenance(spark, resolved)
-        names = [*plan.tables, *([QUARANTINE_TABLE] if plan.whole else [])]
+        names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
         did = Reread()
         if exact:
             inputs = ParserInputs.pin(self._spec, self._lake.storage)
-            scope = RereadScope(frozenset(names), plan.whole)
+            scope = RereadScope(frozenset(names), plan.all_tables)
             work = Pass(scope, target=None, inputs=inputs)
             did = read_records(spark, self._lake, resolver, parts, work)
         ranges = SeqRanges.joined(one.seqs for one in parts.readable)

@@ -84,7 +84,7 @@ class Planner:
             id=reprocess_id,
             mode="shadow" if request.shadow else "in_place",
             tables=request.tables or tuple(table.name for table in self._spec.event_tables),
-            whole=not request.tables,
+            all_tables=not request.tables,
             selection=request.selection.as_record(),
             up_to_batch=resolved.up_to_batch,
             ranges=resolved.ranges.ranges,
@@ -122,7 +122,7 @@ class Planner:
                 f"over since, in generation {generation}.",
                 hint="Nothing is left to do for it; begin a new reprocess under another id.",
             )
-        if not self._home.specs.reads_alike(plan.spec_fingerprint, self._spec):
+        if not self._home.specs.produces_same_rows(plan.spec_fingerprint, self._spec):
             raise ContractError(
                 "REPROCESS_SPEC_DIFFERS",
                 f"Reprocess {plan.id!r} was planned with another pipeline.yaml ({plan.spec_fingerprint}).",

@@ -140,15 +140,15 @@ class Reprocess:
             done = [self._commit(plan, table) for table in staged.tables]
             self._void_replays(plan, staged)
             self._fault("committed")
-            records.fix_end([asdict(table) for table in done])
+            records.record_completion([asdict(table) for table in done])
             self._remove_staging(plan)
         return ReprocessResult(
             id=plan.id,
             objects=plan.objects,
             bytes=plan.source_bytes,
-            gone=staged.gone,
-            not_fitting=staged.not_fitting,
-            kept_in_quarantine=staged.kept_in_quarantine,
+            gone=staged.missing,
+            not_fitting=staged.unmatched_events,
+            kept_in_quarantine=staged.still_quarantined,
             origins=staged.origins,
             tables=tuple(done),
             seconds=time.monotonic() - started,
@@ -156,7 +156,7 @@ class Reprocess:
 
     def _void_replays(self, plan: ReprocessPlan, staged: StagedFiles) -> None:
         """The rows that replays landed of these objects were replaced, as were those in quarantine."""
-        if plan.mode != "in_place" or not plan.whole:
+        if plan.mode != "in_place" or not plan.all_tables:
             return
         ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE_TABLE))
         landed = [seq for seq in landed_seqs(self._lake, plan.pipeline) if seq in ranges]
@@ -172,8 +172,8 @@ class Reprocess:
                     f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to resume.",
                     hint="Say what to read again to begin one.",
                 )
-            plan = records.fix_plan(planner.plan(records.id, request))
-        if records.end() is None:
+            plan = records.get_or_create_plan(planner.plan(records.id, request))
+        if records.completion() is None:
             planner.check(plan)
         return plan
 
@@ -188,7 +188,7 @@ class Reprocess:
             opener = landing_opener(self._catalog.environment, self._spec)
             stores = (self._lake, self._objects, self._spec)
             again = ObjectsAgain(self._spark, *stores, opener, direct_bytes=self._direct_bytes)
-        return records.fix_files(Stager(self._lake, self._spec).stage(plan, again))
+        return records.get_or_create_files(Stager(self._lake, self._spec).stage(plan, again))
 
     def _commit(self, plan: ReprocessPlan, staged: StagedTable) -> TableReprocess:
         started = time.monotonic()

@@ -153,7 +153,7 @@ class Resolver:
 
     def _one_source(self) -> bool:
         now = self._source
-        return self._home.specs.places() <= {(now.relay, now.bucket, now.prefix)}
+        return self._home.specs.source_locations() <= {(now.relay, now.bucket, now.prefix)}
 
     def _chosen(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
         seqs = events.column("seq").to_pylist()

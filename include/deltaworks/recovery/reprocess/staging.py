@@ -146,23 +146,23 @@ class Stager:
             ContractError: REPROCESS_STOPPED, and what `again` raises.
         """
         quarantined = self._quarantined(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
-        names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.whole else plan.tables)
-        beside = {} if plan.whole or plan.mode == "shadow" else quarantined
+        names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.all_tables else plan.tables)
+        beside = {} if plan.all_tables or plan.mode == "shadow" else quarantined
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
-        scope, target = RereadScope(names, plan.whole, beside), self._target(plan, names)
+        scope, target = RereadScope(names, plan.all_tables, beside), self._target(plan, names)
         work = Pass(scope, target, self._evolved(), inputs)
         reading = again.read(plan, quarantined, work)
         did, ranges = reading.did, reading.ranges
         tables = [_staged_table(name, did, ranges) for name in plan.tables]
-        if plan.whole:
+        if plan.all_tables:
             tables.append(self._with_losses(plan, _staged_table(QUARANTINE_TABLE, did, ranges)))
         elif did.released:
             tables.append(self._quarantine_without(plan, did.released))
         return StagedFiles(
             tables=tuple(tables),
-            gone=reading.gone,
-            not_fitting=did.not_fitting,
-            kept_in_quarantine=did.kept_in_quarantine,
+            missing=reading.gone,
+            unmatched_events=did.not_fitting,
+            still_quarantined=did.kept_in_quarantine,
             origins=dict(reading.origins),
         )
 

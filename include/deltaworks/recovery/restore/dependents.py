@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
-from deltaworks.control.records.rollback import Repair
+from deltaworks.control.records.rollback import RowSource
 from deltaworks.engine.notifications import notification_tables_by_source, source_by_notification_table
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
@@ -58,7 +58,7 @@ class Follower:
     effect: str
 
 
-def followers_of(catalog: Catalog, pipeline: str, table: str, repair: Repair | None) -> tuple[Follower, ...]:
+def followers_of(catalog: Catalog, pipeline: str, table: str, repair: RowSource | None) -> tuple[Follower, ...]:
     """The pipelines whose source is this table.
 
     Args:
@@ -97,7 +97,7 @@ def _reads(source: DeltaSourceSpec) -> str:
     return "appends, skipping changes" if source.skip_change_commits else "appends"
 
 
-def _effect(reads: str, repair: Repair | None, name: str) -> str:
+def _effect(reads: str, repair: RowSource | None, name: str) -> str:
     if reads == "change feed":
         return "reads rows that go as deletes and rows that come as inserts"
     if repair is None:

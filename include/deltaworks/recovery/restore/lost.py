@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
+from deltaworks.control.records.rollback import LostCommit, Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, evolved_columns
 from deltaworks.events.parser_inputs import ParserInputs
@@ -49,7 +49,7 @@ _READERS = 8
 class Lost:
     """One lost share, and the add actions of its files; None where no record names them any more."""
 
-    share: LostShare
+    share: LostCommit
     files: dict[FileId, Action] | None
 
 
@@ -79,10 +79,10 @@ class LostShares:
         behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
         lost: list[Lost] = []
         for of_generation in range(1, generation + 1):
-            survives = self._home.start_overs.surviving_batches(of_generation, current=generation)
+            survives = self._home.start_overs.last_surviving_batch(of_generation, current=generation)
             app_id = f"{self._pipeline}/g{of_generation}/{self._table}"
             had, has = then.transactions.get(app_id, -1), now.transactions.get(app_id, -1)
-            kept = self._home.start_overs.surviving_batches(of_generation, current=behind)
+            kept = self._home.start_overs.last_surviving_batch(of_generation, current=behind)
             had = had if kept is None else min(had, kept)
             if survives is not None:
                 self._refuse_lost_generation(then, of_generation, had, survives)
@@ -123,7 +123,7 @@ class LostShares:
                 lost += _lost("batch", generation, number, share_of(batch.tables, self._table))
             elif number in steps:
                 rows, files = int(steps[number]["rows"]), int(steps[number]["files"])
-                share = LostShare(kind="batch", generation=generation, number=number, rows=rows, files=files)
+                share = LostCommit(kind="batch", generation=generation, number=number, rows=rows, files=files)
                 lost.append(Lost(share, None))
         return lost
 
@@ -166,7 +166,7 @@ def _lost(kind: Literal["batch", "replay"], generation: int, number: int, prepar
     if prepared is None or not prepared.files:
         return []
     files = prepared.files
-    share = LostShare(kind=kind, generation=generation, number=number, rows=prepared.rows, files=len(files))
+    share = LostCommit(kind=kind, generation=generation, number=number, rows=prepared.rows, files=len(files))
     return [Lost(share, added_files(files) if prepared.writer == "fan_out" else None)]
 
 
@@ -197,9 +197,9 @@ def stage_lost(
     rollbacks = home.rollbacks
     fixed = rollbacks.staged(rollback.ordinal)
     if fixed is not None or not rollback.batches:
-        return fixed or StagedRows(rows=0, files=(), gone=())
+        return fixed or StagedRows(rows=0, files=(), missing=())
     staged = _Stager(catalog, lake, home, rollback, target).stage(allow_missing)
-    return rollbacks.fix_staged(rollback.ordinal, staged)
+    return rollbacks.get_or_create_staged(rollback.ordinal, staged)
 
 
 class _Stager:
@@ -234,7 +234,7 @@ class _Stager:
                 hint="Restore them in the landing bucket; or run it again with --allow-missing, which leaves them out.",
             )
         rows = sum(file.rows for file in files)
-        return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), gone=gone)
+        return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), missing=gone)
 
     def _refuse_table(self) -> None:
         handle = self._lake.open(self._key)

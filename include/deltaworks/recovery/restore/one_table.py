@@ -16,7 +16,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.write_turn import TurnFactory, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.rollback import LostShare, Repair, Rollback
+from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
 from deltaworks.engine.ledger import Ledger
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError
@@ -48,9 +48,9 @@ class TableRestoreResult:
     from_version: int
     to_version: int
     version: int | None
-    repair: Repair
+    repair: RowSource
     difference: StateDifference | None
-    lost: tuple[LostShare, ...]
+    lost: tuple[LostCommit, ...]
     undone: tuple[str, ...]
     unprepared: tuple[int, ...]
     missing_files: tuple[str, ...]
@@ -138,7 +138,7 @@ class TableRestore:
             self._fault("erased")
             Ledger(self._lake, self._pipeline, plan.record.generation).roll_back(plan.record, version=restored.version)
             self._fault("recorded")
-            self._home.rollbacks.fix_end(plan.record, version=restored.version)
+            self._home.rollbacks.record_completion(plan.record, version=restored.version)
         seconds = time.monotonic() - started
         return self._result(plan, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
 
@@ -162,11 +162,11 @@ class TableRestore:
             )
         plan = self._planner.plan_table(request)
         plan.check(request.max_rows)
-        fixed = self._home.rollbacks.fix(plan.record)
+        fixed = self._home.rollbacks.get_or_create(plan.record)
         return plan if fixed == plan.record else self._planner.plan_again(fixed)
 
     def _with_rows_read_again(self, plan: TablePlan, allow_missing: bool) -> TablePlan:
-        if plan.record.repair != "source":
+        if plan.record.row_source != "source":
             return plan
         staged = stage_lost(
             self._catalog, self._lake, self._home, plan.record, plan.target, allow_missing=allow_missing
@@ -186,7 +186,7 @@ class TableRestore:
             step_version=step.version,
             from_version=record.from_version,
             to_version=record.to_version,
-            repair=record.repair,
+            repair=record.row_source,
         )
         commit = FilesCommit(
             step=step, user_metadata=metadata, parameters={"version": str(record.to_version), "timestamp": None}
@@ -203,7 +203,7 @@ class TableRestore:
 
     def _erase_again(self, record: Rollback, check: Callable[[], None]) -> None:
         """Take out rows of people who were erased since the version that the table has gone back to."""
-        if record.reapply:
+        if record.reapply_erasures:
             step = reapply_step(rollback_step(self._pipeline, self._table, record.ordinal))
             ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
 
@@ -219,12 +219,12 @@ class TableRestore:
             from_version=record.from_version,
             to_version=record.to_version,
             version=None if restored is None else restored.version,
-            repair=record.repair,
+            repair=record.row_source,
             difference=plan.difference if restored is None else restored.difference,
             lost=record.lost,
-            undone=record.undone,
+            undone=record.undone_changes,
             unprepared=plan.unprepared,
             missing_files=plan.missing_files,
-            followers=followers_of(self._catalog, self._pipeline, self._table, record.repair),
+            followers=followers_of(self._catalog, self._pipeline, self._table, record.row_source),
             seconds=seconds,
         )

@@ -82,7 +82,7 @@ class PipelinePlanner:
         """The last batch that stays; the next generation begins where it ended."""
         history = BatchHistory(self._lake, self._home.objects, self._spec)
         batch = history.detail(self._batch_id(point, history)).summary
-        survives = self._home.start_overs.surviving_batches(batch.generation, current=generation)
+        survives = self._home.start_overs.last_surviving_batch(batch.generation, current=generation)
         if survives is not None and batch.batch_id > survives:
             raise ContractError(
                 "RESTORE_GENERATION_OVER",

@@ -15,7 +15,7 @@ from deltaworks import __version__
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
-from deltaworks.control.records.rollback import LostShare, Repair, Rollback
+from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.restore.lost import Lost, LostShares, added_files
@@ -44,7 +44,7 @@ class TableRestoreRequest:
     """
 
     point: RestorePoint
-    repair: Repair = "prepared"
+    repair: RowSource = "prepared"
     max_rows: int | None = None
     reason: str = ""
     leave_out: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class TablePlan:
             ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED.
         """
         refuse_missing_files(self.now.key, self.missing_files)
-        if self.unprepared and self.record.repair == "prepared":
+        if self.unprepared and self.record.row_source == "prepared":
             raise _unprepared(self.record.pipeline, self.record.table, self.unprepared)
         name, rows = f"{self.record.pipeline}.{self.record.table}", self.difference.rows_removed
         if max_rows is None:
@@ -127,9 +127,9 @@ class TablePlanner:
             generation=generation,
             from_version=now.version,
             to_version=then.version,
-            repair=request.repair,
+            row_source=request.repair,
             lost=(*(loss.share for loss in lost), *_partly_lost(request.reread, lost, generation)),
-            undone=undone_changes(
+            undone_changes=undone_changes(
                 self._lake,
                 self._key,
                 pipeline=self._pipeline,
@@ -143,7 +143,7 @@ class TablePlanner:
             run=current_run(),
             at=iso_now(),
             code_version=__version__,
-            reapply=self._spec.privacy is not None,
+            reapply_erasures=self._spec.privacy is not None,
         )
         target = self._target(record, then, now, lost)
         missing = missing_files(self._lake, now, target)
@@ -200,8 +200,8 @@ class TablePlanner:
         )
 
     def _lost(self, then: TableState, now: TableState, generation: int) -> list[Lost]:
-        earlier = self._home.rollbacks.of_table(self._table)
-        skipped = {number for record, _ in earlier if record.repair == "none" for number in record.batches}
+        earlier = self._home.rollbacks.table_rollbacks(self._table)
+        skipped = {number for record, _ in earlier if record.row_source == "none" for number in record.batches}
         shares = LostShares(self._lake, self._home, self._table)
         return shares.between(then, now, generation=generation, skipped=skipped)
 
@@ -211,7 +211,7 @@ class TablePlanner:
         recorded = {(share.kind, share.number) for share in record.lost}
         for loss in lost:
             is_recorded = (loss.share.kind, loss.share.number) in recorded
-            if is_recorded and record.repair != "prepared":
+            if is_recorded and record.row_source != "prepared":
                 continue
             if loss.files is None and not is_recorded:
                 # Landed after the record was fixed, when a crash had given the table back to the stream.
@@ -219,7 +219,7 @@ class TablePlanner:
             files |= {file: now.files.get(file, added) for file, added in (loss.files or {}).items()}
         staged = self._home.rollbacks.staged(record.ordinal)
         files |= {} if staged is None else added_files(staged.files)
-        return with_columns_of(then, now, files) if record.repair == "none" else TargetState(files)
+        return with_columns_of(then, now, files) if record.row_source == "none" else TargetState(files)
 
 
 def with_columns_of(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> TargetState:
@@ -249,11 +249,11 @@ def refuse_missing_files(key: str, missing: Sequence[str]) -> None:
         )
 
 
-def _partly_lost(batches: tuple[int, ...], lost: list[Lost], generation: int) -> list[LostShare]:
+def _partly_lost(batches: tuple[int, ...], lost: list[Lost], generation: int) -> list[LostCommit]:
     """Batches some rows of which went with missing files. How many is not known before they are read."""
     wholly = {loss.share.number for loss in lost if loss.share.kind == "batch"}
     return [
-        LostShare(kind="batch", generation=generation, number=number, rows=0, files=0)
+        LostCommit(kind="batch", generation=generation, number=number, rows=0, files=0)
         for number in batches
         if number not in wholly
     ]

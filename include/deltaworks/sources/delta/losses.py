@@ -66,7 +66,7 @@ def check_not_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipe
         ContractError: DELTA_SOURCE_ROLLED_BACK.
     """
     following = _next_version(objects, reader)
-    versions = [] if following is None else PipelineHome(objects, pipeline).start_overs.rolled_back_at(table)
+    versions = [] if following is None else PipelineHome(objects, pipeline).start_overs.rollback_versions(table)
     ahead = [version for version in versions if following is not None and version >= following]
     if ahead:
         raise ContractError(

@@ -30,7 +30,7 @@ def stage(project: Path) -> ConsoleStage:
     for name, days_ago in (("e1", 20), ("e2", 28), ("e3", 31), ("e4", 1)):
         receive(stage, name, days_ago=days_ago)
     erasures = Erasures(stage.objects, "players")
-    erasures.append(erasures.request("e1"), "certified", by="tests")
+    erasures.record_state(erasures.request("e1"), "certified", by="tests")
     stage.objects.put(erasure_paths.certificate("players", "e1"), b'{"request_id": "e1"}')
     return stage
 
@@ -38,7 +38,7 @@ def stage(project: Path) -> ConsoleStage:
 def receive(stage: ConsoleStage, name: str, *, days_ago: float) -> None:
     received = utc_now() - dt.timedelta(days=days_ago)
     terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
-    Erasures(stage.objects, "players").receive(name, received_at=received, digest="d", by="dpo", **terms)
+    Erasures(stage.objects, "players").create(name, received_at=received, digest="d", by="dpo", **terms)
 
 
 def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(stage: ConsoleStage) -> None:

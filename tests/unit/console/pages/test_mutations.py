@@ -14,8 +14,8 @@ from deltaworks.console.pages.mutations import MOST_MOVES, entities_of, view, vi
 from deltaworks.console.rendering import Frame, render
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.mutation import MutationEnd, TableMutation
-from deltaworks.control.summaries.mutations import BATCHES, note_batches, note_waiting
+from deltaworks.control.records.mutation import MutationCompletion, TableMutation
+from deltaworks.control.summaries.mutations import MAX_BATCHES, record_batches, record_waiting_requests
 from deltaworks.control.summary_paths import mutations_summary
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -33,11 +33,11 @@ def objects(tmp_path: Path) -> LocalObjects:
     return LocalObjects(tmp_path)
 
 
-def end(number: int) -> MutationEnd:
+def end(number: int) -> MutationCompletion:
     table = TableMutation(
         table="activity", rows=9, files_removed=1, files_added=1, version=number, attempts=2, pause_seconds=22
     )
-    return MutationEnd(
+    return MutationCompletion(
         pipeline="engagement",
         number=number,
         generation=1,
@@ -59,17 +59,19 @@ def html(name: str, view: Any) -> str:
 
 
 def test_the_last_batches_are_kept_newest_first_each_once(catalog: Catalog, objects: LocalObjects) -> None:
-    note_batches(objects, "engagement", [end(number) for number in range(1, 40)])
-    note_batches(objects, "engagement", [end(number) for number in range(30, BATCHES + 10)])
+    record_batches(objects, "engagement", [end(number) for number in range(1, 40)])
+    record_batches(objects, "engagement", [end(number) for number in range(30, MAX_BATCHES + 10)])
     batches = shown(catalog, objects).batches
 
-    assert [batch["number"] for batch in batches] == list(range(BATCHES + 9, 9, -1))
+    assert [batch["number"] for batch in batches] == list(range(MAX_BATCHES + 9, 9, -1))
     assert (batches[0]["conflicts"], batches[0]["pause_seconds"], batches[0]["total_seconds"]) == (1, 22, 29)
 
 
 def test_what_waits_is_shown_beside_them(catalog: Catalog, objects: LocalObjects) -> None:
-    note_batches(objects, "engagement", [end(1)])
-    note_waiting(objects, "engagement", requests=3_204, oldest_at="2026-03-01T11:54:00+00:00", judged_at="x")
+    record_batches(objects, "engagement", [end(1)])
+    record_waiting_requests(
+        objects, "engagement", requests=3_204, oldest_at="2026-03-01T11:54:00+00:00", checked_at="x"
+    )
     page = shown(catalog, objects)
 
     assert (page.waiting, len(page.batches)) == (3_204, 1)
@@ -78,7 +80,7 @@ def test_what_waits_is_shown_beside_them(catalog: Catalog, objects: LocalObjects
 
 def test_nothing_is_written_while_nothing_changes(objects: LocalObjects) -> None:
     for minute in range(3):
-        note_waiting(objects, "engagement", requests=0, oldest_at="", judged_at=f"12:0{minute}")
+        record_waiting_requests(objects, "engagement", requests=0, oldest_at="", checked_at=f"12:0{minute}")
 
     item = objects.get(mutations_summary("engagement"))
     assert item is not None
@@ -94,7 +96,7 @@ def test_a_torn_summary_is_a_word_on_the_page_and_begun_anew(
     assert page.problem
     assert html("mutations", page)
 
-    assert note_batches(objects, "engagement", [end(1)])
+    assert record_batches(objects, "engagement", [end(1)])
     assert len(shown(catalog, objects).batches) == 1
 
 

@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.records.collector import beat_key
+from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.privacy.paths import privacy_control
 from tests.console_stage import ConsoleStage, ago, look_at, write_beat
 from tests.noting_objects import NotingObjects
@@ -227,7 +227,7 @@ def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_str
     catalog, objects = declared(tmp_path / "project"), NotingObjects(tmp_path / "lake")
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
-    objects.put(beat_key("edge", "c" * 32), beat.encode())
+    objects.put(heartbeat_key("edge", "c" * 32), beat.encode())
     alone, _ = report_of_stream(look_at(catalog, objects, now=now), "shop")
     read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), privacy_control(""))]
     every, _ = reports_of(look_at(catalog, objects, now=now + timedelta(hours=1)))

@@ -35,10 +35,10 @@ def write_batches(stage: ConsoleStage, *, through: int = 812, count: int = 30) -
                 commit_seconds=1.0,
                 complete_seconds=0.5,
                 oldest_pending_seconds=40.0,
-                arrived=(9.0, 40.0),
+                arrival_ages=(9.0, 40.0),
             )
         )
-    writer.problem(utc_now(), "boom")
+    writer.add_problem(utc_now(), "boom")
     writer.write(utc_now())
 
 

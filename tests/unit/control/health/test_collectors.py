@@ -13,13 +13,13 @@ from deltaworks.control.health.collectors import judge_collector
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.collector import (
-    CollectorBeat,
-    Losses,
+    CollectorHeartbeat,
+    LostEvents,
     MissingRange,
-    SourceBeat,
-    beat_key,
-    read_beats,
-    read_counts,
+    SourceStatus,
+    heartbeat_key,
+    read_collector_heartbeats,
+    read_hour_counts,
 )
 from deltaworks.control.troubles import alert_of_verdict
 from deltaworks.specs.project import load_catalog
@@ -33,7 +33,7 @@ def ago(**past: float) -> str:
     return (NOW - timedelta(**past)).isoformat()
 
 
-def beat(**changes: Any) -> CollectorBeat:
+def beat(**changes: Any) -> CollectorHeartbeat:
     facts: dict[str, Any] = {
         "collector": "edge",
         "id": "c" * 32,
@@ -44,7 +44,7 @@ def beat(**changes: Any) -> CollectorBeat:
         "spool_bytes": 1 << 20,
         "spool_max_bytes": 10 << 20,
     }
-    return CollectorBeat(**facts | changes)
+    return CollectorHeartbeat(**facts | changes)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def beat(**changes: Any) -> CollectorBeat:
         (
             {
                 "oldest_at": ago(minutes=20),
-                "sources": {"shop": SourceBeat(trouble="AccessDenied", trouble_since=ago())},
+                "sources": {"shop": SourceStatus(problem="AccessDenied", problem_since=ago())},
             },
             "SPOOL_OLD",
             "AccessDenied",
         ),
         ({"damaged": ("seg-1.wal.damaged",)}, "SPOOL_DAMAGED", "seg-1.wal.damaged"),
-        ({"sources": {"shop": SourceBeat(set_aside=3)}}, "EVENTS_SET_ASIDE", "3 events"),
+        ({"sources": {"shop": SourceStatus(set_aside=3)}}, "EVENTS_SET_ASIDE", "3 events"),
         ({"state": "ended", "written_at": ago(hours=3)}, "OK", "has ended"),
         ({"state": "ended", "written_at": ago(hours=3), "oldest_at": ago(hours=4)}, "SPOOL_OLD", "10 % full"),
         ({"state": "ended", "written_at": ago(days=3), "oldest_at": ago(days=4)}, "SPOOL_OLD", "10 % full"),
@@ -85,7 +85,7 @@ def test_one_process_that_is_ill_is_enough_and_one_that_is_long_gone_is_nobodys_
 
 
 def test_lost_events_are_named_before_all_else_and_since_when() -> None:
-    losses = Losses(looked_at=ago(minutes=5), missing=(MissingRange(id="c" * 32, first=7, last=9),))
+    losses = LostEvents(checked_at=ago(minutes=5), missing=(MissingRange(id="c" * 32, first=7, last=9),))
     first = judge_collector("edge", [beat(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
     verdict = judge_collector("edge", [beat(damaged=("x",))], losses, now=NOW, previous=first)
     assert (verdict.cause, verdict.since) == ("EVENTS_LOST", NOW - timedelta(hours=1))
@@ -99,10 +99,10 @@ def test_one_that_is_declared_and_never_ran_is_no_subject(tmp_path: Path) -> Non
     write_collector(root)
     catalog, objects = load_catalog(root=root), LocalObjects(tmp_path / "lake")
     assert process_reports(catalog, objects, now=NOW) == []
-    objects.put(beat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
+    objects.put(heartbeat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
     (report,) = process_reports(catalog, objects, now=NOW)
     assert (report.subject.key, report.verdict.cause) == ("collector__edge", "COLLECTOR_STALE")
-    objects.put(beat_key("edge", "c" * 32), b"{")
+    objects.put(heartbeat_key("edge", "c" * 32), b"{")
     (report,) = process_reports(catalog, objects, now=NOW)
     assert report.verdict.cause == "HEARTBEAT_UNREADABLE"
 
@@ -126,11 +126,11 @@ def test_counts_of_an_hour_go_on_after_a_restart_and_end_with_the_hour(tmp_path:
     taken, seq = {"shop": {"accepted": 5}}, 22
     second.write()
     second.write()
-    old, new = read_counts(objects, "edge")
-    assert (old.hour, old.next_seq, old.whole) == ("2026-11-23T14", 22, True)
+    old, new = read_hour_counts(objects, "edge")
+    assert (old.hour, old.next_seq, old.is_complete) == ("2026-11-23T14", 22, True)
     assert old.sources == {"shop": {"accepted": 20, "kept": 1}}
-    assert (new.hour, new.first_seq, new.next_seq, new.whole) == ("2026-11-23T15", 22, 22, False)
-    assert [item.next_seq for item in read_beats(objects, "edge")] == [22]
+    assert (new.hour, new.first_seq, new.next_seq, new.is_complete) == ("2026-11-23T15", 22, 22, False)
+    assert [item.next_seq for item in read_collector_heartbeats(objects, "edge")] == [22]
 
 
 def test_a_storage_that_fails_costs_the_collector_nothing(tmp_path: Path) -> None:

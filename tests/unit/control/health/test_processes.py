@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.collector import beat_key
-from deltaworks.control.records.vault import VaultBeat, vault_beat_key
+from deltaworks.control.records.collector import heartbeat_key
+from deltaworks.control.records.vault import VaultHeartbeat, vault_heartbeat_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.unit.control.health.test_collectors import NOW, ago, beat
@@ -28,9 +28,9 @@ def declared(root: Path, *, vault: bool = True) -> Catalog:
 
 def test_collectors_and_vaults_are_judged_as_of_the_same_instant_by_the_same_verdicts(tmp_path: Path) -> None:
     catalog, objects = declared(tmp_path / "project"), LocalObjects(tmp_path / "lake")
-    objects.put(beat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
-    left = VaultBeat(namespace="customers", written_at=ago(hours=2), clean_at=ago(hours=2))
-    objects.put(vault_beat_key("customers"), left.encode())
+    objects.put(heartbeat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
+    left = VaultHeartbeat(namespace="customers", written_at=ago(hours=2), caught_up_at=ago(hours=2))
+    objects.put(vault_heartbeat_key("customers"), left.encode())
     first = process_reports(catalog, objects, now=NOW)
     previous = {report.subject.key: report.verdict for report in first}
     later = process_reports(catalog, objects, previous=previous, now=NOW + timedelta(minutes=5))

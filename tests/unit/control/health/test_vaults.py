@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control.health.vaults import judge_vault
-from deltaworks.control.records.vault import VaultBeat
+from deltaworks.control.records.vault import VaultHeartbeat
 from deltaworks.control.troubles import alert_of_verdict
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -18,8 +18,10 @@ def ago(**span: float) -> str:
     return (NOW - timedelta(**span)).isoformat()
 
 
-def beat(**fields: Any) -> VaultBeat:
-    return VaultBeat(**{"namespace": "players", "written_at": ago(minutes=3), "clean_at": ago(minutes=3), **fields})
+def beat(**fields: Any) -> VaultHeartbeat:
+    return VaultHeartbeat(
+        **{"namespace": "players", "written_at": ago(minutes=3), "clean_at": ago(minutes=3), **fields}
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from deltaworks.control.records.certificate import Certificate, CertifiedScan, CertifiedTable
 from deltaworks.control.records.erasure import ErasureStep
 from deltaworks.control.records.erasure_window import ErasureWindow, PurgedTable
-from deltaworks.control.records.replacements import PutObject, ReplacedObject, ReplacementEnd, ReplacementPlan
+from deltaworks.control.records.replacements import (
+    ReplacedObject,
+    ReplacementCompletion,
+    ReplacementPlan,
+    WrittenObject,
+)
 from deltaworks.control.records.store import UnversionedRecord
 
 AT = "2026-01-02T03:04:05.678+00:00"
@@ -51,7 +56,7 @@ ERASURE: dict[str, UnversionedRecord] = {
         at_ms=1_767_323_045_678,
         by_request={"e20260102-0a1b2c3d4e": 3},
         dates={"2026-01-01": 3},
-        removed=("event_date=2026-01-01/part-1.parquet",),
+        removed_files=("event_date=2026-01-01/part-1.parquet",),
         bytes_written=1234,
     ),
     "replacement_plan": ReplacementPlan(
@@ -69,12 +74,12 @@ ERASURE: dict[str, UnversionedRecord] = {
                 bytes_before=2048,
                 bytes_after=1024,
                 events=3,
-                made_at=AT,
+                landed_at=AT,
             ),
         ),
     ),
-    "replacement_end": ReplacementEnd(
-        number=4, at=AT, objects=(PutObject(etag="d41d8cd98f00b204e9800998ecf8427e", version_id="v2"),)
+    "replacement_end": ReplacementCompletion(
+        number=4, at=AT, objects=(WrittenObject(etag="d41d8cd98f00b204e9800998ecf8427e", version_id="v2"),)
     ),
     "certificate": Certificate(
         namespace="players",
@@ -90,8 +95,8 @@ ERASURE: dict[str, UnversionedRecord] = {
         window=7,
         suppression=3,
         key_pages=("0af",),
-        tables=(CertifiedTable(**COUNTS, of_person=3, files_removed=1),),
-        scan=CertifiedScan(objects=70, bytes=48_197, hits_before=11, hits=0, in_logs=4, kept=0),
+        tables=(CertifiedTable(**COUNTS, person_rows=3, files_removed=1),),
+        scan=CertifiedScan(objects=70, bytes=48_197, hits_before=11, hits=0, log_hits=4, retained=0),
         holds=(),
         log_clean_after=AT,
         landing_clean_after=AT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from deltaworks.control.records.collector import CollectorBeat, HourCounts, Losses, MissingRange, SourceBeat
+from deltaworks.control.records.collector import CollectorHeartbeat, HourCounts, LostEvents, MissingRange, SourceStatus
 from deltaworks.control.records.feeds import (
     DeadLetters,
     Delivery,
@@ -23,10 +23,15 @@ AT = "2026-01-02T03:04:05.678+00:00"
 MINUTE = "2026-01-02T03:04Z"
 BASE = Position(kind="table", table_id="5f0c", version=7)
 DELIVERY = Delivery(
-    number=4, base=BASE, target=Position(kind="table", table_id="5f0c", version=9), began_at=AT, sent=20, dead=1
+    number=4,
+    base=BASE,
+    target=Position(kind="table", table_id="5f0c", version=9),
+    started_at=AT,
+    sent_changes=20,
+    dead_letters=1,
 )
 OUTWARD: dict[str, UnversionedRecord] = {
-    "collector_beat": CollectorBeat(
+    "collector_beat": CollectorHeartbeat(
         collector="edge",
         id="0a1b",
         state="running",
@@ -37,21 +42,26 @@ OUTWARD: dict[str, UnversionedRecord] = {
         spool_max_bytes=10_737_418_240,
         oldest_at=AT,
         damaged=("seg-00000000000000000001.wal.damaged",),
-        sources={"games": SourceBeat(delivered=4000, objects=3, set_aside=1, trouble="no bucket", trouble_since=AT)},
+        sources={"games": SourceStatus(delivered=4000, objects=3, set_aside=1, problem="no bucket", problem_since=AT)},
         host="edge-0",
         pid=17,
     ),
     "collector_counts": HourCounts(
-        id="0a1b", hour="2026-01-02T03", first_seq=1, next_seq=4097, sources={"games": {"event": 4090}}, whole=True
+        id="0a1b",
+        hour="2026-01-02T03",
+        first_seq=1,
+        next_seq=4097,
+        sources={"games": {"event": 4090}},
+        is_complete=True,
     ),
-    "collector_losses": Losses(
-        looked_at=AT, counted_up_to={"0a1b": 4096}, missing=(MissingRange(id="0a1b", first=12, last=14),)
+    "collector_losses": LostEvents(
+        checked_at=AT, checked_up_to={"0a1b": 4096}, missing=(MissingRange(id="0a1b", first=12, last=14),)
     ),
     "feed": FeedRecord(
         incarnation="c0ffee",
         number=3,
         position=BASE,
-        under_way=DELIVERY,
+        current_delivery=DELIVERY,
         delivered_at=AT,
         pending_since=AT,
         changes=120,
@@ -62,7 +72,7 @@ OUTWARD: dict[str, UnversionedRecord] = {
     "feed_replay": ReplayRequest(since=3, by="ada", at=AT),
     "remediation": RemediationRecord(
         remediation="shift_cdn",
-        notice="n1",
+        notification="n1",
         subject="video_qos.cdn_slow{cdn=a}",
         state="verified",
         at=AT,

@@ -7,7 +7,7 @@ from deltaworks.control.records.store import UnversionedRecord
 from deltaworks.control.summaries import mutations
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
 from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
-from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
+from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.control.summaries.stream import (
     BatchSummary,
     HourSummary,
@@ -15,16 +15,25 @@ from deltaworks.control.summaries.stream import (
     RecentBatches,
     StreamHours,
 )
-from deltaworks.control.summaries.tables import Cost, HoldSummary, Plan, Point, TablesSummary, TableSummary
+from deltaworks.control.summaries.tables import (
+    HealthPoint,
+    HoldSummary,
+    MaintenancePlan,
+    ScorePenalty,
+    TablesSummary,
+    TableSummary,
+)
 
 AT = "2026-01-02T03:04:05+00:00"
-RESULT = NightResult(of="games.events", files=412, files_after=12, rows=9000, bytes=1 << 20, seconds=3.5, put_off=1)
+RESULT = NightResult(
+    subject="games.events", files=412, files_after=12, rows=9000, bytes=1 << 20, seconds=3.5, deferred=1
+)
 TABLE = TableSummary(
     name="events",
     kind="bronze",
     version=812,
     score=41,
-    costs=(Cost(name="small_files", weight=3, cost=0.7, why="22 of 31 files are small"),),
+    costs=(ScorePenalty(name="small_files", weight=3, cost=0.7, reason="22 of 31 files are small"),),
     files=31,
     bytes=1 << 30,
     rows=120_000,
@@ -41,9 +50,11 @@ TABLE = TableSummary(
     last_write_at=AT,
     last_optimize_at=AT,
     last_vacuum_at=AT,
-    tonight=Plan(why="small files", partitions=3, files_saved=400, bytes_rewritten=1 << 28, seconds=60.0, put_off=1),
+    next_plan=MaintenancePlan(
+        reason="small files", partitions=3, files_saved=400, bytes_rewritten=1 << 28, seconds=60.0, deferred=1
+    ),
     holds=(HoldSummary(by="reader crm", since=AT),),
-    nights=(Point(date="2026-01-01", score=40, bytes=1 << 29),),
+    nights=(HealthPoint(date="2026-01-01", score=40, bytes=1 << 29),),
 )
 SUMMARIES: dict[str, UnversionedRecord] = {
     "recent_batches": RecentBatches(
@@ -64,7 +75,7 @@ SUMMARIES: dict[str, UnversionedRecord] = {
                 backlog_files=4,
                 backlog_bytes=4096,
                 oldest_pending_seconds=9.0,
-                arrived=(4.0, 9.0),
+                arrival_ages=(4.0, 9.0),
             ),
         ),
         problems=(ProblemSummary(at=AT, text="batch 811: the lake did not answer"),),
@@ -95,7 +106,7 @@ SUMMARIES: dict[str, UnversionedRecord] = {
         at=AT,
         generation=2,
         through_batch=812,
-        open_rows=(OpenRows(date="2026-01-01", reason="type_mismatch", event="purchase", spec="4f2a", rows=1100),),
+        open_rows=(OpenRowCount(date="2026-01-01", reason="type_mismatch", event="purchase", spec="4f2a", rows=1100),),
         other_rows=5,
     ),
     "mutations_summary": mutations.MutationsSummary(
@@ -107,7 +118,7 @@ SUMMARIES: dict[str, UnversionedRecord] = {
                 outcome="applied",
                 at=AT,
                 requests={"rename": 12},
-                not_understood=1,
+                invalid_requests=1,
                 rows=40,
                 tables=3,
                 conflicts=1,
@@ -115,9 +126,9 @@ SUMMARIES: dict[str, UnversionedRecord] = {
                 seconds={"resolve": 9.0, "merge": 20.0},
             ),
         ),
-        waiting=3204,
+        waiting_requests=3204,
         oldest_at=AT,
-        judged_at=AT,
+        checked_at=AT,
     ),
     "erasures_summary": ErasuresSummary(
         namespace="players",
@@ -129,7 +140,7 @@ SUMMARIES: dict[str, UnversionedRecord] = {
                 received_at=AT,
                 purge_by=AT,
                 deadline_at=AT,
-                extended=True,
+                is_extended=True,
                 steps=6,
             ),
         ),

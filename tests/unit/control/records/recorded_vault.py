@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from deltaworks.control.records.store import UnversionedRecord
-from deltaworks.control.records.vault import VaultBeat
+from deltaworks.control.records.vault import VaultHeartbeat
 from deltaworks.vault.key_pages import KeyPage, WrappedKey
 
 AT = "2026-01-02T03:04:05.678+00:00"
 VAULT: dict[str, UnversionedRecord] = {
-    "vault_beat": VaultBeat(
+    "vault_beat": VaultHeartbeat(
         namespace="players",
         written_at=AT,
-        clean_at=AT,
+        caught_up_at=AT,
         suppression=3,
         waiting=2,
         unreadable=("sealed/edge/1-2.dws: SEALED_UNREADABLE",),
-        trouble="KEY_SERVICE_UNREACHABLE",
-        trouble_since=AT,
+        failure_condition="KEY_SERVICE_UNREACHABLE",
+        failing_since=AT,
         epoch=4,
         epoch_at=AT,
     ),

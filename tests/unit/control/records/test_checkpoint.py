@@ -11,8 +11,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.control.records.checkpoint import (
     damaged_files,
-    ledger_is_behind,
-    live_read_below,
+    describe_ledger_gap,
+    live_next_version,
     refuse_damaged_checkpoint,
     refuse_lost_ledger,
 )
@@ -76,7 +76,7 @@ def test_offsets_that_are_gone_behind_a_commit_are_named(local_objects: LocalObj
 
 
 def behind(objects: ObjectStore, last: int | None, generations: Generations | None = FIRST) -> str:
-    return ledger_is_behind(PipelineHome(objects, "games"), generations, generation=1, last_completed=last)
+    return describe_ledger_gap(PipelineHome(objects, "games"), generations, generation=1, last_completed=last)
 
 
 @pytest.mark.parametrize(("prepared", "last"), [((), None), ((0,), None), ((0, 1), 0), ((0, 1), 1), ((7,), 7)])
@@ -130,19 +130,19 @@ def finished(objects: ObjectStore, batch: int) -> None:
 
 
 def test_a_query_that_has_not_begun_has_read_nothing(objects: ObjectStore) -> None:
-    assert live_read_below(PipelineHome(objects, "games"), "live") == 0
+    assert live_next_version(PipelineHome(objects, "games"), "live") == 0
 
 
 def test_a_batch_that_is_planned_and_not_finished_does_not_count(objects: ObjectStore) -> None:
     planned(objects, 9, 5)
     finished(objects, 9)
     planned(objects, 10, 8)
-    assert live_read_below(PipelineHome(objects, "games"), "live") == 5
+    assert live_next_version(PipelineHome(objects, "games"), "live") == 5
     finished(objects, 10)
-    assert live_read_below(PipelineHome(objects, "games"), "live") == 8
+    assert live_next_version(PipelineHome(objects, "games"), "live") == 8
 
 
 def test_a_first_snapshot_under_way_says_nothing(objects: ObjectStore) -> None:
     planned(objects, 0, 3, starting=True)
     finished(objects, 0)
-    assert live_read_below(PipelineHome(objects, "games"), "live") == 0
+    assert live_next_version(PipelineHome(objects, "games"), "live") == 0

@@ -14,9 +14,9 @@ from deltaworks.control.records.mutation import (
     SUPERSEDED,
     MutationBatch,
     MutationBatches,
-    MutationEnd,
-    Span,
+    MutationCompletion,
     TableMutation,
+    VersionRange,
 )
 from deltaworks.errors import ContractError
 
@@ -26,8 +26,8 @@ def batch(number: int, *, up_to: int = 3, organisation: str | None = None) -> Mu
         pipeline="crm",
         number=number,
         generation=1,
-        requests=Span(table="requests", table_id="t", after=-1, up_to=up_to),
-        tables=(Span(table="activities", table_id="u", after=2, up_to=7),),
+        requests=VersionRange(table="requests", table_id="t", after=-1, up_to=up_to),
+        tables=(VersionRange(table="activities", table_id="u", after=2, up_to=7),),
         run="manual",
         at="2026-01-01T00:00:00.000+00:00",
         spec_fingerprint="f",
@@ -36,10 +36,10 @@ def batch(number: int, *, up_to: int = 3, organisation: str | None = None) -> Mu
     )
 
 
-def end(number: int, *, day: int = 1, outcome: str = APPLIED) -> MutationEnd:
+def end(number: int, *, day: int = 1, outcome: str = APPLIED) -> MutationCompletion:
     done = TableMutation(table="activities", rows=number, files_removed=1, files_added=1, version=9, pause_seconds=0.5)
     at = f"2026-01-{day:02d}T00:00:00.000+00:00"
-    return MutationEnd(pipeline="crm", number=number, generation=1, outcome=outcome, at=at, tables=(done,))
+    return MutationCompletion(pipeline="crm", number=number, generation=1, outcome=outcome, at=at, tables=(done,))
 
 
 @pytest.fixture
@@ -48,22 +48,22 @@ def batches(tmp_path: Path) -> MutationBatches:
 
 
 def test_whoever_fixes_a_batch_first_decides_what_it_covers(batches: MutationBatches) -> None:
-    assert batches.fix(batch(1, up_to=3)) == batch(1, up_to=3)
-    assert batches.fix(batch(1, up_to=9)) == batch(1, up_to=3)
+    assert batches.get_or_create(batch(1, up_to=3)) == batch(1, up_to=3)
+    assert batches.get_or_create(batch(1, up_to=9)) == batch(1, up_to=3)
     assert batches.numbers() == (1, 0)
     batches.complete(end(1))
     batches.complete(end(1).replace(outcome=SUPERSEDED))
     assert batches.numbers() == (1, 1)
-    assert batches.end(1) == end(1)
+    assert batches.completion(1) == end(1)
     assert (end(1).rows, end(1).pause_seconds) == (1, 0.5)
 
 
 def test_the_next_batch_begins_after_the_last_whole_one(batches: MutationBatches) -> None:
-    assert batches.last_whole() is None
+    assert batches.last_full_batch() is None
     for number, organisation, outcome in ((1, None, APPLIED), (2, "acme", APPLIED), (3, None, SUPERSEDED)):
-        batches.fix(batch(number, organisation=organisation))
+        batches.get_or_create(batch(number, organisation=organisation))
         batches.complete(end(number, outcome=outcome))
-    assert batches.last_whole() == batch(1)
+    assert batches.last_full_batch() == batch(1)
 
 
 def test_the_batches_of_a_time_are_found_though_the_oldest_records_are_gone(
@@ -81,14 +81,14 @@ def test_the_batches_of_a_time_are_found_though_the_oldest_records_are_gone(
 
 def test_records_of_old_batches_are_removed_and_the_newest_stay(batches: MutationBatches) -> None:
     for number in range(1, 6):
-        batches.fix(batch(number))
+        batches.get_or_create(batch(number))
         batches.complete(end(number, day=number))
-    batches.fix(batch(6))
+    batches.get_or_create(batch(6))
 
-    assert batches.tidy(keep=2) == 6
+    assert batches.delete_old_records(keep=2) == 6
     assert [batches.batch(number) is not None for number in range(1, 7)] == [False] * 3 + [True] * 3
     assert batches.numbers() == (6, 5)
-    assert batches.tidy(keep=2) == 0
+    assert batches.delete_old_records(keep=2) == 0
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"format": 2}', b'{"format": 1}'])
@@ -97,6 +97,6 @@ def test_a_record_of_another_release_or_a_torn_one_is_refused(
 ) -> None:
     for key in (paths.mutation_batch("crm", 1), paths.mutation_completion("crm", 1)):
         LocalObjects(tmp_path).put(key, data)
-    for read in (batches.batch, batches.end):
+    for read in (batches.batch, batches.completion):
         with pytest.raises(ContractError, match="MUTATION_BATCH_UNREADABLE"):
             read(1)

@@ -43,7 +43,7 @@ def batch(owner: str = "a", batch_id: int = 42) -> PreparedBatch:
 def test_a_batch_is_read_as_it_was_prepared(objects: ObjectStore) -> None:
     assert PipelineHome(objects, "games").prepared.read(1, 42) is None
 
-    assert PipelineHome(objects, "games").prepared.fix(batch()) == batch()
+    assert PipelineHome(objects, "games").prepared.get_or_create(batch()) == batch()
 
     read = PipelineHome(objects, "games").prepared.read(1, 42)
     assert read == batch()
@@ -51,9 +51,9 @@ def test_a_batch_is_read_as_it_was_prepared(objects: ObjectStore) -> None:
 
 
 def test_the_second_to_prepare_gets_what_the_first_fixed(objects: ObjectStore) -> None:
-    PipelineHome(objects, "games").prepared.fix(batch("first"))
+    PipelineHome(objects, "games").prepared.get_or_create(batch("first"))
 
-    assert PipelineHome(objects, "games").prepared.fix(batch("second")).owner == "first"
+    assert PipelineHome(objects, "games").prepared.get_or_create(batch("second")).owner == "first"
 
 
 def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -> None:
@@ -61,7 +61,7 @@ def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -
 
     def one(owner: str, batch_id: int) -> PreparedBatch:
         barrier.wait()
-        return PipelineHome(local_objects, "games").prepared.fix(batch(owner, batch_id))
+        return PipelineHome(local_objects, "games").prepared.get_or_create(batch(owner, batch_id))
 
     with ThreadPoolExecutor(2) as pool:
         for batch_id in range(30):
@@ -72,10 +72,10 @@ def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -
 def test_preparing_again_after_a_lost_reply_finds_ones_own(faulty_objects) -> None:
     faulty_objects.lose_reply = lambda call: call == "put_if_absent"
     with pytest.raises(Exception, match="lost"):
-        PipelineHome(faulty_objects, "games").prepared.fix(batch("mine"))
+        PipelineHome(faulty_objects, "games").prepared.get_or_create(batch("mine"))
     faulty_objects.lose_reply = lambda call: False
 
-    assert PipelineHome(faulty_objects, "games").prepared.fix(batch("mine")) == batch("mine")
+    assert PipelineHome(faulty_objects, "games").prepared.get_or_create(batch("mine")) == batch("mine")
 
 
 def _record(**changes: object) -> bytes:

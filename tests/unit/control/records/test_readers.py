@@ -20,26 +20,26 @@ def objects(tmp_path: Path) -> LocalObjects:
 
 
 def test_a_word_counts_until_its_time_is_over_and_is_renewed_by_saying_it_again(objects: LocalObjects) -> None:
-    said = PipelineHome(objects, "shop").readers.keep("orders", reader="training", version=7, hours=2)
+    said = PipelineHome(objects, "shop").readers.pin("orders", reader="training", version=7, hours=2)
     later = utc_now() + dt.timedelta(hours=3)
 
     assert PipelineHome(objects, "shop").readers.read() == [said]
-    assert said.counts_at(utc_now())
-    assert not said.counts_at(later)
+    assert said.is_active_at(utc_now())
+    assert not said.is_active_at(later)
 
-    PipelineHome(objects, "shop").readers.keep("orders", reader="training", version=8, hours=5)
+    PipelineHome(objects, "shop").readers.pin("orders", reader="training", version=8, hours=5)
     (renewed,) = PipelineHome(objects, "shop").readers.read()
     assert renewed.version == 8
-    assert renewed.counts_at(later)
+    assert renewed.is_active_at(later)
 
 
 def test_readers_are_kept_apart_by_table_and_pipeline_and_taken_back_by_name(objects: LocalObjects) -> None:
     for table, reader in (("orders", "a"), ("orders", "b"), ("items", "a")):
-        PipelineHome(objects, "shop").readers.keep(table, reader=reader, version=1, hours=1)
-    PipelineHome(objects, "games").readers.keep("orders", reader="a", version=1, hours=1)
+        PipelineHome(objects, "shop").readers.pin(table, reader=reader, version=1, hours=1)
+    PipelineHome(objects, "games").readers.pin("orders", reader="a", version=1, hours=1)
 
-    assert PipelineHome(objects, "shop").readers.release("orders", reader="a")
-    assert not PipelineHome(objects, "shop").readers.release("orders", reader="a")
+    assert PipelineHome(objects, "shop").readers.unpin("orders", reader="a")
+    assert not PipelineHome(objects, "shop").readers.unpin("orders", reader="a")
     assert {(each.table, each.reader) for each in PipelineHome(objects, "shop").readers.read()} == {
         ("orders", "b"),
         ("items", "a"),
@@ -52,7 +52,7 @@ def test_a_word_that_holds_nothing_or_for_ever_is_refused(
     objects: LocalObjects, reader: str, version: int, hours: float
 ) -> None:
     with pytest.raises(ConfigError, match="READER_INVALID"):
-        PipelineHome(objects, "shop").readers.keep("orders", reader=reader, version=version, hours=hours)
+        PipelineHome(objects, "shop").readers.pin("orders", reader=reader, version=version, hours=hours)
     assert PipelineHome(objects, "shop").readers.read() == []
 
 

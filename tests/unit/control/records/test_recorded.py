@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from deltaworks.control.records.approval import Approval
 from deltaworks.control.records.generations import CheckpointRecord, Generations
-from deltaworks.control.records.held import HeldTable, ResumeRequest
-from deltaworks.control.records.model import Figures, FoldReport, Gain, ModelRun, PublishedModel
-from deltaworks.control.records.mutation import MutationBatch, MutationEnd, Span, TableMutation
+from deltaworks.control.records.held_tables import HeldTable, ResumeRequest
+from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics, ModelRun, PublishedModel
+from deltaworks.control.records.mutation import MutationBatch, MutationCompletion, TableMutation, VersionRange
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
-from deltaworks.control.records.reprocess import ReprocessEnd, ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.control.records.rollback import LostShare, Rollback, RollbackEnd, StagedRows
+from deltaworks.control.records.reprocess import ReprocessCompletion, ReprocessPlan, StagedFiles, StagedTable
+from deltaworks.control.records.rollback import LostCommit, Rollback, RollbackCompletion, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
-from deltaworks.control.records.start_over import StartOver, StartOverEnd, TableLoss
-from deltaworks.control.records.store import Part, UnversionedRecord
+from deltaworks.control.records.start_over import StartOver, StartOverCompletion, TableLoss
+from deltaworks.control.records.store import RecordPart, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.schema_versions import SchemaVersionRecord
 from tests.examples import examples
@@ -83,19 +83,19 @@ EXPECTED: dict[str, UnversionedRecord] = (
                     test_positive=2,
                     algorithm="logistic",
                     scores={
-                        "model": Figures(
-                            area=0.5,
-                            brier=0.0625,
+                        "model": ModelMetrics(
+                            pr_auc=0.5,
+                            brier_score=0.0625,
                             threshold=0.25,
                             alarms=4,
                             alarm_precision=0.75,
                             lead_seconds=540.0,
                             calibration=((13, 0.125, 0.0), (12, 0.5, 0.25)),
                         ),
-                        "seasonal": Figures(area=0.375, brier=None),
+                        "seasonal": ModelMetrics(pr_auc=0.375, brier_score=None),
                     },
-                    gain=Gain(over="seasonal", value=0.125, low=0.0625, high=0.25),
-                    adds={"trend": Gain(over="level", value=0.0, low=-0.5, high=0.5)},
+                    gain=Gain(baseline="seasonal", value=0.125, low=0.0625, high=0.25),
+                    group_gains={"trend": Gain(baseline="level", value=0.0, low=-0.5, high=0.5)},
                 ),
             ),
             model=PublishedModel(
@@ -133,23 +133,23 @@ EXPECTED: dict[str, UnversionedRecord] = (
             pipeline="shop",
             number=4,
             generation=2,
-            requests=Span(table="requests", table_id="a-b", after=-1, up_to=9),
-            tables=(Span(table="orders", table_id="c-d", after=3, up_to=12),),
+            requests=VersionRange(table="requests", table_id="a-b", after=-1, up_to=9),
+            tables=(VersionRange(table="orders", table_id="c-d", after=3, up_to=12),),
             run="manual",
             at=AT,
             organisation="acme",
             everything=True,
             **CODE,
         ),
-        "mutation_end": MutationEnd(
+        "mutation_end": MutationCompletion(
             pipeline="shop",
             number=4,
             generation=2,
             outcome="applied",
             at=AT,
             requests={"update": 3, "delete": 1},
-            not_understood=1,
-            values_not_fitting=2,
+            invalid_requests=1,
+            invalid_values=2,
             tables=(
                 TableMutation(
                     table="orders",
@@ -172,19 +172,19 @@ EXPECTED: dict[str, UnversionedRecord] = (
             generation=2,
             from_version=12,
             to_version=8,
-            repair="source",
+            row_source="source",
             lost=(
-                LostShare(kind="batch", generation=2, number=41, rows=5, files=1),
-                LostShare(kind="replay", generation=1, number=7, rows=2, files=1),
+                LostCommit(kind="batch", generation=2, number=41, rows=5, files=1),
+                LostCommit(kind="replay", generation=1, number=7, rows=2, files=1),
             ),
-            undone=("MERGE of version 9",),
+            undone_changes=("MERGE of version 9",),
             dropped_files=("event_date=2026-01-01/part-0.parquet",),
             reason="wrong rows",
             code_version="0.9.0",
             **BY,
         ),
-        "rollback_files": StagedRows(rows=5, files=(FILE,), gone=("in/a.json",)),
-        "rollback_end": RollbackEnd(version=13),
+        "rollback_files": StagedRows(rows=5, files=(FILE,), missing=("in/a.json",)),
+        "rollback_end": RollbackCompletion(version=13),
         "start_over": StartOver(
             pipeline="shop",
             generation=3,
@@ -199,13 +199,13 @@ EXPECTED: dict[str, UnversionedRecord] = (
             **BY,
             **CODE,
         ),
-        "start_over_end": StartOverEnd(versions={"orders": 13, "items": 4}),
+        "start_over_end": StartOverCompletion(versions={"orders": 13, "items": 4}),
         "reprocess_plan": ReprocessPlan(
             pipeline="shop",
             id="r1",
             mode="in_place",
             tables=("orders",),
-            whole=False,
+            all_tables=False,
             selection={"batches": [1, 4], "files": [], "events": None, "from_start": False},
             up_to_batch=41,
             ranges=((1, 4), (6, 8)),
@@ -218,11 +218,11 @@ EXPECTED: dict[str, UnversionedRecord] = (
         ),
         "reprocess_files": StagedFiles(
             tables=(StagedTable(table="orders", rows=3, files=("a.parquet",), ranges=((1, 4),)),),
-            gone=("in/k.json",),
-            not_fitting=1,
-            kept_in_quarantine=2,
+            missing=("in/k.json",),
+            unmatched_events=1,
+            still_quarantined=2,
         ),
-        "reprocess_end": ReprocessEnd(
+        "reprocess_end": ReprocessCompletion(
             tables=({"table": "orders", "target": "orders", "seconds": 1.25, "rows": 3, "version": 14},)
         ),
         "generations": Generations(
@@ -248,8 +248,8 @@ EXPECTED: dict[str, UnversionedRecord] = (
             subject="shop",
             run="manual",
             requested_by="ada",
-            asked_at=AT,
-            shown="12 files",
+            requested_at=AT,
+            question_text="12 files",
             options={"retain_hours": 24},
             bounds={"max_files": 12},
             approved_by="grace",
@@ -272,7 +272,7 @@ CLASSES: dict[str, type[UnversionedRecord]] = {
 
 
 def test_there_is_a_recorded_object_of_every_kind() -> None:
-    def leaves(kind: type[Part]) -> set[type[Part]]:
+    def leaves(kind: type[RecordPart]) -> set[type[RecordPart]]:
         below = kind.__subclasses__()
         return {kind} if not below else set().union(*map(leaves, below))
 
@@ -318,7 +318,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type: those the records use, and no other."""
     if annotation in SCALARS:
         return SCALARS[annotation]()
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+    if isinstance(annotation, type) and issubclass(annotation, RecordPart):
         return records_of(annotation)
     arguments, origin = get_args(annotation), get_origin(annotation)
     if origin is tuple:
@@ -332,7 +332,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     return st.one_of(st.none() if argument is type(None) else values_of(argument) for argument in arguments)
 
 
-def records_of(kind: type[Part]) -> st.SearchStrategy[Any]:
+def records_of(kind: type[RecordPart]) -> st.SearchStrategy[Any]:
     fields = {name: field.annotation for name, field in kind.model_fields.items() if name != "format"}
     return st.fixed_dictionaries({name: values_of(annotation) for name, annotation in fields.items()}).map(
         lambda values: kind(**values)
@@ -359,5 +359,5 @@ def test_a_record_that_was_cut_off_is_refused_wherever_it_was_cut(name: str) -> 
     data = (RECORDED / f"{name}.json").read_bytes()
 
     for length in range(0, len(data) - 1, 7):
-        with pytest.raises((ContractError, ConfigError), match=CLASSES[name].kind.unreadable):
+        with pytest.raises((ContractError, ConfigError), match=CLASSES[name].kind.unreadable_condition):
             CLASSES[name].decode(data[:length], key="k")

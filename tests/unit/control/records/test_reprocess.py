@@ -9,13 +9,13 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.reprocess import (
-    ReprocessEnd,
+    ReprocessCompletion,
     ReprocessPlan,
     ReprocessRecords,
     StagedFiles,
     StagedTable,
     new_reprocess_id,
-    reprocess_id_of_run,
+    reprocess_id_for_run,
 )
 from deltaworks.errors import ConfigError, ContractError
 
@@ -24,7 +24,7 @@ PLAN = ReprocessPlan(
     id="r1",
     mode="in_place",
     tables=("orders",),
-    whole=False,
+    all_tables=False,
     selection={"from_start": True},
     up_to_batch=7,
     ranges=((1, 4), (6, 8)),
@@ -39,9 +39,9 @@ PLAN = ReprocessPlan(
 )
 FILES = StagedFiles(
     tables=(StagedTable(table="orders", rows=3, files=("a.parquet",), ranges=((1, 4),)),),
-    gone=("k",),
-    not_fitting=1,
-    kept_in_quarantine=2,
+    missing=("k",),
+    unmatched_events=1,
+    still_quarantined=2,
 )
 
 
@@ -51,21 +51,21 @@ def records(tmp_path: Path) -> ReprocessRecords:
 
 
 def test_there_is_nothing_before_it_is_made(records: ReprocessRecords) -> None:
-    assert (records.plan(), records.files(), records.end()) == (None, None, None)
+    assert (records.plan(), records.files(), records.completion()) == (None, None, None)
 
 
 def test_what_is_made_first_holds(records: ReprocessRecords) -> None:
-    assert records.fix_plan(PLAN) == PLAN
-    assert records.fix_plan(PLAN.replace(objects=1)) == PLAN
-    assert records.fix_files(FILES) == FILES
-    assert records.fix_files(FILES.replace(gone=())) == FILES
-    records.fix_end([{"table": "orders"}])
-    records.fix_end([{"table": "other"}])
+    assert records.get_or_create_plan(PLAN) == PLAN
+    assert records.get_or_create_plan(PLAN.replace(objects=1)) == PLAN
+    assert records.get_or_create_files(FILES) == FILES
+    assert records.get_or_create_files(FILES.replace(gone=())) == FILES
+    records.record_completion([{"table": "orders"}])
+    records.record_completion([{"table": "other"}])
 
-    assert (records.plan(), records.files(), records.end()) == (
+    assert (records.plan(), records.files(), records.completion()) == (
         PLAN,
         FILES,
-        ReprocessEnd(tables=({"table": "orders"},)),
+        ReprocessCompletion(tables=({"table": "orders"},)),
     )
 
 
@@ -86,9 +86,9 @@ def test_an_id_is_a_plain_name(tmp_path: Path, name: str) -> None:
 
 
 def test_every_try_of_an_airflow_run_has_the_same_id(tmp_path: Path) -> None:
-    first = reprocess_id_of_run("manual__2026-01-01T00:00:00+00:00")
+    first = reprocess_id_for_run("manual__2026-01-01T00:00:00+00:00")
 
-    assert first == reprocess_id_of_run("manual__2026-01-01T00:00:00+00:00")
-    assert first != reprocess_id_of_run("manual__2026-01-01T00:00:01+00:00")
+    assert first == reprocess_id_for_run("manual__2026-01-01T00:00:00+00:00")
+    assert first != reprocess_id_for_run("manual__2026-01-01T00:00:01+00:00")
     for name in (first, new_reprocess_id()):
         assert ReprocessRecords(LocalObjects(tmp_path), "shop", name).id == name

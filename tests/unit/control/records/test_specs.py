@@ -44,8 +44,8 @@ def test_the_first_start_compares_with_nothing(records: SpecRecords) -> None:
 
 
 def test_the_spec_a_stream_started_with_is_read_back_as_it_was(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
-    records.record(spec(owner="other"), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
+    records.record_start(spec(owner="other"), owner_epoch=1)
 
     assert records.current() == spec(owner="other")
     assert records.read(spec().fingerprint()) == spec()
@@ -56,7 +56,7 @@ def test_rows_stay_the_same_under_another_release_and_safe_edits_and_under_no_ot
     records: SpecRecords, tmp_path: Path
 ) -> None:
     fingerprint = spec().fingerprint()
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
     key = paths.spec_record("shop", fingerprint)
     former = json.loads((tmp_path / key).read_bytes())
     del former["spec"]["source"]["budget"]
@@ -65,20 +65,22 @@ def test_rows_stay_the_same_under_another_release_and_safe_edits_and_under_no_ot
     former_key = paths.spec_record("shop", "of_a_former_release")
     (tmp_path / former_key).write_text(json.dumps(former | {"fingerprint": "of_a_former_release"}))
 
-    assert records.reads_alike(fingerprint, spec())
-    assert records.reads_alike("of_a_former_release", spec())
-    assert records.reads_alike("of_a_former_release", spec(owner="other"))
-    assert not records.reads_alike("of_a_former_release", spec(kind="long"))
-    assert not records.reads_alike("of_a_former_release", spec(source=former["spec"]["source"] | {"bucket": "other"}))
-    assert not records.reads_alike("unknown", spec())
+    assert records.produces_same_rows(fingerprint, spec())
+    assert records.produces_same_rows("of_a_former_release", spec())
+    assert records.produces_same_rows("of_a_former_release", spec(owner="other"))
+    assert not records.produces_same_rows("of_a_former_release", spec(kind="long"))
+    assert not records.produces_same_rows(
+        "of_a_former_release", spec(source=former["spec"]["source"] | {"bucket": "other"})
+    )
+    assert not records.produces_same_rows("unknown", spec())
 
 
 def test_places_are_those_of_every_source_a_stream_has_had(records: SpecRecords) -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["orders"]}
     for declared in (spec(), spec(owner="other"), spec(source=kafka)):
-        records.record(declared, owner_epoch=1)
+        records.record_start(declared, owner_epoch=1)
 
-    assert records.places() == {("landing", "b", ""), ("", "", "")}
+    assert records.source_locations() == {("landing", "b", ""), ("", "", "")}
 
 
 @pytest.mark.parametrize("name", sorted(load_catalog("local", root=PROJECT_ROOT).pipelines))
@@ -86,7 +88,7 @@ def test_every_declared_pipeline_survives_being_recorded(tmp_path: Path, name: s
     declared = load_catalog("local", root=PROJECT_ROOT).pipeline(name)
     records = PipelineHome(LocalObjects(tmp_path), name).specs
 
-    records.record(declared, owner_epoch=1)
+    records.record_start(declared, owner_epoch=1)
 
     found = records.current()
     assert found == declared
@@ -96,7 +98,7 @@ def test_every_declared_pipeline_survives_being_recorded(tmp_path: Path, name: s
 
 
 def test_an_edit_that_spoils_nothing_is_let_through_and_told(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
 
     (change,) = records.check(spec(owner="other"))
 
@@ -104,7 +106,7 @@ def test_an_edit_that_spoils_nothing_is_let_through_and_told(records: SpecRecord
 
 
 def test_an_unsafe_edit_is_refused_with_what_to_do(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
 
     with pytest.raises(ContractError) as refused:
         records.check(spec(path="total"))
@@ -115,7 +117,7 @@ def test_an_unsafe_edit_is_refused_with_what_to_do(records: SpecRecords) -> None
 
 
 def test_an_accepted_edit_is_let_through_and_no_other(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
 
     (accepted,) = records.accept(spec(path="total"), by="ada", reason="the producer renamed it")
 
@@ -126,16 +128,16 @@ def test_an_accepted_edit_is_let_through_and_no_other(records: SpecRecords) -> N
 
 
 def test_an_acceptance_holds_from_the_spec_it_was_given_for(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
     records.accept(spec(path="total"), by="ada", reason="")
-    records.record(spec(path="third"), owner_epoch=2)
+    records.record_start(spec(path="third"), owner_epoch=2)
 
     with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
         records.check(spec(path="total"))
 
 
 def test_what_the_table_on_disk_cannot_become_is_never_accepted(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
 
     with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
         records.accept(spec(kind="string"), by="ada", reason="")
@@ -144,7 +146,7 @@ def test_what_the_table_on_disk_cannot_become_is_never_accepted(records: SpecRec
 
 
 def test_an_acceptance_of_one_edit_does_not_carry_another_that_is_refused(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
     both = spec(path="total", kind="string")
 
     with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
@@ -154,16 +156,16 @@ def test_an_acceptance_of_one_edit_does_not_carry_another_that_is_refused(record
 
 
 def test_a_former_owner_does_not_overwrite_what_its_successor_noted(records: SpecRecords) -> None:
-    records.record(spec(), owner_epoch=2)
+    records.record_start(spec(), owner_epoch=2)
 
     with pytest.raises(ConcurrencyError, match="SPEC_RECORD_CONTENDED"):
-        records.record(spec(owner="old"), owner_epoch=1)
+        records.record_start(spec(owner="old"), owner_epoch=1)
 
     assert records.current() == spec()
 
 
 def test_a_record_of_a_later_release_is_read_without_what_it_alone_knows(records: SpecRecords, tmp_path: Path) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
     path = tmp_path / paths.spec_record("shop", spec().fingerprint())
     record = json.loads(path.read_text())
     record["spec"]["tables"][0]["colour"] = "blue"
@@ -174,7 +176,7 @@ def test_a_record_of_a_later_release_is_read_without_what_it_alone_knows(records
 
 
 def test_a_record_that_is_no_spec_is_refused_and_not_passed_over(records: SpecRecords, tmp_path: Path) -> None:
-    records.record(spec(), owner_epoch=1)
+    records.record_start(spec(), owner_epoch=1)
     path = tmp_path / paths.spec_record("shop", spec().fingerprint())
     path.write_text(json.dumps({"spec": {"pipeline": "shop"}}))
 

@@ -15,7 +15,7 @@ KEY = "folder/note.json"
 
 
 class Note(Record):
-    kind: ClassVar[RecordKind] = RecordKind(noun="note", unreadable="TEST_UNREADABLE", hint="Write it again.")
+    kind: ClassVar[RecordKind] = RecordKind(noun="note", unreadable_condition="TEST_UNREADABLE", hint="Write it again.")
 
     format: int = 3
     name: str
@@ -23,7 +23,11 @@ class Note(Record):
 
 class Line(UnversionedRecord):
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="line", unreadable="TEST_UNREADABLE", hint="", error=ConfigError, vanished="TEST_VANISHED"
+        noun="line",
+        unreadable_condition="TEST_UNREADABLE",
+        hint="",
+        error=ConfigError,
+        vanished_condition="TEST_VANISHED",
     )
     indent: ClassVar[int | None] = 1
 
@@ -82,9 +86,9 @@ def test_whoever_is_first_decides(objects: LocalObjects) -> None:
     store = RecordStore(objects, Note)
 
     assert store.read(KEY) is None
-    assert store.fix(KEY, Note(name="first")) == Note(name="first")
-    assert store.fix(KEY, Note(name="second")) == Note(name="first")
-    assert store.fix(KEY, Note(name="first")) == Note(name="first")
+    assert store.get_or_create(KEY, Note(name="first")) == Note(name="first")
+    assert store.get_or_create(KEY, Note(name="second")) == Note(name="first")
+    assert store.get_or_create(KEY, Note(name="first")) == Note(name="first")
     assert store.create(KEY, Note(name="first"))
     assert not store.create(KEY, Note(name="second"))
     assert store.read(KEY) == Note(name="first")
@@ -101,11 +105,11 @@ def test_a_record_that_is_deleted_between_being_created_by_another_and_being_rea
             return False
 
     with pytest.raises(ContractError, match=rf"{condition}\] {KEY} was deleted meanwhile"):
-        RecordStore(Vanishing(tmp_path), type(record)).fix(KEY, record)
+        RecordStore(Vanishing(tmp_path), type(record)).get_or_create(KEY, record)
 
 
 def test_a_record_that_stands_and_cannot_be_read_is_refused(objects: LocalObjects) -> None:
     objects.put(KEY, b"{")
 
     with pytest.raises(ContractError, match="TEST_UNREADABLE"):
-        RecordStore(objects, Note).fix(KEY, Note(name="a"))
+        RecordStore(objects, Note).get_or_create(KEY, Note(name="a"))

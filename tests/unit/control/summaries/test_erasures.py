@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.erasure import WAY, ErasureRequest, Erasures
+from deltaworks.control.records.erasure import GRANTED_STATES, ErasureRequest, Erasures
 from deltaworks.control.summaries import erasures as summaries
-from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary, note_request, note_requests
+from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary, publish_request, publish_requests
 from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.errors import TransientError
 
@@ -24,7 +24,7 @@ def objects(tmp_path: Path) -> LocalObjects:
 
 def received(objects: LocalObjects, name: str = "e1", *, days: int = 0) -> ErasureRequest:
     at = RECEIVED + dt.timedelta(days=days)
-    return Erasures(objects, "players").receive(
+    return Erasures(objects, "players").create(
         name,
         received_at=at,
         purge_by=at + dt.timedelta(days=21),
@@ -41,19 +41,19 @@ def rows(objects: LocalObjects) -> dict[str, ErasureRow]:
 
 
 def test_the_way_is_that_of_the_records() -> None:
-    assert summaries.WAY == WAY
+    assert summaries.GRANTED_STATES == GRANTED_STATES
 
 
 def test_a_request_is_in_it_from_the_begin_and_at_each_state(objects: LocalObjects) -> None:
     request = received(objects)
-    assert (rows(objects)["e1"].state, rows(objects)["e1"].place) == ("received", 1)
+    assert (rows(objects)["e1"].state, rows(objects)["e1"].step_number) == ("received", 1)
 
     erasures = Erasures(objects, "players")
-    purged = erasures.append(request, "purged", by="tests")
+    purged = erasures.record_state(request, "purged", by="tests")
     extended = erasures.extend(purged, reason="many", by="tests", now=RECEIVED)
 
     row = rows(objects)["e1"]
-    assert (row.state, row.purged, row.extended) == ("purged", True, True)
+    assert (row.state, row.is_purged, row.is_extended) == ("purged", True, True)
     assert row.deadline_at == extended.deadline_at.isoformat()
 
 
@@ -61,18 +61,18 @@ def test_the_nearest_deadline_is_on_top_and_what_has_ended_comes_last(objects: L
     for name, days in (("e1", 9), ("e2", 3), ("e3", 1)):
         received(objects, name, days=days)
     erasures = Erasures(objects, "players")
-    erasures.append(erasures.request("e3"), "certified", by="tests")
+    erasures.record_state(erasures.request("e3"), "certified", by="tests")
 
     assert list(rows(objects)) == ["e2", "e1", "e3"]
 
 
 def test_a_row_that_was_read_earlier_takes_no_step_back(objects: LocalObjects) -> None:
     before = received(objects)
-    Erasures(objects, "players").append(before, "resolved", by="tests")
+    Erasures(objects, "players").record_state(before, "resolved", by="tests")
 
-    note_request(objects, before)
+    publish_request(objects, before)
     assert rows(objects)["e1"].state == "resolved"
-    note_requests(objects, "players", [before])
+    publish_requests(objects, "players", [before])
     assert rows(objects)["e1"].state == "resolved"
 
 
@@ -81,14 +81,14 @@ def test_what_is_torn_or_lost_is_made_anew_from_the_records(objects: LocalObject
     received(objects)
     objects.put(erasures_summary("players"), torn)
 
-    note_requests(objects, "players", Erasures(objects, "players").all())
+    publish_requests(objects, "players", Erasures(objects, "players").all_requests())
 
     assert list(rows(objects)) == ["e1"]
 
 
 def test_a_request_that_is_gone_from_the_records_goes(objects: LocalObjects) -> None:
     received(objects)
-    note_requests(objects, "players", [])
+    publish_requests(objects, "players", [])
 
     assert rows(objects) == {}
 
@@ -97,7 +97,7 @@ def test_what_has_not_changed_is_not_written(objects: LocalObjects) -> None:
     received(objects)
     key = erasures_summary("players")
     before = objects.etag(key)
-    note_requests(objects, "players", Erasures(objects, "players").all())
+    publish_requests(objects, "players", Erasures(objects, "players").all_requests())
 
     assert objects.etag(key) == before
 
@@ -126,8 +126,8 @@ def test_beyond_the_bound_what_ended_longest_ago_is_left_out(
         received(objects, name, days=days)
     erasures = Erasures(objects, "players")
     for name in ("e1", "e2"):
-        erasures.append(erasures.request(name), "certified", by="tests")
-    note_requests(objects, "players", erasures.all())
+        erasures.record_state(erasures.request(name), "certified", by="tests")
+    publish_requests(objects, "players", erasures.all_requests())
 
     stored = objects.get(erasures_summary("players"))
     assert stored is not None

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
-from deltaworks.control.summaries.base import stored_summary
+from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import (
-    MOST_KINDS,
-    OpenRows,
-    QuarantineCounts,
+    MAX_KINDS,
+    OpenRowCount,
+    QuarantineCounter,
     QuarantineSummary,
-    recounted,
+    recount,
 )
 from deltaworks.control.summary_paths import quarantine_summary
 
@@ -31,12 +31,12 @@ def objects(tmp_path: Path) -> LocalObjects:
     return LocalObjects(tmp_path)
 
 
-def counts(objects: ObjectStore, *, generation: int = 1) -> QuarantineCounts:
-    return QuarantineCounts(objects, "games", generation=generation, spec="4f2a")
+def counts(objects: ObjectStore, *, generation: int = 1) -> QuarantineCounter:
+    return QuarantineCounter(objects, "games", generation=generation, spec="4f2a")
 
 
 def stored(objects: LocalObjects) -> QuarantineSummary:
-    summary, _ = stored_summary(QuarantineSummary, objects, KEY)
+    summary, _ = read_summary(QuarantineSummary, objects, KEY)
     assert summary is not None
     return summary
 
@@ -64,7 +64,7 @@ def test_a_batch_that_a_restart_reports_again_counts_once(objects: LocalObjects)
     for _ in range(2):
         writer = counts(objects)
         writer.add(7, [("malformed", "", 2)], at=NOW)
-        writer.write(NOW, everything=True)
+        writer.write(NOW, force=True)
 
     assert rows(stored(objects)) == {("malformed", ""): 2}
 
@@ -80,7 +80,7 @@ def test_what_a_recount_has_counted_the_stream_does_not_add(objects: LocalObject
         "spec_fingerprint": "4f2a",
         "rows": 1,
     }
-    objects.put(KEY, recounted("games", [row], generation=1, through_batch=7, at=NOW).encode())
+    objects.put(KEY, recount("games", [row], generation=1, through_batch=7, at=NOW).encode())
 
     writer.write(NOW)
 
@@ -92,7 +92,7 @@ def test_what_is_written_between_its_read_and_its_write_is_added_to_the_next_tim
         def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
             return None
 
-    objects.put(KEY, recounted("games", [], generation=1, through_batch=6, at=NOW).encode())
+    objects.put(KEY, recount("games", [], generation=1, through_batch=6, at=NOW).encode())
     overtaken = Overtaken(objects._root)
     writer = counts(overtaken)
     writer.add(7, [("malformed", "", 2)], at=NOW)
@@ -180,12 +180,12 @@ def test_stream_and_recounts_together_count_every_row_once(
                 {"quarantine_date": NOW.date(), "code": code, "event_name": event, "spec_fingerprint": "s", "rows": n}
                 for (code, event), n in oracle.items()
             ]
-            objects.put(KEY, recounted("games", table, generation=1, through_batch=number, at=NOW).encode())
+            objects.put(KEY, recount("games", table, generation=1, through_batch=number, at=NOW).encode())
         if number % written_each == 0:
-            writer.write(NOW, everything=True)
-    writer.write(NOW, everything=True)
+            writer.write(NOW, force=True)
+    writer.write(NOW, force=True)
 
-    summary, _ = stored_summary(QuarantineSummary, objects, KEY)
+    summary, _ = read_summary(QuarantineSummary, objects, KEY)
     counted = Counter[tuple[str, str]]()
     for row in summary.open_rows if summary is not None else ():
         counted[row.reason, row.event] += row.rows
@@ -194,11 +194,11 @@ def test_stream_and_recounts_together_count_every_row_once(
 
 def test_the_rarest_of_too_many_kinds_are_counted_together() -> None:
     many = [
-        OpenRows(date="2026-03-01", reason="unknown_event", event=f"e{n}", rows=n + 1) for n in range(MOST_KINDS + 3)
+        OpenRowCount(date="2026-03-01", reason="unknown_event", event=f"e{n}", rows=n + 1) for n in range(MAX_KINDS + 3)
     ]
 
     summary = QuarantineSummary(pipeline="games", at="").with_rows(many, through_batch=1, at="now")
 
-    assert len(summary.open_rows) == MOST_KINDS
+    assert len(summary.open_rows) == MAX_KINDS
     assert summary.other_rows == 1 + 2 + 3
     assert len(summary.encode()) < 100_000

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from deltaworks.control import summary_paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.stream import (
-    MOST_BATCHES,
-    MOST_HOURS,
-    MOST_PROBLEMS,
+    MAX_BATCHES,
+    MAX_HOURS,
+    MAX_PROBLEMS,
     BatchSummary,
     RecentBatches,
     StreamSummaryWriter,
-    quantiles_of,
-    ranked,
+    age_quantiles,
     read_hours,
     read_recent,
     recent_freshness,
+    sample_by_rank,
 )
 from tests.refusing_objects import RefusingObjects
 
@@ -42,7 +42,7 @@ def batch(number: int, *, at: datetime = NOW, files: int = 2, arrived: tuple[flo
         commit_seconds=0.5,
         complete_seconds=0.25,
         oldest_pending_seconds=float(number),
-        arrived=arrived,
+        arrival_ages=arrived,
     )
 
 
@@ -56,18 +56,18 @@ def test_the_last_batches_and_problems_are_kept_and_a_restart_goes_on_with_them(
         writer = StreamSummaryWriter(objects, "games")
         for number in range(200):
             writer.add(batch(200 * run + number))
-            writer.problem(NOW, f"problem {number}")
+            writer.add_problem(NOW, f"problem {number}")
         writer.write(NOW)
     stored = read_recent(objects, "games")
 
     assert stored is not None
-    assert [item.batch_id for item in stored.batches] == list(range(400 - MOST_BATCHES, 400))
-    assert len(stored.problems) == MOST_PROBLEMS
+    assert [item.batch_id for item in stored.batches] == list(range(400 - MAX_BATCHES, 400))
+    assert len(stored.problems) == MAX_PROBLEMS
 
 
 def test_hours_add_up_and_the_oldest_are_forgotten(objects: LocalObjects) -> None:
     writer = StreamSummaryWriter(objects, "games")
-    for back in (MOST_HOURS + 5, 1, 0, 0):
+    for back in (MAX_HOURS + 5, 1, 0, 0):
         writer.add(batch(back, at=NOW - timedelta(hours=back)))
     writer.write(NOW)
     stored = read_hours(objects, "games")
@@ -121,9 +121,11 @@ def test_a_torn_summary_is_begun_anew(objects: LocalObjects, torn: bytes) -> Non
 @given(st.lists(st.tuples(st.integers(1, 15), st.floats(0, 1e6)), min_size=1, max_size=8))
 def test_quantiles_weigh_each_batch_by_its_files(batches: list[tuple[int, float]]) -> None:
     """Against the slow way: every file on its own."""
-    items = [batch(index, files=files, arrived=ranked([age] * files)) for index, (files, age) in enumerate(batches)]
+    items = [
+        batch(index, files=files, arrived=sample_by_rank([age] * files)) for index, (files, age) in enumerate(batches)
+    ]
     ages = sorted(round(age, 1) for files, age in batches for _ in range(files))
-    got = quantiles_of(items)
+    got = age_quantiles(items)
 
     assert got is not None
     for value, share in zip(got, (0.5, 0.95), strict=True):
@@ -131,10 +133,10 @@ def test_quantiles_weigh_each_batch_by_its_files(batches: list[tuple[int, float]
 
 
 def test_a_sample_has_the_youngest_and_the_oldest() -> None:
-    sample = ranked([float(age) for age in range(1_000)])
+    sample = sample_by_rank([float(age) for age in range(1_000)])
 
     assert (len(sample), sample[0], sample[-1]) == (20, 0.0, 999.0)
-    assert ranked([]) == ()
+    assert sample_by_rank([]) == ()
 
 
 def test_only_what_was_read_lately_counts_as_fresh() -> None:

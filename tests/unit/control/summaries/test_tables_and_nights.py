@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summaries.nights import NIGHTS, Night, NightsSummary, record_night
-from deltaworks.control.summaries.tables import NIGHTS as TABLE_NIGHTS
-from deltaworks.control.summaries.tables import Point, TableSummary, with_nights
+from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary, record_night
+from deltaworks.control.summaries.tables import MAX_NIGHTS as TABLE_NIGHTS
+from deltaworks.control.summaries.tables import HealthPoint, TableSummary, with_nights
 from deltaworks.control.summary_paths import nights_summary
 
 BEGAN = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC)
@@ -31,10 +31,10 @@ def kept(objects: LocalObjects) -> tuple[Night, ...]:
 
 def test_the_newest_nights_are_kept_newest_first(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    for number in range(NIGHTS + 5):
+    for number in range(MAX_NIGHTS + 5):
         assert record_night(objects, "games", night(number))
 
-    assert [one.run for one in kept(objects)] == [f"run {number}" for number in range(NIGHTS + 4, 4, -1)]
+    assert [one.run for one in kept(objects)] == [f"run {number}" for number in range(MAX_NIGHTS + 4, 4, -1)]
 
 
 def test_a_run_that_is_noted_again_takes_its_own_place(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_run_that_is_noted_again_takes_its_own_place(tmp_path: Path) -> None:
     record_night(objects, "games", night(2))
     record_night(objects, "games", night(1).replace(by_hand=True))
 
-    assert [(one.run, one.by_hand) for one in kept(objects)] == [("run 2", False), ("run 1", True)]
+    assert [(one.run, one.is_manual) for one in kept(objects)] == [("run 2", False), ("run 1", True)]
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"null", b'{"format": 2, "pipeline": "games"}'])
@@ -73,14 +73,14 @@ def test_a_night_is_not_lost_to_one_that_is_noted_at_the_same_time(tmp_path: Pat
 
 
 def test_a_table_keeps_its_last_nights_one_a_date() -> None:
-    earlier = [Point(date=(BEGAN + dt.timedelta(days=n)).date().isoformat(), score=n, bytes=n) for n in range(40)]
+    earlier = [HealthPoint(date=(BEGAN + dt.timedelta(days=n)).date().isoformat(), score=n, bytes=n) for n in range(40)]
     table = TableSummary(name="events", kind="bronze", score=99, bytes=7)
 
     (once,) = with_nights([table], {"events": earlier}, date="2026-02-10")
     (twice,) = with_nights([table.replace(score=50)], {"events": once.nights}, date="2026-02-10")
 
     assert len(twice.nights) == TABLE_NIGHTS
-    assert twice.nights[-2:] == (earlier[-1], Point(date="2026-02-10", score=50, bytes=7))
+    assert twice.nights[-2:] == (earlier[-1], HealthPoint(date="2026-02-10", score=50, bytes=7))
 
 
 def test_a_table_that_could_not_be_read_has_no_night_of_that() -> None:

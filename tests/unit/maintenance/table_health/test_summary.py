@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summaries.base import stored_summary
+from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 from deltaworks.maintenance.table_health import summary as summaries
@@ -40,7 +40,7 @@ def objects_of(catalog: Catalog) -> LocalObjects:
 
 
 def tables(catalog: Catalog) -> dict[str, TableSummary]:
-    summary, _ = stored_summary(TablesSummary, objects_of(catalog), tables_summary("shop"))
+    summary, _ = read_summary(TablesSummary, objects_of(catalog), tables_summary("shop"))
     assert summary is not None
     return {table.name: table for table in summary.tables}
 
@@ -55,11 +55,11 @@ def test_a_table_is_there_with_its_score_by_part_and_what_tonight_would_do(catal
     assert orders.score == round(100 - sum(cost.cost for cost in orders.costs))
     assert {cost.name for cost in orders.costs if cost.cost} == {"small_files"}
     assert sum(orders.size_histogram) == 18
-    assert orders.tonight is not None
-    assert (orders.tonight.partitions, orders.tonight.files_saved, orders.tonight.put_off) == (3, 15, 0)
-    assert "3 partitions to rewrite" in orders.tonight.why
-    assert items.tonight is not None
-    assert (items.tonight.partitions, items.tonight.why) == (0, "nothing to do: 2 partitions of one file")
+    assert orders.next_plan is not None
+    assert (orders.next_plan.partitions, orders.next_plan.files_saved, orders.next_plan.deferred) == (3, 15, 0)
+    assert "3 partitions to rewrite" in orders.next_plan.reason
+    assert items.next_plan is not None
+    assert (items.next_plan.partitions, items.next_plan.reason) == (0, "nothing to do: 2 partitions of one file")
 
 
 def test_what_no_longer_fits_into_the_minutes_of_a_night_is_put_off(
@@ -70,9 +70,9 @@ def test_what_no_longer_fits_into_the_minutes_of_a_night_is_put_off(
 
     snapshot(catalog)
 
-    tonight = tables(catalog)["orders"].tonight
+    tonight = tables(catalog)["orders"].next_plan
     assert tonight is not None
-    assert (tonight.partitions, tonight.put_off) == (0, 3)
+    assert (tonight.partitions, tonight.deferred) == (0, 3)
 
 
 def test_nights_grow_by_one_a_date_and_come_back_from_the_snapshots_when_lost(catalog: Catalog) -> None:
@@ -88,7 +88,7 @@ def test_nights_grow_by_one_a_date_and_come_back_from_the_snapshots_when_lost(ca
 
 
 def test_a_reader_that_keeps_versions_is_named_with_its_table(catalog: Catalog) -> None:
-    PipelineHome.open(catalog.environment.lake, "shop").readers.keep("orders", reader="training", version=1, hours=5)
+    PipelineHome.open(catalog.environment.lake, "shop").readers.pin("orders", reader="training", version=1, hours=5)
 
     snapshot(catalog)
 

@@ -20,7 +20,7 @@ from deltaworks.control.health.throughput import read_throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks import reread_lease
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.engine import table_set
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.parse import BatchStamp, Parser, Payload

@@ -10,8 +10,8 @@ import pytest
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summaries.base import stored_summary
-from deltaworks.control.summaries.quarantine import QuarantineCounts, QuarantineSummary
+from deltaworks.control.summaries.base import read_summary
+from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.recovery.quarantine import summary as module
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
@@ -36,7 +36,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def recount(stage: Stage) -> QuarantineSummary:
     recount_quarantine(stage.environment.lake, "shop")
-    summary, _ = stored_summary(
+    summary, _ = read_summary(
         QuarantineSummary, LocalObjects(Path(stage.environment.lake.prefix)), quarantine_summary("shop")
     )
     assert summary is not None
@@ -61,15 +61,15 @@ def test_open_rows_are_counted_by_reason_and_event_and_a_replay_closes_them(stag
 
 def test_the_stream_adds_to_a_recount_what_it_has_not_counted(stage: Stage) -> None:
     counted = recount(stage)
-    writer = QuarantineCounts(
+    writer = QuarantineCounter(
         LocalObjects(Path(stage.environment.lake.prefix)), "shop", generation=counted.generation, spec="s"
     )
     for batch in (counted.through_batch, counted.through_batch + 1):
         writer.add(batch, [("malformed", "", 10)], at=utc_now())
 
-    writer.write(everything=True)
+    writer.write(force=True)
 
-    summary, _ = stored_summary(
+    summary, _ = read_summary(
         QuarantineSummary, LocalObjects(Path(stage.environment.lake.prefix)), quarantine_summary("shop")
     )
     assert summary is not None

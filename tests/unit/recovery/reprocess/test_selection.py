@@ -139,8 +139,8 @@ def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage
     # Seq 5 is of the bucket that was read before: its rows are in the tables, and must stay there.
     former = stage.spec.model_copy(update={"source": FileSourceSpec(kind="s3_sqs", relay="landing", bucket="foreign")})
     records = PipelineHome(stage.objects, "shop").specs
-    records.record(former, owner_epoch=1)
-    records.record(stage.spec, owner_epoch=1)
+    records.record_start(former, owner_epoch=1)
+    records.record_start(stage.spec, owner_epoch=1)
 
     found = resolve(stage, Selection(from_start=True))
 

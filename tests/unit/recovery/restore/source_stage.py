@@ -42,7 +42,7 @@ class SourceStage(Stage):
     def land_all(self, *batches: int) -> BatchProcessor:
         """These batches, as a stream lands them."""
         processor = self.processor()
-        PipelineHome(self.objects, "shop").specs.record(self.catalog().pipeline("shop"), owner_epoch=self.epoch)
+        PipelineHome(self.objects, "shop").specs.record_start(self.catalog().pipeline("shop"), owner_epoch=self.epoch)
         PipelineHome(self.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
         for batch_id in batches:
             self.land_object(processor, batch_id)
@@ -60,7 +60,7 @@ class SourceStage(Stage):
             ingested_at_us=at,
             prepared_at=iso_now(),
         )
-        PipelineHome(self.objects, "shop").prepared.fix(batch)
+        PipelineHome(self.objects, "shop").prepared.get_or_create(batch)
         processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 
     def _announce_and_parse(self, seq: int) -> tuple[PreparedTable, ...]:

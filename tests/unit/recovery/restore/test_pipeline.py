@@ -34,7 +34,7 @@ def stage(tmp_path: Path) -> Stage:
     """Four batches that have landed."""
     made = Stage.at(tmp_path)
     processor = made.processor()
-    PipelineHome(made.objects, "shop").specs.record(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
+    PipelineHome(made.objects, "shop").specs.record_start(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
     PipelineHome(made.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     for batch_id in range(4):
         made.land(processor, batch_id)
@@ -116,7 +116,7 @@ def test_broken_off_anywhere_it_is_gone_on_with(stage: Stage, point: str) -> Non
 
     assert done.resumed
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
-    assert len(PipelineHome(stage.objects, "shop").start_overs.rolled_back_at("orders")) == 1
+    assert len(PipelineHome(stage.objects, "shop").start_overs.rollback_versions("orders")) == 1
 
 
 def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Stage) -> None:
@@ -256,7 +256,7 @@ def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
     from deltaworks.sources.delta import losses as delta_losses
 
     back(stage, 1)
-    at = PipelineHome(stage.objects, "shop").start_overs.rolled_back_at("orders")[0]
+    at = PipelineHome(stage.objects, "shop").start_overs.rollback_versions("orders")[0]
 
     for following, refused in ((at, True), (at - 3, True), (at + 1, False), (None, False)):
         monkeypatch.setattr(delta_losses, "_next_version", lambda objects, reader, now=following: now)

@@ -117,7 +117,7 @@ class Appender:
         retry_outages(self._replacements.refresh, retry_seconds=_LOG_RETRY_SECONDS, cancelled=self._cancelled)
 
     def _may_be_replacement(self, event: FileEvent) -> bool:
-        return self._replacements.may_be_one(event.bucket, event.key, event.etag)
+        return self._replacements.may_be_replacement(event.bucket, event.key, event.etag)
 
     def _with_original_identity(self, received: ReceivedEvent) -> ReceivedEvent:
         """A replacement is the file that it replaces, which the log has, or gets now."""

@@ -31,7 +31,7 @@ class HeldTable(Record):
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="record of a held table",
-        unreadable="HELD_RECORD_UNREADABLE",
+        unreadable_condition="HELD_RECORD_UNREADABLE",
         hint="Resume the table; the ledger knows what was held back.",
     )
 
@@ -45,7 +45,7 @@ class HeldTable(Record):
     by: str = ""
     retryable: bool = False
 
-    def as_brief(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the heartbeat says of it."""
         brief = ("table", "reason", "since_batch", "at", "condition", "message", "by")
         return {name: getattr(self, name) for name in brief}
@@ -59,7 +59,7 @@ class ResumeRequest(UnversionedRecord):
     at: str
 
 
-class HeldRecords:
+class HeldTableRecords:
     """The records of the held tables of one pipeline, as anybody reads them."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
@@ -113,7 +113,7 @@ class HeldTables:
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
         self._pipeline = pipeline
-        self._held = HeldRecords(objects, pipeline).read()
+        self._held = HeldTableRecords(objects, pipeline).read()
 
     def __contains__(self, table: object) -> bool:
         return table in self._held
@@ -143,7 +143,7 @@ class HeldTables:
             self._objects.put(paths.held_table(self._pipeline, table), renewed.encode())
             self._held[table] = renewed
 
-    def free(self, table: str) -> None:
+    def release(self, table: str) -> None:
         """Hold the table no more. Harmless where it is not held."""
         self._objects.delete(paths.held_table(self._pipeline, table))
         self._held.pop(table, None)
