@@ -83,7 +83,7 @@ class FollowedTable:
 
     def _changes(self, way: ChangeSource, since: ChangePosition | None) -> Changes:
         name = f"{PIPELINE}.{DATA}"
-        return read_changes(self._spark, name, since, tombstones=True, through=way, catalog=self._catalog)
+        return read_changes(self._spark, name, since, tombstones=True, source=way, catalog=self._catalog)
 
     def _tell(self, rows: DataFrame, number: int, kind: str) -> None:
         gathered = rows.groupBy("org_id", "engagement_date").agg(F.collect_list("engagement_id").alias("keys"))

@@ -25,7 +25,7 @@ Fault = Callable[[str], None]
 _FAULTS: dict[int | None, Fault] = {}
 
 
-def at_points_of(epoch: int | None, fault: Fault | None) -> None:
+def call_at_points_of(epoch: int | None, fault: Fault | None) -> None:
     """From now on, call `fault` with every point that this owner, or for None any owner, reaches; None ends that."""
     _install()
     if fault is None:
@@ -35,7 +35,7 @@ def at_points_of(epoch: int | None, fault: Fault | None) -> None:
 
 
 @contextmanager
-def at_points(fault: Fault) -> Iterator[None]:
+def call_at_points(fault: Fault) -> Iterator[None]:
     """Call `fault` with every point that any owner in this process reaches while the block runs."""
     _install()
     _FAULTS[None] = fault
@@ -45,7 +45,7 @@ def at_points(fault: Fault) -> Iterator[None]:
         del _FAULTS[None]
 
 
-def forget_faults() -> None:
+def clear_faults() -> None:
     """Nothing happens at any point from now on."""
     _FAULTS.clear()
 

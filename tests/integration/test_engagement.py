@@ -29,7 +29,7 @@ from generator.engagement_truth import EngagementLog, EngagementTruth
 from sandbox.demo.tokens import tokens_of
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
-from tests.batch_points import at_points
+from tests.batch_points import call_at_points
 from tests.integration.engagement_rows import check_landed, check_mutated
 from tests.spark.conftest import ENVIRONMENT, spark
 
@@ -61,7 +61,7 @@ class Platform:
         """Land everything that was sent; the run breaks off once where it is told to, and is begun again."""
         if crash_at:
             crashing = _Crashing(crash_at)
-            with at_points(crashing), pytest.raises(StreamingQueryException, match="the run breaks off"):
+            with call_at_points(crashing), pytest.raises(StreamingQueryException, match="the run breaks off"):
                 IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
             assert crashing.crashed
         IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()

@@ -145,7 +145,7 @@ def read_changes(
     since: ChangePosition | str | None = None,
     *,
     tombstones: bool = False,
-    through: ChangeSource = "notifications",
+    source: ChangeSource = "notifications",
     catalog: Catalog | None = None,
 ) -> Changes:
     """The rows of `table` that were inserted or changed since a position, each once and in its current state.
@@ -168,7 +168,7 @@ def read_changes(
     """
     followed = followed_table(spark, catalog or load_catalog(skip_invalid=True), table)
     position = ChangePosition.parse(since) if isinstance(since, str) else since
-    if through == "change_feed":
+    if source == "change_feed":
         return _read_feed(followed, position, tombstones=tombstones)
     return _read_notified(followed, position, tombstones=tombstones)
 

@@ -24,7 +24,7 @@ def main() -> int:
     from deltaworks.sources import base
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.spark.session import build_session
-    from tests.batch_points import at_points_of
+    from tests.batch_points import call_at_points_of
 
     # The few events of a fault are read by several tasks, as those of a large batch are: a table gets several files.
     base.MIN_BYTES_PER_TASK = 1  # type: ignore[misc]
@@ -45,7 +45,7 @@ def main() -> int:
     spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
     fault("session")
     # Not only while it runs: a thread that outlives its run is what some tests look for.
-    at_points_of(None, fault)
+    call_at_points_of(None, fault)
     if os.environ.get("DELTAWORKS_TEST_GOLD"):
         from deltaworks.gold.build import rebuild_gold
 

@@ -69,7 +69,7 @@ class Switches:
 
     def obey(self) -> None:
         """Hold batches of this process, from now on, while that is asked for."""
-        from tests.batch_points import at_points_of
+        from tests.batch_points import call_at_points_of
 
         def hold(point: str) -> None:
             if point == "committed" and (self.folder / "hold").exists():
@@ -77,4 +77,4 @@ class Switches:
                 while (self.folder / "hold").exists():
                     time.sleep(0.1)
 
-        at_points_of(None, hold)
+        call_at_points_of(None, hold)

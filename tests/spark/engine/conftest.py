@@ -28,7 +28,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.lake import Lake
-from tests.batch_points import at_points_of
+from tests.batch_points import call_at_points_of
 
 RICH_COLUMNS = [
     {"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True},
@@ -166,7 +166,7 @@ class Shop:
             self.objects.put(f"{started}/metadata", b"{}")  # what Spark writes first
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
-        at_points_of(self.epoch, fault)
+        call_at_points_of(self.epoch, fault)
         tables = TableSet(self.lake, self.spec, spark=self.spark)
         tables.open()
         if takeover:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun, RunResult
-from tests.batch_points import at_points
+from tests.batch_points import call_at_points
 from tests.spark.conftest import Project
 
 WRITER = """\
@@ -76,7 +76,7 @@ def sell(project: Project, *numbers: int) -> None:
 
 
 def run(spark: SparkSession, project: Project, fault: Callable[[str], None] = lambda point: None) -> RunResult:
-    with at_points(fault):
+    with call_at_points(fault):
         return IngestRun(spark, project.catalog, "reader", available_now=True).run()
 
 

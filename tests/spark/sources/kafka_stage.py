@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun, RunResult
 from sandbox.servers.kafka_broker import RunningBroker
-from tests.batch_points import at_points
+from tests.batch_points import call_at_points
 from tests.spark.conftest import Project
 
 PIPELINE = """\
@@ -66,7 +66,7 @@ def order(number: int) -> bytes:
 
 
 def run(spark: SparkSession, project: Project, fault: Callable[[str], None] = lambda point: None) -> RunResult:
-    with at_points(fault):
+    with call_at_points(fault):
         return IngestRun(spark, project.catalog, "shop", available_now=True).run()
 
 

@@ -30,7 +30,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
-from tests.batch_points import at_points_of
+from tests.batch_points import call_at_points_of
 from tests.unit.engine.batch_records import prepared_batch
 
 TABLES = ("clicks", "orders", "logins")
@@ -133,7 +133,7 @@ class Stage:
         """A new owner, as a new process makes it."""
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
-        at_points_of(self.epoch, fault)
+        call_at_points_of(self.epoch, fault)
         tables = TableSet(self.lake, self.spec, spark=spark)
         tables.open()
         tables.fence(owner)

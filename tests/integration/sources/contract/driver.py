@@ -34,7 +34,7 @@ from deltaworks.sources.task_output import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
-from tests.batch_points import at_points
+from tests.batch_points import call_at_points
 
 _PATIENCE_SECONDS = 90
 
@@ -149,7 +149,7 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
     catalog = load_catalog("local")
     available_now = command.get("available_now", True)
     try:
-        with at_points(fault_of(command, folder)):
+        with call_at_points(fault_of(command, folder)):
             result = runner.IngestRun(spark, catalog, command["pipeline"], available_now=available_now).run()
     except Exception as error:
         told = as_deltaworks_error(error)
