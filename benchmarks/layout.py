@@ -122,18 +122,18 @@ def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
     from deltaworks.control import paths
     from deltaworks.control.clock import utc_now
     from deltaworks.control.home import PipelineHome
-    from deltaworks.maintenance.choice import OptimizePolicy, choose
     from deltaworks.maintenance.layout import Layout
     from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
+    from deltaworks.maintenance.partition_choice import OptimizePolicy, choose_partitions
     from deltaworks.maintenance.table_health.measure import table_health
-    from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_order
+    from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_ledger
 
     layout = Layout(name="events", partition_by=("event_date",), zorder_by=("player_id", "event_time"), types=_TYPES)
     policy = OptimizePolicy(target_file_bytes=target, row_group_bytes=0)
-    choice = choose(
+    choice = choose_partitions(
         table_health(lake, paths.table("bench", "events")),
         layout,
-        ledger=read_order(lake, "bench").of("events"),
+        ledger=read_ledger(lake, "bench").table_state("events"),
         now=utc_now(),
         policy=policy,
     )

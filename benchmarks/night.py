@@ -22,7 +22,7 @@ from benchmarks.scratch import copied, scratch_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.maintenance.choice import OptimizePolicy
+    from deltaworks.maintenance.partition_choice import OptimizePolicy
     from deltaworks.specs.catalog import Catalog
 
 _TABLES = 15
@@ -83,7 +83,7 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
 
 def _policy() -> OptimizePolicy:
     """That of a lake whose partitions are large: each counts as worth an order."""
-    from deltaworks.maintenance.choice import OptimizePolicy
+    from deltaworks.maintenance.partition_choice import OptimizePolicy
 
     return OptimizePolicy(row_group_bytes=0)
 

@@ -76,8 +76,8 @@ class _Night:
     template: Path
 
     def __call__(self, clock: Clock) -> None:
-        from deltaworks.maintenance.choice import OptimizePolicy
         from deltaworks.maintenance.optimize_night import optimize_tables
+        from deltaworks.maintenance.partition_choice import OptimizePolicy
 
         session = self.spark
         policy = OptimizePolicy() if session is None else OptimizePolicy(row_group_bytes=0)

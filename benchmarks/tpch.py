@@ -111,18 +111,18 @@ def _zorder(spark: SparkSession, lake: Lake, name: str, types: list[tuple[str, s
     from deltaworks.control import paths
     from deltaworks.control.clock import utc_now
     from deltaworks.control.home import PipelineHome
-    from deltaworks.maintenance.choice import OptimizePolicy, choose
     from deltaworks.maintenance.layout import Layout
     from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
+    from deltaworks.maintenance.partition_choice import OptimizePolicy, choose_partitions
     from deltaworks.maintenance.table_health.measure import table_health
-    from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_order
+    from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_ledger
 
     layout = Layout(name=name, partition_by=(), zorder_by=_ZORDER[name], types=dict(types))
     policy = OptimizePolicy(target_file_bytes=target, row_group_bytes=0)
-    health, order = table_health(lake, paths.table("bench", name)), read_order(lake, "bench").of(name)
+    health, order = table_health(lake, paths.table("bench", name)), read_ledger(lake, "bench").table_state(name)
     # Nothing that has just been written is rewritten.
     later = utc_now() + dt.timedelta(days=2)
-    choice = choose(health, layout, ledger=order, now=later, policy=policy)
+    choice = choose_partitions(health, layout, ledger=order, now=later, policy=policy)
     ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, "bench"))
     done = TableOptimizer(lambda: spark, lake, ledger, "bench", layout, policy=policy).run(
         choice.partitions, OptimizeResult(table=name, round="daily")

@@ -126,12 +126,12 @@ def _in_process(lake: Lake) -> int:
 
 def _by_spark(lake: Lake) -> int:
     from benchmarks import sides
-    from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
+    from deltaworks.maintenance.vacuum_with_spark import vacuum_with_spark
 
     spark = sides.session()
     files = 0
     for number in range(_TABLES):
-        files += vacuum_by_spark(
+        files += vacuum_with_spark(
             spark, lake, _key(number), hours=_KEPT_HOURS, full=True, dry_run=False, version=0, metadata="{}"
         )[0]
     gateway = spark.sparkContext._gateway

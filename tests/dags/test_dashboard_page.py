@@ -14,7 +14,7 @@ from deltaworks.operations import dashboard_data as drawing
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
-from tests.unit.dashboards.dashboard_stage import START, put
+from tests.unit.dashboards.dashboard_harness import START, put
 
 __all__ = ["dags_on_record", "server"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from deltaworks.specs.environment import EnvironmentSpec
 from tests.unit.feeds.feed_stage import declared as shop
-from tests.unit.remediation.remediation_stage import declared as shift
+from tests.unit.remediation.remediation_harness import declared as shift
 
 STORAGE = {"root": "file:///tmp/lake"}
 ENDLESS = {"pool": "relays", "schedule": "@continuous", "max_active_runs": 1, "endless": True}

@@ -65,7 +65,7 @@ def age(stage: Stage) -> None:
 
 
 def removed(results: list[OrphanResult]) -> int:
-    return sum(result.files for result in results if result.what != "prepared batches")
+    return sum(result.files for result in results if result.target != "prepared batches")
 
 
 def test_files_of_drivers_that_died_go_and_live_files_are_the_same_to_the_bit(

@@ -23,7 +23,7 @@ from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
 from tests.unit.feeds.feed_stage import FeedStage, applied, declared
-from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import running_director
 from tests.waiting import eventually
 

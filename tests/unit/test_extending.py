@@ -31,7 +31,7 @@ from benchmarks.harness import Options
 from deltaworks.control import paths
 from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.dashboards.spans import span_of
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
@@ -252,7 +252,9 @@ def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
     write_deltalake(declared.environment.lake.uri("tables/orders/turnover"), pa.Table.from_pylist(rows))
     (dashboard,) = declared.pipeline("orders").dashboards
 
-    answer = answer_dashboard(declared, "orders", dashboard, span_of(dashboard, since="2023-11-15", until="2023-11-16"))
+    answer = answer_dashboard(
+        declared, "orders", dashboard, parse_span(dashboard, since="2023-11-15", until="2023-11-16")
+    )
 
     assert [panel.rows for panel in answer.panels] == [((days[1], "NL", Decimal("9.50")),)]
     assert "9.50" in dashboard_page(answer)

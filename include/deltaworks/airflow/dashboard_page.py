@@ -22,7 +22,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.page_access import HEADERS, may_read_runs
 from deltaworks.airflow.server_paths import server_path
-from deltaworks.dashboards.spans import Span, span_of
+from deltaworks.dashboards.spans import Span, parse_span
 from deltaworks.errors import ConfigError
 from deltaworks.specs.groups import group_of
 from deltaworks.specs.project import load_catalog
@@ -95,7 +95,7 @@ def add_dashboards(app: FastAPI) -> None:
             raise HTTPException(404, f"The pipeline {pipeline!r} declares no dashboard called {name!r}.")
         query = request.query_params
         try:
-            span = span_of(dashboard, since=query.get("from", ""), until=query.get("to", ""))
+            span = parse_span(dashboard, since=query.get("from", ""), until=query.get("to", ""))
         except ConfigError as error:
             raise HTTPException(400, error.message) from error
         page = (pages.for_span if query.get("from") or query.get("to") else pages.latest)(

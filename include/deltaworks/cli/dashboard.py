@@ -11,7 +11,7 @@ from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.listing import Listing, count_cell, timestamp_cell
-from deltaworks.dashboards.spans import span_of
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def dashboard(
     if not name:
         return _declared(spec)
     declared = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
-    span = span_of(declared, since=since, until=until)
+    span = parse_span(declared, since=since, until=until)
     # Loaded here: it loads DuckDB and Arrow.
     from deltaworks.operations.dashboard_data import load_dashboard
 
@@ -72,6 +72,6 @@ def _panels(answer: DashboardAnswer) -> Listing:
 def _state(answer: PanelAnswer) -> str:
     if answer.problem:
         return f"failed: {answer.problem}"
-    if answer.absent:
-        return f"{', '.join(answer.absent)} is not there yet"
-    return "the first rows only" if answer.more_rows else "ok"
+    if answer.missing_tables:
+        return f"{', '.join(answer.missing_tables)} is not there yet"
+    return "the first rows only" if answer.is_truncated else "ok"

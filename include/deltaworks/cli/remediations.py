@@ -51,10 +51,10 @@ def hold(
 @app.command()
 def resume(name: str = _NAME) -> None:
     """Let a remediation that is held go on, and end the alerts that ask for a person."""
-    from deltaworks.remediation.telling import resumed
+    from deltaworks.remediation.step_notifier import resolve_hold_alerts
 
     was_held = _of(name).resume(name)
-    resumed(open_objects(catalog().environment.lake), name)
+    resolve_hold_alerts(open_objects(catalog().environment.lake), name)
     line(f"{name} may act again." if was_held else f"{name} was not held.")
 
 
@@ -69,8 +69,8 @@ def remediate(name: str = _NAME) -> None:
 
 
 def _of(name: str) -> RemediationRecords:
-    from deltaworks.remediation.process import remediation_named
+    from deltaworks.remediation.process import find_remediation
 
     project = catalog()
-    remediation_named(project, name)
+    find_remediation(project, name)
     return RemediationRecords(open_objects(project.environment.lake))

@@ -187,7 +187,7 @@ def _scores(report: TableReport) -> Listing:
     listing = Listing(("part", "weight", "costs", "why"), title=title)
     if judged is not None:
         for part in judged.parts:
-            listing.add(part.name, part.weight, f"{part.cost:g}", part.why)
+            listing.add(part.name, part.weight, f"{part.cost:g}", part.reason)
     return listing
 
 
@@ -257,10 +257,10 @@ def _trend_row(table_trend: Trend) -> tuple[str, ...]:
         str(table_trend.snapshots),
         f"{table_trend.days:.1f}",
         f"{table_trend.files:,}",
-        "" if table_trend.files_a_day is None else f"{table_trend.files_a_day:+,.1f}",
+        "" if table_trend.files_per_day is None else f"{table_trend.files_per_day:+,.1f}",
         format_bytes(table_trend.bytes),
-        "" if table_trend.bytes_a_day is None else format_bytes(table_trend.bytes_a_day),
-        "" if table_trend.log_bytes_a_day is None else format_bytes(table_trend.log_bytes_a_day),
+        "" if table_trend.bytes_per_day is None else format_bytes(table_trend.bytes_per_day),
+        "" if table_trend.log_bytes_per_day is None else format_bytes(table_trend.log_bytes_per_day),
     )
 
 

@@ -67,7 +67,7 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
     for table in (report.name for report in declared_tables(project, pipeline=spec.pipeline, control=False)):
         for hold in holds_on(project, lake, home, table):
             since = "a version the log has lost" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
-            listing.add(table, hold.by, since)
+            listing.add(table, hold.holder, since)
     parts: list[str | Listing] = [listing]
     now = utc_now()
     for word in home.readers.read():

@@ -29,12 +29,12 @@ from deltaworks.tables.query import connect, table_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class QueryLimits:
     """What the panels of one page may take."""
 
     panel_seconds: float = 20
     page_seconds: float = 60
-    rows: int = 20_000
+    max_rows: int = 20_000
     memory_mib: int = 512
     threads: int = 2
 
@@ -50,9 +50,9 @@ class PanelAnswer:
     panel: PanelSpec
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Any, ...], ...] = ()
-    more_rows: bool = False
+    is_truncated: bool = False
     ages: tuple[TableAge, ...] = ()
-    absent: tuple[str, ...] = ()
+    missing_tables: tuple[str, ...] = ()
     problem: str = ""
     seconds: float = 0.0
 
@@ -85,26 +85,26 @@ def answer_dashboard(
     dashboard: DashboardSpec,
     span: Span,
     *,
-    bounds: Bounds = Bounds(),
+    limits: QueryLimits = QueryLimits(),
     marks: Marks = NO_MARKS,
 ) -> DashboardAnswer:
     """Ask what the panels of a dashboard ask, one after the other. Reads the lake alone; safe beside anything."""
     at = utc_now()
     spec = catalog.pipeline(pipeline)
-    own = dataclasses.replace(catalog, pipelines={pipeline: spec})
-    ends_at = time.monotonic() + bounds.page_seconds
+    single_catalog = dataclasses.replace(catalog, pipelines={pipeline: spec})
+    ends_at = time.monotonic() + limits.page_seconds
     panels = []
-    with _Questions(own, spec, dashboard.panels, {"from": span.since, "to": span.until}) as questions:
+    with _PanelQueries(single_catalog, spec, dashboard.panels, {"from": span.since, "to": span.until}) as questions:
         for panel in dashboard.panels:
-            seconds = min(bounds.panel_seconds, ends_at - time.monotonic())
+            seconds = min(limits.panel_seconds, ends_at - time.monotonic())
             if seconds > 0:
-                panels.append(questions.answer(panel, bounds, seconds=seconds))
+                panels.append(questions.run_panel(panel, limits, seconds=seconds))
             else:
-                panels.append(PanelAnswer(panel=panel, problem=f"not asked: the page took {bounds.page_seconds:g} s"))
+                panels.append(PanelAnswer(panel=panel, problem=f"not asked: the page took {limits.page_seconds:g} s"))
     return DashboardAnswer(pipeline=pipeline, dashboard=dashboard, span=span, at=at, panels=tuple(panels), marks=marks)
 
 
-class _Questions:
+class _PanelQueries:
     """The questions of one page, over the tables of one pipeline."""
 
     def __init__(
@@ -118,25 +118,25 @@ class _Questions:
         self._views = {view.name: view.reads for view in spec.views}
         self._references = {reference.name for reference in spec.references}
         self._ages: dict[str, TableAge | None] = {}
-        self._texts: dict[str, str] = {}
-        self._read_names: dict[str, set[str]] = {}
-        self._open = ExitStack()
-        self._parser = self._open.enter_context(duckdb.connect(":memory:"))
+        self._sql_by_file: dict[str, str] = {}
+        self._names_by_sql: dict[str, set[str]] = {}
+        self._exit_stack = ExitStack()
+        self._parser = self._exit_stack.enter_context(duckdb.connect(":memory:"))
         self._panels = panels
         self._shared: duckdb.DuckDBPyConnection | None = None
-        self._apart = False
+        self._is_per_panel = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._exit_stack.close()
 
-    def answer(self, panel: PanelSpec, bounds: Bounds, *, seconds: float) -> PanelAnswer:
+    def run_panel(self, panel: PanelSpec, limits: QueryLimits, *, seconds: float) -> PanelAnswer:
         """The answer of one panel, which is given up after so many seconds of asking."""
         started = time.monotonic()
         try:
-            answered = self._answer(panel, bounds, seconds)
+            answered = self._run_query(panel, limits, seconds)
         except duckdb.InterruptException:
             answered = PanelAnswer(panel=panel, problem=f"it took more than {seconds:.0f} s and was ended")
         # Whatever becomes of one panel, the others are to be seen.
@@ -144,66 +144,68 @@ class _Questions:
             answered = PanelAnswer(panel=panel, problem=describe_error(error))
         return dataclasses.replace(answered, seconds=time.monotonic() - started)
 
-    def _answer(self, panel: PanelSpec, bounds: Bounds, seconds: float) -> PanelAnswer:
-        text = self._text(panel)
-        names = self._names(text)
+    def _run_query(self, panel: PanelSpec, limits: QueryLimits, seconds: float) -> PanelAnswer:
+        text = self._read_sql(panel)
+        names = self._referenced_names(text)
         # Before the rows are read: what is committed in between is in the rows, and the age says less than there is.
         ages = {name: self._age(name) for name in sorted(names & self._keys.keys())}
         answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
-        absent = tuple(name for name, age in ages.items() if age is None)
-        if absent:
-            return dataclasses.replace(answered, absent=absent)
-        connection = self._connection(names, bounds)
+        missing_tables = tuple(name for name, age in ages.items() if age is None)
+        if missing_tables:
+            return dataclasses.replace(answered, absent=missing_tables)
+        connection = self._connection(names, limits)
         try:
-            columns, rows = _rows(connection, text, self._span, most=bounds.rows + 1, seconds=seconds)
+            columns, rows = _fetch_rows(connection, text, self._span, max_rows=limits.max_rows + 1, seconds=seconds)
         except duckdb.InterruptException:
             raise
         except duckdb.Error as error:
             return dataclasses.replace(answered, problem=describe_error(error))
-        missing = [name for _, name in panel.result_columns() if name not in columns]
-        if missing:
-            return dataclasses.replace(answered, problem=f"the answer of {panel.sql} has no column {missing[0]!r}")
-        shown = tuple(rows[: bounds.rows])
+        missing_columns = [name for _, name in panel.result_columns() if name not in columns]
+        if missing_columns:
+            return dataclasses.replace(
+                answered, problem=f"the answer of {panel.sql} has no column {missing_columns[0]!r}"
+            )
+        shown = tuple(rows[: limits.max_rows])
         return dataclasses.replace(answered, columns=columns, rows=shown, more_rows=len(rows) > len(shown))
 
-    def _text(self, panel: PanelSpec) -> str:
-        if panel.sql not in self._texts:
+    def _read_sql(self, panel: PanelSpec) -> str:
+        if panel.sql not in self._sql_by_file:
             file = self._catalog.folder(self._spec.pipeline) / panel.sql
-            self._texts[panel.sql] = file.read_text(encoding="utf-8")
-        return self._texts[panel.sql]
+            self._sql_by_file[panel.sql] = file.read_text(encoding="utf-8")
+        return self._sql_by_file[panel.sql]
 
-    def _connection(self, names: Collection[str], bounds: Bounds) -> duckdb.DuckDBPyConnection:
+    def _connection(self, names: Collection[str], limits: QueryLimits) -> duckdb.DuckDBPyConnection:
         """One for all panels, which opens their tables once; where that fails, one for the tables of this panel."""
-        if self._shared is None and not self._apart:
+        if self._shared is None and not self._is_per_panel:
             try:
-                every = set[str]().union(*(self._names(self._text(panel)) for panel in self._panels))
-                self._shared = self._connected(every, bounds)
+                all_names = set[str]().union(*(self._referenced_names(self._read_sql(panel)) for panel in self._panels))
+                self._shared = self._connect(all_names, limits)
             # A table of another panel that cannot be opened, or its file.
             except Exception:
-                self._apart = True
-        return self._shared if self._shared is not None else self._connected(names, bounds)
+                self._is_per_panel = True
+        return self._shared if self._shared is not None else self._connect(names, limits)
 
-    def _connected(self, names: Collection[str], bounds: Bounds) -> duckdb.DuckDBPyConnection:
+    def _connect(self, names: Collection[str], limits: QueryLimits) -> duckdb.DuckDBPyConnection:
         """A connection that reads these tables of the pipeline and nothing else, within bounds."""
         connection, _ = connect(self._catalog, statement=" ".join(sorted(names)) or "nothing")
-        self._open.enter_context(connection)
-        restrict_connection(connection, self._spec.pipeline, memory_mib=bounds.memory_mib, threads=bounds.threads)
+        self._exit_stack.enter_context(connection)
+        restrict_connection(connection, self._spec.pipeline, memory_mib=limits.memory_mib, threads=limits.threads)
         return connection
 
-    def _names(self, text: str) -> set[str]:
+    def _referenced_names(self, text: str) -> set[str]:
         """The tables and views that a query reads, by itself and through views, in lower case; and its own names."""
-        if text not in self._read_names:
-            self._read_names[text] = self._names_in(text)
-        return self._read_names[text]
+        if text not in self._names_by_sql:
+            self._names_by_sql[text] = self._find_referenced_names(text)
+        return self._names_by_sql[text]
 
-    def _names_in(self, text: str) -> set[str]:
+    def _find_referenced_names(self, text: str) -> set[str]:
         tree = json.loads(self._parser.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()[0][0])
-        waiting = {str(node["table_name"]).lower() for node in _nodes(tree) if node.get("type") == "BASE_TABLE"}
+        pending = {str(node["table_name"]).lower() for node in _json_objects(tree) if node.get("type") == "BASE_TABLE"}
         names: set[str] = set()
-        while waiting:
-            name = waiting.pop()
+        while pending:
+            name = pending.pop()
             names.add(name)
-            waiting |= {*self._views.get(name, ())} - names
+            pending |= {*self._views.get(name, ())} - names
         return names
 
     def _age(self, name: str) -> TableAge | None:
@@ -216,20 +218,20 @@ class _Questions:
         return self._ages[name]
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def _json_objects(tree: Any) -> Iterator[dict[str, Any]]:
     """Every object in a tree of JSON."""
     if isinstance(tree, dict):
         yield tree
     for below in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _nodes(below)
+        yield from _json_objects(below)
 
 
-def _rows(
-    connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, most: int, seconds: float
+def _fetch_rows(
+    connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, max_rows: int, seconds: float
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """The columns and up to `most` rows of a query, which is interrupted after so many seconds."""
     query, parameters = parse_single_select(connection, text)
-    named = {name: span[name] for name in parameters if name in span}
+    parameters_in_query = {name: span[name] for name in parameters if name in span}
     with query_timeout(connection, seconds):
-        result = connection.execute(f"SELECT * FROM (\n{query}\n) AS panel LIMIT {most}", named)
+        result = connection.execute(f"SELECT * FROM (\n{query}\n) AS panel LIMIT {max_rows}", parameters_in_query)
         return tuple(column[0] for column in result.description or ()), result.fetchall()

@@ -16,9 +16,9 @@ HEIGHT = 230
 WIDTH = {False: 620, True: 1_280}
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 14, 24
 #: Pixels of a character of the page's font in a chart.
-_CHARACTER = 6.2
-_LINE = 16
-_BEYOND = 20
+_CHARACTER_WIDTH = 6.2
+_LINE_HEIGHT = 16
+_EDGE_MARGIN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Frame:
     y: Scale
 
     @classmethod
-    def of(cls, x: tuple[float, float], y: tuple[float, float], *, wide: bool) -> Frame:
+    def for_ranges(cls, x: tuple[float, float], y: tuple[float, float], *, wide: bool) -> Frame:
         """A frame for values of these spans."""
         width = WIDTH[wide]
         return cls(width, Scale(*x, _LEFT, width - _RIGHT), Scale(*y, HEIGHT - _BOTTOM, _TOP))
@@ -55,18 +55,18 @@ class Frame:
         right = self.width - _RIGHT
         parts = [
             f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at}" y2="{at}"/>'
-            f'<text class="tick" x="{_LEFT - 6}" y="{at + 4}" text-anchor="end">{escaped(tick.label)}</text>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{at + 4}" text-anchor="end">{escape(tick.label)}</text>'
             for tick in y
-            for at in [self.y(tick.at)]
+            for at in [self.y(tick.value)]
         ]
         for tick in x:
-            at = self.x(tick.at)
-            half = len(tick.label) * _CHARACTER / 2
+            at = self.x(tick.value)
+            half = len(tick.label) * _CHARACTER_WIDTH / 2
             # A label that would leave the picture is moved in.
             middle = round(min(max(at, half), self.width - half), 1)
             parts.append(
                 f'<line class="mark" x1="{at}" x2="{at}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - _BOTTOM + 4}"/>'
-                f'<text class="tick" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escaped(tick.label)}</text>'
+                f'<text class="tick" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(tick.label)}</text>'
             )
         base = self.y(0) if self.y.low <= 0 <= self.y.high else HEIGHT - _BOTTOM
         parts.append(f'<line class="base" x1="{_LEFT}" x2="{right}" y1="{base}" y2="{base}"/>')
@@ -80,11 +80,15 @@ class Frame:
             lines: class of a series, empty for none, and what is said of it.
         """
         texts = [head, *(text for _, text in lines)]
-        width = round(max(map(len, texts)) * _CHARACTER + (30 if lines else 18), 1)
+        width = round(max(map(len, texts)) * _CHARACTER_WIDTH + (30 if lines else 18), 1)
         x = at + 10 if at + 10 + width <= self.width else max(at - 10 - width, 0)
         rows = "".join(
-            (f'<rect class="fill {name}" x="9" y="{_LINE * number + 11}" width="9" height="9" rx="2"/>' if name else "")
-            + f'<text x="{24 if name else 9}" y="{_LINE * number + 19}">{escaped(text)}</text>'
+            (
+                f'<rect class="fill {name}" x="9" y="{_LINE_HEIGHT * number + 11}" width="9" height="9" rx="2"/>'
+                if name
+                else ""
+            )
+            + f'<text x="{24 if name else 9}" y="{_LINE_HEIGHT * number + 19}">{escape(text)}</text>'
             for number, (name, text) in enumerate(lines, start=1)
         )
         return (
@@ -92,24 +96,24 @@ class Frame:
             f'height="{HEIGHT - _TOP - _BOTTOM}"/>'
             f'<g class="tip"><line x1="{at}" x2="{at}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
             f'<g transform="translate({round(x, 1)} {_TOP + 2})">'
-            f'<rect class="box" width="{width}" height="{_LINE * len(texts) + 12}" rx="6"/>'
-            f'<text class="head" x="9" y="19">{escaped(head)}</text>{rows}</g></g></g>'
+            f'<rect class="box" width="{width}" height="{_LINE_HEIGHT * len(texts) + 12}" rx="6"/>'
+            f'<text class="head" x="9" y="19">{escape(head)}</text>{rows}</g></g></g>'
         )
 
     def svg(self, title: str, parts: Iterable[str]) -> str:
         """The picture."""
         return (
-            f'<svg viewBox="0 0 {self.width} {HEIGHT}" role="img" aria-label="{escaped(title)}">{"".join(parts)}</svg>'
+            f'<svg viewBox="0 0 {self.width} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
         )
 
 
-def strips(pixels: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
+def hover_strips(pixels: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
     """The strips around points on an axis, each up to half the way to the next, and not far beyond the outermost."""
-    low, high = max(low, pixels[0] - _BEYOND), min(high, pixels[-1] + _BEYOND)
+    low, high = max(low, pixels[0] - _EDGE_MARGIN), min(high, pixels[-1] + _EDGE_MARGIN)
     middles = [round((before + after) / 2, 1) for before, after in pairwise(pixels)]
     return list(zip([low, *middles], [*middles, high], strict=True))
 
 
-def escaped(value: object) -> str:
+def escape(value: object) -> str:
     """A text that stands in markup for itself."""
     return html.escape(str(value), quote=True)

@@ -6,18 +6,18 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from deltaworks.dashboards.drawing import Frame, strips
-from deltaworks.dashboards.marks import NO_MARKS, Marks, bands, numbers
+from deltaworks.dashboards.drawing import Frame, hover_strips
+from deltaworks.dashboards.marks import NO_MARKS, Marks, mark_bands, mark_labels
 from deltaworks.dashboards.scales import Tick, number_steps, number_ticks, time_ticks
 from deltaworks.dashboards.series import Series, SeriesSet
-from deltaworks.dashboards.values import cell, full, moment
+from deltaworks.dashboards.values import format_cell, format_full, format_time
 from deltaworks.specs.dashboards import PanelSpec
 
 Point = tuple[float, float]
 #: Places that show their values; of more, every so manyth does.
-_MOST_STRIPS = 120
+_MAX_HOVER_STRIPS = 120
 #: A line ends where the next place is further away than so many of the usual distances: what is missing is not drawn.
-_GAP = 4.0
+_GAP_FACTOR = 4.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 
@@ -26,41 +26,41 @@ def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], mar
     values = [value for item in data.series for value in item.values.values() if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)
     # Near zero the axis begins there; a price that moves within a tenth is not to look flat.
-    steps = number_steps(0.0 if 0 <= low < 0.6 * high else low, max(high, 0.0) if low >= 0 else high, most=6)
-    frame = Frame.of(span, (steps[0], steps[-1]), wide=panel.wide)
+    steps = number_steps(0.0 if 0 <= low < 0.6 * high else low, max(high, 0.0) if low >= 0 else high, max_steps=6)
+    frame = Frame.for_ranges(span, (steps[0], steps[-1]), wide=panel.wide)
     drawn = (
         part
         for number, item in enumerate(data.series)
-        for run in _runs(sorted(item.values), cut=data.kind == "time")
-        for part in _line(_points(frame, item, run), number)
+        for run in _contiguous_runs(sorted(item.values), split_at_gaps=data.kind == "time")
+        for part in _line_elements(_run_points(frame, item, run), number)
     )
-    axes = frame.axes(ticks(data, span, panel), number_ticks(steps, panel.unit))
-    over = [*_strips(panel, frame, data), numbers(frame, marks)]
-    return frame.svg(panel.title, [bands(frame, marks), axes, *drawn, *over])
+    axes = frame.axes(x_ticks(data, span, panel), number_ticks(steps, panel.unit))
+    hover_areas = [*_hover_areas(panel, frame, data), mark_labels(frame, marks)]
+    return frame.svg(panel.title, [mark_bands(frame, marks), axes, *drawn, *hover_areas])
 
 
 def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
     """Areas one above the other; a series without a value at a place adds nothing there."""
-    tops = _stacked(data)
+    tops = _stack_edges(data)
     highest = max((top[x] for top in tops for x in top), default=0.0)
     lowest = min((top[x] for top in tops for x in top), default=0.0)
-    steps = number_steps(min(lowest, 0.0), max(highest, 0.0), most=6)
-    frame = Frame.of(span, (steps[0], steps[-1]), wide=panel.wide)
+    steps = number_steps(min(lowest, 0.0), max(highest, 0.0), max_steps=6)
+    frame = Frame.for_ranges(span, (steps[0], steps[-1]), wide=panel.wide)
     drawn = []
-    runs = _runs(data.xs, cut=data.kind == "time")
+    runs = _contiguous_runs(data.positions, split_at_gaps=data.kind == "time")
     kind = "soft" if len(data.series) == 1 else "solid"
     for number, top in enumerate(tops):
         below: Mapping[float, float] = tops[number - 1] if number else {}
         for run in runs:
             upper = [(frame.x(x), frame.y(top[x])) for x in run]
             lower = [(frame.x(x), frame.y(below.get(x, 0.0))) for x in reversed(run)]
-            drawn.append(f'<path class="{kind} s{number}" d="{_path([*upper, *lower])}Z"/>')
-            drawn += _line(
+            drawn.append(f'<path class="{kind} s{number}" d="{_path_data([*upper, *lower])}Z"/>')
+            drawn += _line_elements(
                 [None if data.series[number].values.get(x) is None else upper[at] for at, x in enumerate(run)], number
             )
-    axes = frame.axes(ticks(data, span, panel), number_ticks(steps, panel.unit))
-    over = [*_strips(panel, frame, data), numbers(frame, marks)]
-    return frame.svg(panel.title, [bands(frame, marks), axes, *drawn, *over])
+    axes = frame.axes(x_ticks(data, span, panel), number_ticks(steps, panel.unit))
+    hover_areas = [*_hover_areas(panel, frame, data), mark_labels(frame, marks)]
+    return frame.svg(panel.title, [mark_bands(frame, marks), axes, *drawn, *hover_areas])
 
 
 def sparkline(values: Sequence[Point]) -> str:
@@ -80,62 +80,66 @@ def sparkline(values: Sequence[Point]) -> str:
     closed = [*points, (points[-1][0], _SPARK_HEIGHT), (points[0][0], _SPARK_HEIGHT)]
     return (
         f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" preserveAspectRatio="none" '
-        f'aria-hidden="true"><path class="soft s0" d="{_path(closed)}Z"/>{"".join(_line(points, 0))}</svg>'
+        f'aria-hidden="true"><path class="soft s0" d="{_path_data(closed)}Z"/>{"".join(_line_elements(points, 0))}</svg>'
     )
 
 
-def ticks(data: SeriesSet, span: tuple[float, float], panel: PanelSpec) -> list[Tick]:
+def x_ticks(data: SeriesSet, span: tuple[float, float], panel: PanelSpec) -> list[Tick]:
     """The ticks of the axis that series are over."""
-    most = 16 if panel.wide else 8
+    max_ticks = 16 if panel.wide else 8
     if data.kind == "time":
-        return time_ticks(*span, most=most, dates=data.dates)
+        return time_ticks(*span, max_ticks=max_ticks, dates=data.is_dates)
     if data.kind == "number":
-        return [tick for tick in number_ticks(number_steps(*span, most=most), None) if span[0] <= tick.at <= span[1]]
-    every = -(-len(data.xs) // most)
-    return [Tick(x, data.labels[x]) for x in data.xs[::every]]
+        return [
+            tick
+            for tick in number_ticks(number_steps(*span, max_steps=max_ticks), None)
+            if span[0] <= tick.value <= span[1]
+        ]
+    every = -(-len(data.positions) // max_ticks)
+    return [Tick(x, data.labels[x]) for x in data.positions[::every]]
 
 
-def place_label(data: SeriesSet, x: float) -> str:
+def position_label(data: SeriesSet, x: float) -> str:
     """What a place on the axis is called."""
     if x in data.labels:
         return data.labels[x]
-    return moment(dt.datetime.fromtimestamp(x, dt.UTC)) if data.kind == "time" else cell(x)
+    return format_time(dt.datetime.fromtimestamp(x, dt.UTC)) if data.kind == "time" else format_cell(x)
 
 
-def _runs(xs: Sequence[float], *, cut: bool) -> list[list[float]]:
+def _contiguous_runs(xs: Sequence[float], *, split_at_gaps: bool) -> list[list[float]]:
     """Ascending places, cut where there is a gap."""
     distances = sorted(after - before for before, after in pairwise(xs))
-    usual = distances[len(distances) // 2] if distances else 0.0
+    median_distance = distances[len(distances) // 2] if distances else 0.0
     runs: list[list[float]] = []
     for x in xs:
-        if not runs or (cut and x - runs[-1][-1] > _GAP * usual):
+        if not runs or (split_at_gaps and x - runs[-1][-1] > _GAP_FACTOR * median_distance):
             runs.append([])
         runs[-1].append(x)
     return runs
 
 
-def some_of(xs: Sequence[float]) -> set[float]:
+def sampled_positions(xs: Sequence[float]) -> set[float]:
     """The places that show their values under a pointer: all of a few, else every so manyth, the last among them."""
-    every = -(-len(xs) // _MOST_STRIPS) or 1
+    every = -(-len(xs) // _MAX_HOVER_STRIPS) or 1
     return {*xs[::-1][::every]}
 
 
-def _stacked(data: SeriesSet) -> list[dict[float, float]]:
+def _stack_edges(data: SeriesSet) -> list[dict[float, float]]:
     """The upper edge of each series, over all below it."""
     edges: list[dict[float, float]] = []
     for item in data.series:
         below = edges[-1] if edges else {}
-        edges.append({x: below.get(x, 0.0) + (item.values.get(x) or 0.0) for x in data.xs})
+        edges.append({x: below.get(x, 0.0) + (item.values.get(x) or 0.0) for x in data.positions})
     return edges
 
 
-def _points(frame: Frame, item: Series, run: Iterable[float]) -> list[Point | None]:
+def _run_points(frame: Frame, item: Series, run: Iterable[float]) -> list[Point | None]:
     """The points of a series along a run; None where it says null."""
     values = [(x, item.values[x]) for x in run]
     return [None if value is None else (frame.x(x), frame.y(value)) for x, value in values]
 
 
-def _line(points: Sequence[Point | None], number: int) -> Iterator[str]:
+def _line_elements(points: Sequence[Point | None], number: int) -> Iterator[str]:
     """The pieces of a line; a point alone is a dot."""
     piece: list[Point] = []
     for point in [*points, None]:
@@ -145,27 +149,27 @@ def _line(points: Sequence[Point | None], number: int) -> Iterator[str]:
         if len(piece) == 1:
             yield f'<circle class="fill s{number}" cx="{piece[0][0]}" cy="{piece[0][1]}" r="3"/>'
         elif piece:
-            yield f'<path class="line s{number}" d="{_path(piece)}"/>'
+            yield f'<path class="line s{number}" d="{_path_data(piece)}"/>'
         piece = []
 
 
-def _path(points: Sequence[Point]) -> str:
+def _path_data(points: Sequence[Point]) -> str:
     return "M" + "L".join(f"{x} {y}" for x, y in points)
 
 
-def _strips(panel: PanelSpec, frame: Frame, data: SeriesSet) -> Iterator[str]:
-    xs = sorted(some_of(data.xs))
+def _hover_areas(panel: PanelSpec, frame: Frame, data: SeriesSet) -> Iterator[str]:
+    xs = sorted(sampled_positions(data.positions))
     pixels = [frame.x(x) for x in xs]
-    for x, at, (left, right) in zip(xs, pixels, strips(pixels, frame.x.start, frame.x.end), strict=True):
+    for x, at, (left, right) in zip(xs, pixels, hover_strips(pixels, frame.x.start, frame.x.end), strict=True):
         lines = [
-            (f"s{number}", _said(item, x, panel, alone=len(data.series) == 1))
+            (f"s{number}", _hover_text(item, x, panel, alone=len(data.series) == 1))
             for number, item in enumerate(data.series)
             if x in item.values
         ]
-        yield frame.hover(left, right, at, lines, head=place_label(data, x))
+        yield frame.hover(left, right, at, lines, head=position_label(data, x))
 
 
-def _said(item: Series, x: float, panel: PanelSpec, *, alone: bool) -> str:
+def _hover_text(item: Series, x: float, panel: PanelSpec, *, alone: bool) -> str:
     value = item.values[x]
-    text = "no value" if value is None else full(value, panel.unit)
+    text = "no value" if value is None else format_full(value, panel.unit)
     return text if alone and panel.by is None else f"{item.name[:40]}  {text}"

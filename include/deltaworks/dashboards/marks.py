@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from deltaworks.dashboards.drawing import Frame, escaped
+from deltaworks.dashboards.drawing import Frame, escape
 from deltaworks.dashboards.spans import Span
-from deltaworks.dashboards.values import moment
+from deltaworks.dashboards.values import format_time
 
 #: Of more, the newest are drawn: beyond it numbers stand one over the other.
-MOST_MARKS = 30
+MAX_MARKS = 30
 _LABEL_WIDTH = 16
 
 
@@ -39,22 +39,22 @@ class Marks:
     problem: str = ""
 
     @classmethod
-    def of(cls, marks: Sequence[Mark], span: Span) -> Marks:
+    def overlapping(cls, marks: Sequence[Mark], span: Span) -> Marks:
         """Those that touch a span."""
         ordered = sorted(marks, key=lambda mark: (mark.at, mark.kind, mark.text))
-        within = [mark for mark in ordered if mark.at < span.until and _end(mark) >= span.since]
-        return cls(items=tuple(within[-MOST_MARKS:]), earlier_count=max(0, len(within) - MOST_MARKS))
+        within = [mark for mark in ordered if mark.at < span.until and _mark_end(mark) >= span.since]
+        return cls(items=tuple(within[-MAX_MARKS:]), earlier_count=max(0, len(within) - MAX_MARKS))
 
 
 #: Of a chart that is not over time, and of one of which nothing is known.
 NO_MARKS = Marks()
 
 
-def bands(frame: Frame, marks: Marks) -> str:
+def mark_bands(frame: Frame, marks: Marks) -> str:
     """What lies below the data: a band for as long as a rule fired, a line for a note."""
     parts = []
     for mark in marks.items:
-        left, right = _edges(frame, mark)
+        left, right = _mark_edges(frame, mark)
         if mark.kind == "rule":
             width = max(round(right - left, 1), 1.5)
             parts.append(f'<rect class="fired" x="{left}" y="{frame.top}" width="{width}" height="{frame.height}"/>')
@@ -63,16 +63,16 @@ def bands(frame: Frame, marks: Marks) -> str:
     return "".join(parts)
 
 
-def numbers(frame: Frame, marks: Marks) -> str:
+def mark_labels(frame: Frame, marks: Marks) -> str:
     """What lies above all: the number of each mark. One that would hide the number before it is left to the list."""
     parts, free_from = [], float("-inf")
     for number, mark in enumerate(marks.items, start=1):
-        at = min(max(_edges(frame, mark)[0], _LABEL_WIDTH / 2), frame.width - _LABEL_WIDTH / 2)
+        at = min(max(_mark_edges(frame, mark)[0], _LABEL_WIDTH / 2), frame.width - _LABEL_WIDTH / 2)
         if at - _LABEL_WIDTH / 2 < free_from:
             continue
         free_from = at + _LABEL_WIDTH / 2
         parts.append(
-            f'<g class="flag {mark.kind}"><title>{escaped(said(mark))}</title>'
+            f'<g class="flag {mark.kind}"><title>{escape(describe_mark(mark))}</title>'
             f'<rect x="{round(at - _LABEL_WIDTH / 2, 1)}" y="0" width="{_LABEL_WIDTH}" height="13" rx="3"/>'
             f'<text x="{round(at, 1)}" y="10" text-anchor="middle">{number}</text></g>'
         )
@@ -82,34 +82,34 @@ def numbers(frame: Frame, marks: Marks) -> str:
 def marks_list(marks: Marks) -> str:
     """What the numbers stand for; nothing where nothing happened."""
     if marks.problem:
-        return f'<p class="problem">What happened could not be read. {escaped(marks.problem)}</p>'
+        return f'<p class="problem">What happened could not be read. {escape(marks.problem)}</p>'
     if not marks.items:
         return ""
-    rows = "".join(f'<li class="{mark.kind}-mark">{escaped(said(mark))}</li>' for mark in marks.items)
+    rows = "".join(f'<li class="{mark.kind}-mark">{escape(describe_mark(mark))}</li>' for mark in marks.items)
     older = f'<p class="note">and {marks.earlier_count:,} earlier ones</p>' if marks.earlier_count else ""
     return f'<section class="wide happened"><h2>What happened</h2><ol>{rows}</ol>{older}</section>'
 
 
-def said(mark: Mark) -> str:
+def describe_mark(mark: Mark) -> str:
     """A mark in words, with its times."""
     if mark.kind == "note":
-        return f"{_minute(mark.at)} {mark.text}"
-    until = "now" if mark.until is None else _minute(mark.until)
-    return f"{_minute(mark.at)} to {until} {mark.text}"
+        return f"{_minute_text(mark.at)} {mark.text}"
+    until = "now" if mark.until is None else _minute_text(mark.until)
+    return f"{_minute_text(mark.at)} to {until} {mark.text}"
 
 
-def _edges(frame: Frame, mark: Mark) -> tuple[float, float]:
+def _mark_edges(frame: Frame, mark: Mark) -> tuple[float, float]:
     """Where a mark begins and ends, in pixels of the chart."""
     low, high = frame.x.low, frame.x.high
-    end = high if mark.until is None and mark.kind == "rule" else _end(mark).timestamp()
+    end = high if mark.until is None and mark.kind == "rule" else _mark_end(mark).timestamp()
     return frame.x(min(max(mark.at.timestamp(), low), high)), frame.x(min(max(end, low), high))
 
 
-def _end(mark: Mark) -> dt.datetime:
+def _mark_end(mark: Mark) -> dt.datetime:
     if mark.kind == "note":
         return mark.at
     return dt.datetime.max.replace(tzinfo=dt.UTC) if mark.until is None else mark.until
 
 
-def _minute(at: dt.datetime) -> str:
-    return moment(at.replace(second=0, microsecond=0))
+def _minute_text(at: dt.datetime) -> str:
+    return format_time(at.replace(second=0, microsecond=0))

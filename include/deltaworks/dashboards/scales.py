@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deltaworks.dashboards.values import short
+from deltaworks.dashboards.values import format_short
 from deltaworks.specs.dashboards import Unit
 
 _DAY = 86_400
 #: Seconds between ticks of time; months are counted apart.
-_STEPS: Final = (
+_TIME_STEP_SECONDS: Final = (
     *(1, 5, 15, 30),
     *(60, 120, 300, 600, 900, 1_800),
     *(3_600, 7_200, 10_800, 21_600, 43_200),
     *(_DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY),
 )
-_MONTHS: Final = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
+_MONTH_STEPS: Final = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,16 @@ class Scale:
 class Tick:
     """A place on an axis and its label."""
 
-    at: float
+    value: float
     label: str
 
 
-def number_steps(low: float, high: float, *, most: int) -> list[float]:
+def number_steps(low: float, high: float, *, max_steps: int) -> list[float]:
     """Round values from at or below `low` to at or above `high`, at most about `most` of them."""
     # Differences that are lost in the digits of a double are none.
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         high = low + (abs(low) or 1.0)
-    step = nice_step((high - low) / max(most - 1, 1))
+    step = nice_step((high - low) / max(max_steps - 1, 1))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 12) for number in range(first, last + 1)]
 
@@ -67,15 +67,15 @@ def nice_step(step: float) -> float:
 
 def number_ticks(steps: Sequence[float], unit: Unit | None) -> list[Tick]:
     """A tick at each of these values."""
-    return [Tick(value, short(value, unit)) for value in steps]
+    return [Tick(value, format_short(value, unit)) for value in steps]
 
 
-def time_ticks(low: float, high: float, *, most: int, dates: bool = False) -> list[Tick]:
+def time_ticks(low: float, high: float, *, max_ticks: int, dates: bool = False) -> list[Tick]:
     """Ticks between two instants, in seconds since 1970, labelled in UTC; of dates there is none between them."""
-    steps = (step for step in _STEPS if step >= _DAY or not dates)
-    step = next((step for step in steps if (high - low) / step <= most), None)
+    steps = (step for step in _TIME_STEP_SECONDS if step >= _DAY or not dates)
+    step = next((step for step in steps if (high - low) / step <= max_ticks), None)
     if step is None:
-        return list(_month_ticks(low, high, most))
+        return list(_month_ticks(low, high, max_ticks))
     first = math.ceil(low / step) * step
     return [Tick(at, _time_label(at, step)) for at in range(first, math.floor(high) + 1, step)]
 
@@ -87,9 +87,9 @@ def _time_label(at: int, step: int) -> str:
     return f"{time:%H:%M}" if step >= 60 else f"{time:%H:%M:%S}"
 
 
-def _month_ticks(low: float, high: float, most: int) -> Iterator[Tick]:
+def _month_ticks(low: float, high: float, max_ticks: int) -> Iterator[Tick]:
     months = (high - low) / (30.4 * _DAY)
-    step = next((step for step in _MONTHS if months / step <= most), _MONTHS[-1])
+    step = next((step for step in _MONTH_STEPS if months / step <= max_ticks), _MONTH_STEPS[-1])
     time = dt.datetime.fromtimestamp(low, dt.UTC)
     number = math.ceil((12 * time.year + time.month - 1) / step) * step
     while number < 12 * dt.MAXYEAR:

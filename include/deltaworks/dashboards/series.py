@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from deltaworks.dashboards.answers import PanelAnswer
-from deltaworks.dashboards.values import cell, number_of, utc
+from deltaworks.dashboards.values import format_cell, to_number, to_utc
 
 #: More are not told apart by their colours.
-MOST_SERIES = 8
+MAX_SERIES = 8
 OTHER = "other"
 #: What an axis is of: instants in seconds since 1970, numbers, or texts by their place.
-Kind = Literal["time", "number", "text"]
+AxisKind = Literal["time", "number", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class SeriesSet:
     `left_over` is how many series more there were: summed up as OTHER where series add up, else not shown.
     """
 
-    kind: Kind
-    xs: tuple[float, ...]
+    kind: AxisKind
+    positions: tuple[float, ...]
     series: tuple[Series, ...]
     labels: Mapping[float, str]
-    dates: bool = False
-    left_over: int = 0
+    is_dates: bool = False
+    omitted_count: int = 0
 
     @property
     def step(self) -> float:
         """The least distance between two places; a day between dates, where there is one only."""
-        distances = [after - before for before, after in pairwise(self.xs)]
-        return min(distances, default=86_400.0 if self.dates else 3_600.0 if self.kind == "time" else 1.0)
+        distances = [after - before for before, after in pairwise(self.positions)]
+        return min(distances, default=86_400.0 if self.is_dates else 3_600.0 if self.kind == "time" else 1.0)
 
 
-def series_of(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
+def build_series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
     """The series of a line, an area or bars.
 
     Args:
@@ -58,28 +58,30 @@ def series_of(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
         TypeError: y is no number, or x of several kinds.
     """
     panel = answer.panel
-    kind, places, labels, dates = _axis(answer.column(panel.x or ""))
+    kind, positions, labels, dates = _detect_axis(answer.column(panel.x or ""))
     by_name: dict[str, dict[float, float | None]] = {}
-    names = None if panel.by is None else [_name(value) for value in answer.column(panel.by)]
+    names = None if panel.by is None else [_series_name(value) for value in answer.column(panel.by)]
     for column in panel.y:
         for number, value in enumerate(answer.column(column)):
             values = by_name.setdefault(column if names is None else names[number], {})
-            place, read = places[number], number_of(value)
-            before = values.get(place) if additive else None
-            values[place] = read if before is None else before + (read or 0.0)
+            position, number_value = positions[number], to_number(value)
+            previous = values.get(position) if additive else None
+            values[position] = number_value if previous is None else previous + (number_value or 0.0)
     series = [Series(name, values) for name, values in by_name.items()]
     if names is not None:
         series.sort(key=lambda item: -sum(abs(value or 0.0) for value in item.values.values()))
-    left_over = max(0, len(series) - MOST_SERIES)
-    if left_over:
-        series, rest = series[: MOST_SERIES - additive], series[MOST_SERIES - additive :]
-        left_over = len(rest)
-        series += [_summed(rest)] if additive else []
-    xs = tuple(sorted({*places}))
-    return SeriesSet(kind=kind, xs=xs, series=tuple(series), labels=labels, dates=dates, left_over=left_over)
+    omitted_count = max(0, len(series) - MAX_SERIES)
+    if omitted_count:
+        series, omitted = series[: MAX_SERIES - additive], series[MAX_SERIES - additive :]
+        omitted_count = len(omitted)
+        series += [_sum_series(omitted)] if additive else []
+    xs = tuple(sorted({*positions}))
+    return SeriesSet(
+        kind=kind, positions=xs, series=tuple(series), labels=labels, is_dates=dates, omitted_count=omitted_count
+    )
 
 
-def _summed(series: list[Series]) -> Series:
+def _sum_series(series: list[Series]) -> Series:
     sums: dict[float, float | None] = {}
     for item in series:
         for place, value in item.values.items():
@@ -87,27 +89,27 @@ def _summed(series: list[Series]) -> Series:
     return Series(OTHER, sums)
 
 
-def _name(value: Any) -> str:
-    return "(null)" if value is None else cell(value) or "(empty)"
+def _series_name(value: Any) -> str:
+    return "(null)" if value is None else format_cell(value) or "(empty)"
 
 
-def _axis(values: list[Any]) -> tuple[Kind, list[float], dict[float, str], bool]:
+def _detect_axis(values: list[Any]) -> tuple[AxisKind, list[float], dict[float, str], bool]:
     """The kind of an axis, the place of each value, labels by place, and whether they are dates."""
     present = [value for value in values if value is not None]
     if len(present) < len(values) and not any(isinstance(value, str) for value in present):
         raise TypeError("x is null in some rows")
     if all(isinstance(value, dt.date) for value in present):
         dates = all(not isinstance(value, dt.datetime) for value in present)
-        places = [_instant(value) for value in present]
-        labels = {place: value.isoformat() for place, value in zip(places, present, strict=True)} if dates else {}
-        return "time", places, labels, dates
+        positions = [_epoch_seconds(value) for value in present]
+        labels = {place: value.isoformat() for place, value in zip(positions, present, strict=True)} if dates else {}
+        return "time", positions, labels, dates
     if all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in present):
         return "number", [float(value) for value in present], {}, False
-    texts = [_name(value) for value in values]
+    texts = [_series_name(value) for value in values]
     order = {text: float(number) for number, text in enumerate(dict.fromkeys(texts))}
     return "text", [order[text] for text in texts], {place: text for text, place in order.items()}, False
 
 
-def _instant(value: dt.date) -> float:
+def _epoch_seconds(value: dt.date) -> float:
     time = value if isinstance(value, dt.datetime) else dt.datetime.combine(value, dt.time())
-    return utc(time).timestamp()
+    return to_utc(time).timestamp()

@@ -18,7 +18,7 @@ class Span:
     until: dt.datetime
 
 
-def span_of(dashboard: DashboardSpec, *, since: str = "", until: str = "") -> Span:
+def parse_span(dashboard: DashboardSpec, *, since: str = "", until: str = "") -> Span:
     """The span between two dates or times in UTC, as people write them.
 
     Args:
@@ -28,26 +28,26 @@ def span_of(dashboard: DashboardSpec, *, since: str = "", until: str = "") -> Sp
     Raises:
         ConfigError: DASHBOARD_SPAN_INVALID, one is no time, or the end is not after the start.
     """
-    end = _instant(until) or utc_now()
-    start = _instant(since)
+    end = _parse_instant(until) or utc_now()
+    start = _parse_instant(since)
     try:
         start = start if start is not None else end - dt.timedelta(hours=dashboard.hours)
     except OverflowError:
-        raise _invalid(f"There is no time {dashboard.hours:g} hours before {until}.") from None
+        raise _invalid_error(f"There is no time {dashboard.hours:g} hours before {until}.") from None
     if start >= end:
-        raise _invalid(f"{start:%Y-%m-%d %H:%M} is not before {end:%Y-%m-%d %H:%M} UTC.")
+        raise _invalid_error(f"{start:%Y-%m-%d %H:%M} is not before {end:%Y-%m-%d %H:%M} UTC.")
     return Span(start, end)
 
 
-def _instant(text: str) -> dt.datetime | None:
+def _parse_instant(text: str) -> dt.datetime | None:
     try:
         instant = parse_iso(text.strip())
         return None if instant is None else instant.astimezone(dt.UTC)
     except (ValueError, OverflowError):
-        raise _invalid(f"{text!r} is no date and no time.") from None
+        raise _invalid_error(f"{text!r} is no date and no time.") from None
 
 
-def _invalid(message: str) -> ConfigError:
+def _invalid_error(message: str) -> ConfigError:
     return ConfigError(
         "DASHBOARD_SPAN_INVALID",
         message,

@@ -11,17 +11,17 @@ _LIGHT: Final = ("#2f6fdb", "#e08a00", "#12977a", "#b8398c", "#7456d8", "#c9362f
 _DARK: Final = ("#6ea8ff", "#f5b041", "#43d1ae", "#ef84c8", "#b39dff", "#ff8078", "#a5d45c", "#a3afbd")
 
 
-def _colours(values: tuple[str, ...]) -> str:
+def _series_colours(values: tuple[str, ...]) -> str:
     return "".join(f".s{number}{{--c:{value}}}" for number, value in enumerate(values))
 
 
 STYLE: Final = f"""
 :root{{color-scheme:light dark;--text:#1c2733;--muted:#5d6b7a;--page:#f3f5f8;--card:#fff;--line:#dfe4ea;--grid:#e8ecf1;
 --wrong:#b3261e;--wrong-ground:#fdf0ef;--box:#fff}}
-{_colours(_LIGHT)}
+{_series_colours(_LIGHT)}
 @media(prefers-color-scheme:dark){{:root{{--text:#e3e9f0;--muted:#98a5b3;--page:#0f1419;--card:#182028;--line:#2c3742;
 --grid:#27313b;--wrong:#ff9a91;--wrong-ground:#331d1d;--box:#202b36}}
-{_colours(_DARK)}}}
+{_series_colours(_DARK)}}}
 *{{box-sizing:border-box}}
 body{{font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0 auto;max-width:86rem;
 padding:1.25rem 1.25rem 3rem;

@@ -12,10 +12,10 @@ from deltaworks.specs.dashboards import Unit
 _THOUSANDS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES: Final = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 _SECONDS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_MOST_TEXT = 200
+_MAX_TEXT_LENGTH = 200
 
 
-def number_of(value: Any) -> float | None:
+def to_number(value: Any) -> float | None:
     """A value of an answer as a number; None for null and what is not finite.
 
     Raises:
@@ -31,23 +31,23 @@ def number_of(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def short(value: float, unit: Unit | None) -> str:
+def format_short(value: float, unit: Unit | None) -> str:
     """A number in few characters, for an axis."""
     if unit in ("bytes", "seconds", "milliseconds"):
-        return _scaled(value, unit)
+        return _format_scaled(value, unit)
     for size, letter in _THOUSANDS:
         if abs(value) >= size:
-            return f"{_digits(value / size, 3)}{letter}{_suffix(unit)}"
-    return f"{_digits(value, 3)}{_suffix(unit)}"
+            return f"{_format_digits(value / size, 3)}{letter}{_suffix(unit)}"
+    return f"{_format_digits(value, 3)}{_suffix(unit)}"
 
 
-def full(value: float, unit: Unit | None) -> str:
+def format_full(value: float, unit: Unit | None) -> str:
     """A number as it stands in a table or beside a point."""
     if unit in ("bytes", "seconds", "milliseconds"):
-        return _scaled(value, unit)
+        return _format_scaled(value, unit)
     if unit == "money":
         return f"{value:,.2f}"
-    text = f"{value:,.0f}" if value == int(value) or abs(value) >= 10_000 else _digits(value, 4)
+    text = f"{value:,.0f}" if value == int(value) or abs(value) >= 10_000 else _format_digits(value, 4)
     return f"{text}{_suffix(unit)}"
 
 
@@ -55,7 +55,7 @@ def _suffix(unit: Unit | None) -> str:
     return {"percent": " %", "per_second": "/s"}.get(unit or "", "")
 
 
-def _scaled(value: float, unit: Unit) -> str:
+def _format_scaled(value: float, unit: Unit) -> str:
     """A number with the prefix, or the unit, of its size."""
     if value == 0:
         return {"bytes": "0 B", "seconds": "0 s"}.get(unit, "0 ms")
@@ -63,11 +63,11 @@ def _scaled(value: float, unit: Unit) -> str:
     smallest = "B" if unit == "bytes" else "s"
     for size, name in _BYTES if unit == "bytes" else _SECONDS:
         if abs(value) >= size:
-            return f"{_digits(value / size, 3)} {name}"
-    return f"{_digits(value, 3)} {smallest}"
+            return f"{_format_digits(value / size, 3)} {name}"
+    return f"{_format_digits(value, 3)} {smallest}"
 
 
-def _digits(value: float, digits: int) -> str:
+def _format_digits(value: float, digits: int) -> str:
     """So many significant digits, without zeros that say nothing, and never an exponent."""
     if value == 0:
         return "0"
@@ -76,7 +76,7 @@ def _digits(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def cell(value: Any, unit: Unit | None = None) -> str:
+def format_cell(value: Any, unit: Unit | None = None) -> str:
     """Any value of an answer as text."""
     if value is None:
         return ""
@@ -85,25 +85,25 @@ def cell(value: Any, unit: Unit | None = None) -> str:
     if isinstance(value, Decimal) and unit is None and value.is_finite():
         return f"{value:,f}"
     if isinstance(value, int | float | Decimal):
-        return full(float(value), unit) if math.isfinite(value) else str(value)
+        return format_full(float(value), unit) if math.isfinite(value) else str(value)
     if isinstance(value, dt.datetime):
-        return moment(value)
+        return format_time(value)
     text = str(value)
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+    return text if len(text) <= _MAX_TEXT_LENGTH else f"{text[:_MAX_TEXT_LENGTH]}…"
 
 
-def utc(value: dt.datetime) -> dt.datetime:
+def to_utc(value: dt.datetime) -> dt.datetime:
     """A timestamp in UTC; one without a zone is in it already."""
     return value.astimezone(dt.UTC) if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
 
 
-def moment(value: dt.datetime) -> str:
+def format_time(value: dt.datetime) -> str:
     """A time in UTC, to the second where it has any."""
-    value = utc(value)
+    value = to_utc(value)
     return f"{value:%Y-%m-%d %H:%M:%S}" if value.second or value.microsecond else f"{value:%Y-%m-%d %H:%M}"
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """How long ago something was: `40 s`, `12 min`, `5 h`, `3 days`."""
     if seconds < 100:
         return f"{max(seconds, 0):.0f} s"

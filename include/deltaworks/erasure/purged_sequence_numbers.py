@@ -6,19 +6,19 @@ import pyarrow as pa
 
 from deltaworks.erasure.purge_table import SequenceNumberRecorder
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
-from deltaworks.maintenance.lost_events import collected_table
+from deltaworks.maintenance.lost_events import find_collected_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import QUARANTINE
 
 
 def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRecorder | None:
     """What takes the numbers out of rows of a table; None where nobody looks for them there."""
-    collected = collected_table(spec)
+    collected = find_collected_table(spec)
     if collected is None or table not in (collected.table, QUARANTINE):
         return None
 
     def of_columns(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
-        columns = (_column_values(rows, name) for name in (collected.collector, collected.seq))
+        columns = (_column_values(rows, name) for name in (collected.collector_column, collected.seq_column))
         for process, seq in zip(*columns, strict=True):
             numbers.add(process, seq)
 

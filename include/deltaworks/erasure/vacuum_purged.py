@@ -1,8 +1,7 @@
-"""VACUUM of what windows took out: when its retention has passed, what holds it back, and whether the files are gone.
+"""VACUUM of purged files: its due time, the holds that block it, and whether the files are deleted.
 
-Time decides nothing here: a VACUUM that only counts, one that leaves a table out, and one that keeps more for a reader
-all end without an error. So the files that the purges took out are looked for one by one, and as long as one is there
-no request that needed it goes on.
+A VACUUM can end without an error although it only counted, skipped a table, or kept files for a reader. So each purged
+file is checked individually, and a request advances only once all of its files are deleted.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from deltaworks.tables.protected_files import existing_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumOutcome:
-    """What became of a VACUUM for erasures.
+    """Result of a VACUUM for erasures.
 
     Args:
-        due_at: from when it may delete what was purged; it has not begun before.
-        holds: who holds files back, in words.
-        left: files that are still there though their time has passed, as `<pipeline>.<table>: <why>`.
+        due_at: time from which purged files may be deleted.
+        holds: descriptions of holds that block it.
+        remaining: files that still exist although due, as `<pipeline>.<table>: <why>`.
     """
 
     due_at: datetime
@@ -38,19 +37,19 @@ class VacuumOutcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it is gone."""
+        """Whether all files are deleted."""
         return not self.holds and not self.remaining
 
 
 def vacuum_due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> datetime:
-    """From when VACUUM may delete what these purges took out."""
+    """Returns the time from which VACUUM may delete the files of these purges."""
     newest = max((record.at_ms for record in purged), default=0)
     retention = max(namespace.retention, timedelta(hours=MINIMUM_RETENTION_HOURS))
     return datetime.fromtimestamp(newest / 1000, tz=UTC) + retention
 
 
 class NamespaceVacuum:
-    """VACUUM of one run over requests: once, however many windows are due. Used by one thread."""
+    """VACUUM of one erasure run: once for all due windows. Not thread-safe."""
 
     def __init__(self, namespace: Namespace, *, now: datetime) -> None:
         self._namespace = namespace
@@ -58,9 +57,9 @@ class NamespaceVacuum:
         self._reasons: dict[str, str] | None = None
 
     def delete_purged_files(self, purged: Sequence[PurgedTable]) -> VacuumOutcome:
-        """Delete the files that these purges took out, by listing folders: what no commit ever named goes as well.
+        """Deletes the files of these purges with a full VACUUM, which also deletes uncommitted files.
 
-        Idempotent; safe beside writers and readers, as any VACUUM is. Before its time it does nothing.
+        Idempotent; safe with concurrent writers and readers. Does nothing before the due time.
 
         Raises:
             ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST.
@@ -76,20 +75,20 @@ class NamespaceVacuum:
         return VacuumOutcome(due_at=due, holds=holds, remaining=left)
 
     def _vacuum_all(self) -> dict[str, str]:
-        """VACUUM of every table; what it said of each that its pipeline declares."""
+        """Vacuums every table; returns the reported reason by declared table."""
         reasons: dict[str, str] = {}
         for spec in self._namespace.pipelines:
             for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
                 reasons[f"{spec.pipeline}.{result.table}"] = result.reason
         for place in purge_targets(self._namespace):
-            # Readers, the vault, and copies that a reprocess made.
+            # Readers, the vault, and shadow tables of a reprocess.
             if f"{place.pipeline}.{place.table}" not in reasons:
                 _vacuum_undeclared(place, self._now)
         return reasons
 
 
 def blocking_holds(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str]:
-    """Who needs files that these purges took out: readers, restores and turns that began before, in words."""
+    """Yields descriptions of readers, restores and write turns that began before the purges and need their files."""
     by_pipeline = {spec.pipeline: spec for spec in namespace.pipelines}
     for record in purged:
         if record.pipeline not in by_pipeline:
@@ -98,11 +97,11 @@ def blocking_holds(namespace: Namespace, purged: Sequence[PurgedTable]) -> Itera
         home = namespace.home(record.pipeline)
         for hold in holds_on(namespace.catalog, namespace.lake, home, record.table):
             if hold.since is None or hold.since - timedelta(hours=MARGIN_HOURS) < at:
-                yield f"{record.pipeline}.{record.table}: {hold.by}"
+                yield f"{record.pipeline}.{record.table}: {hold.holder}"
 
 
 def remaining_files(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
-    """The tables of which files that these purges took out are still there, with what VACUUM said of each."""
+    """Yields tables of which purged files still exist, with the reason VACUUM reported."""
     by_name = {(place.pipeline, place.table): place for place in purge_targets(namespace)}
     for record in purged:
         place = by_name.get((record.pipeline, record.table))

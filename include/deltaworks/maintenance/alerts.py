@@ -41,19 +41,19 @@ def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[Exclusiv
 def alert_not_vacuumed(home: PipelineHome, table: str, *, reason: str) -> None:
     """Raise the alert of a table that VACUUM skips: its files pile up until the reason is gone."""
     subject = f"{home.pipeline}.{table}"
-    with _logging_failures(subject):
+    with _log_alert_failures(subject):
         raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM skips {subject}: {reason}")
 
 
 def resolve_not_vacuumed(home: PipelineHome, table: str) -> None:
     """Resolve the alert of a table that was vacuumed. Without an open alert nothing happens."""
     subject = f"{home.pipeline}.{table}"
-    with _logging_failures(subject):
+    with _log_alert_failures(subject):
         resolve_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary="it is vacuumed again")
 
 
 @contextlib.contextmanager
-def _logging_failures(subject: str) -> Iterator[None]:
+def _log_alert_failures(subject: str) -> Iterator[None]:
     try:
         yield
     except DeltaworksError as error:

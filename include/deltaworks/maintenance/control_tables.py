@@ -24,13 +24,13 @@ from deltaworks.maintenance.table_health.catalog_tables import CONTROL_TABLES
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
-OPERATION = "keep_control_table"
+OPERATION = "compact_control_table"
 #: Fewer files than this are not merged.
-FEWEST_FILES = 200
+MIN_FILES = 200
 TARGET_BYTES = 64 << 20
 RETENTION_HOURS = 168
 #: The table that all pipelines write to.
-SNAPSHOTS = "table_health"
+SNAPSHOT_TABLE = "table_health"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class ControlTableResult:
 
     table: str
     dry_run: bool
-    merged: int
-    into: int
-    deleted: int
+    files_merged: int
+    files_written: int
+    files_deleted: int
     seconds: float
     reason: str = ""
 
 
 def compact_control_tables(
-    catalog: Catalog, pipeline: str, *, dry_run: bool = True, fewest_files: int = FEWEST_FILES
+    catalog: Catalog, pipeline: str, *, dry_run: bool = True, fewest_files: int = MIN_FILES
 ) -> list[ControlTableResult]:
     """Merge the small files of a pipeline's control tables, and delete those merged a week ago.
 
@@ -62,10 +62,10 @@ def compact_control_tables(
     """
     catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
-    maintain = partial(_maintain, lake, pipeline, dry_run=dry_run, fewest_files=fewest_files)
+    maintain = partial(_compact_and_clean, lake, pipeline, dry_run=dry_run, min_files=fewest_files)
     own = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
     if dry_run:
-        return [*(maintain(name, key) for name, key in own.items()), maintain(SNAPSHOTS, paths.table_snapshots())]
+        return [*(maintain(name, key) for name, key in own.items()), maintain(SNAPSHOT_TABLE, paths.table_snapshots())]
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results = []
     with exclusive_maintenance(home, work="the upkeep of control tables") as lock:
@@ -74,16 +74,16 @@ def compact_control_tables(
             results.append(maintain(name, key))
     try:
         with maintenance_lock(home.objects, pipeline, work="its upkeep", folder=paths.table_snapshots_maintenance()):
-            results.append(maintain(SNAPSHOTS, paths.table_snapshots()))
+            results.append(maintain(SNAPSHOT_TABLE, paths.table_snapshots()))
     except ConcurrencyError as error:
         if error.condition != "MAINTENANCE_RUNNING":
             raise
-        results.append(ControlTableResult(SNAPSHOTS, dry_run, 0, 0, 0, 0.0, "another pipeline's run keeps it"))
+        results.append(ControlTableResult(SNAPSHOT_TABLE, dry_run, 0, 0, 0, 0.0, "another pipeline's run keeps it"))
     return results
 
 
-def _maintain(
-    lake: Lake, pipeline: str, name: str, key: str, *, dry_run: bool, fewest_files: int
+def _compact_and_clean(
+    lake: Lake, pipeline: str, name: str, key: str, *, dry_run: bool, min_files: int
 ) -> ControlTableResult:
     started = time.monotonic()
     table = lake.open(key)
@@ -93,16 +93,16 @@ def _maintain(
     properties = CommitProperties(custom_metadata={"userMetadata": metadata})
     files = len(table.file_uris())
     merged, into, reason = 0, 0, ""
-    if files < fewest_files:
+    if files < min_files:
         reason = f"it has {files} files only"
     elif dry_run:
         merged = files
     else:
-        merged, into = _merge(table, properties)
+        merged, into = _compact(table, properties)
     deleted = table.vacuum(RETENTION_HOURS, dry_run=dry_run, commit_properties=properties)
     return ControlTableResult(name, dry_run, merged, into, len(deleted), time.monotonic() - started, reason)
 
 
-def _merge(table: DeltaTable, properties: CommitProperties) -> tuple[int, int]:
+def _compact(table: DeltaTable, properties: CommitProperties) -> tuple[int, int]:
     metrics = table.optimize.compact(target_size=TARGET_BYTES, commit_properties=properties)
     return int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])

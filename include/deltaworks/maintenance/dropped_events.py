@@ -23,7 +23,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE
 
 
-def dropped_since(
+def dropped_sequence_numbers(
     catalog: Catalog, objects: ObjectStore, pipelines: Sequence[str], since: datetime
 ) -> CollectorSequenceNumbers:
     """The numbers of events of these pipelines that were dropped at that time or later.
@@ -36,7 +36,7 @@ def dropped_since(
     specs = [catalog.pipeline(name) for name in pipelines]
     personal = {spec.pipeline: spec.privacy.namespace for spec in specs if spec.privacy is not None}
     for name in personal:
-        for packed in _of_batches(lake, name, since):
+        for packed in _numbers_dropped_by_batches(lake, name, since):
             numbers.add_encoded(packed)
     for namespace in sorted(set(personal.values())):
         for packed in ErasureWindows(objects, namespace).collector_numbers_since(since):
@@ -47,7 +47,7 @@ def dropped_since(
     return numbers
 
 
-def _of_batches(lake: Lake, pipeline: str, since: datetime) -> Iterator[Mapping[str, str]]:
+def _numbers_dropped_by_batches(lake: Lake, pipeline: str, since: datetime) -> Iterator[Mapping[str, str]]:
     key, recent = paths.pipeline_control(pipeline, CHECKPOINT_STORE), ds.field("completed_at") >= ds.scalar(since)
     rows = lake.rows(key, columns=["source_metadata"], filters=recent)
     if rows is None:

@@ -35,12 +35,12 @@ class Layout:
     zorder_by: tuple[str, ...]
     types: Mapping[str, str] = field(hash=False)
     cluster_by: tuple[str, ...] = ()
-    rewritten: bool = False
+    has_mutable_rows: bool = False
     only_closed: bool = False
-    settles_after: dt.timedelta = dt.timedelta(0)
+    final_after: dt.timedelta = dt.timedelta(0)
 
     @classmethod
-    def of(cls, table: TableSpec) -> Layout:
+    def from_spec(cls, table: TableSpec) -> Layout:
         """The layout a bronze table declares."""
         return cls(
             name=table.name,
@@ -74,19 +74,22 @@ class OptimizedTable:
 
     name: str
     declared: TableSpec | None = None
-    merged: bool = False
+    needs_write_turn: bool = False
     only_closed: bool = False
-    settles_after: dt.timedelta = dt.timedelta(0)
+    final_after: dt.timedelta = dt.timedelta(0)
 
 
 def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
     """All such tables of a pipeline, by name: bronze tables first."""
     tables = [
-        OptimizedTable(name=table.name, declared=table, merged=table.mutable is not None) for table in spec.tables
+        OptimizedTable(name=table.name, declared=table, needs_write_turn=table.mutable is not None)
+        for table in spec.tables
     ]
-    tables += [OptimizedTable(name=table.name, merged=True) for table in (*spec.keyed_tables, *spec.latest_tables)]
     tables += [
-        OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live))
+        OptimizedTable(name=table.name, needs_write_turn=True) for table in (*spec.keyed_tables, *spec.latest_tables)
+    ]
+    tables += [
+        OptimizedTable(name=live.name, only_closed=True, final_after=_window_final_after(live))
         for live in spec.aggregation_tables
     ]
     tables += [OptimizedTable(name=gold.name, only_closed=True) for gold in spec.gold.tables]
@@ -94,12 +97,12 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
     return {table.name: table for table in tables}
 
 
-def _settles_after(live: LiveTableSpec) -> dt.timedelta:
+def _window_final_after(live: LiveTableSpec) -> dt.timedelta:
     """How long after its end a window may still change: only later events move the watermark past it."""
     return dt.timedelta(minutes=live.window_minutes + live.watermark_minutes)
 
 
-def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, OptimizedTable]:
+def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, OptimizedTable]:
     """The tables called `names`, or all.
 
     Raises:
@@ -116,10 +119,10 @@ def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str
     return {name: table for name, table in tables.items() if not names or name in names}
 
 
-def layout_of(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
+def read_layout(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
     """The layout of a table, as declared or as on disk; without partitions before the table exists."""
     if table.declared is not None:
-        return Layout.of(table.declared)
+        return Layout.from_spec(table.declared)
     opened = lake.open(paths.table(pipeline, table.name))
     fields = json.loads(opened.schema().to_json())["fields"] if opened is not None else []
     return Layout(
@@ -127,7 +130,7 @@ def layout_of(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
         partition_by=tuple(opened.metadata().partition_columns) if opened is not None else (),
         zorder_by=(),
         types={field["name"]: field["type"] for field in fields if isinstance(field["type"], str)},
-        rewritten=table.merged,
+        has_mutable_rows=table.needs_write_turn,
         only_closed=table.only_closed,
-        settles_after=table.settles_after,
+        final_after=table.final_after,
     )

@@ -23,15 +23,15 @@ from deltaworks.events.collector_sequence_numbers import (
     RAW_SEQ_PATTERN,
     CollectorSequenceNumbers,
 )
-from deltaworks.maintenance.dropped_events import dropped_since
+from deltaworks.maintenance.dropped_events import dropped_sequence_numbers
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import QUARANTINE, connect
 
 #: What was taken within the last hour may still be on its way.
-ON_THE_WAY = timedelta(hours=1)
+MAX_TRANSIT_TIME = timedelta(hours=1)
 _COLLECTOR_PATH, _SEQ_PATH = "_collector.collector", "_collector.seq"
-_MOST_RANGES = 200
+_MAX_RANGES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class CollectedTable:
 
     pipeline: str
     table: str
-    collector: str
-    seq: str
+    collector_column: str
+    seq_column: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class LossReport:
     collector: str
     events: int
     missing: tuple[MissingRange, ...] = ()
-    unprovable: tuple[str, ...] = ()
+    unverifiable_pipelines: tuple[str, ...] = ()
 
 
-def collected_table(spec: PipelineSpec) -> CollectedTable | None:
+def find_collected_table(spec: PipelineSpec) -> CollectedTable | None:
     """The catch-all table that keeps `_collector.collector` and `_collector.seq`; None where none does."""
     for table in spec.tables:
         columns = {column.path: column.name for column in table.columns}
@@ -64,7 +64,7 @@ def collected_table(spec: PipelineSpec) -> CollectedTable | None:
 
 
 def find_lost_events(
-    catalog: Catalog, objects: ObjectStore, collector: str, *, accept: bool = False, now: datetime | None = None
+    catalog: Catalog, objects: ObjectStore, collector: str, *, accept_losses: bool = False, now: datetime | None = None
 ) -> LossReport:
     """Look for numbers of a collector that are nowhere, and put on record what was found.
 
@@ -76,39 +76,41 @@ def find_lost_events(
     now = now or utc_now()
     pipelines = sorted({source.pipeline for source in catalog.collector(collector).sources.values()})
     specs = catalog.pipelines
-    tables = [collected_table(specs[name]) if name in specs else None for name in pipelines]
-    unprovable = tuple(name for name, table in zip(pipelines, tables, strict=True) if table is None)
-    if unprovable:
-        return LossReport(collector=collector, events=0, unprovable=unprovable)
+    tables = [find_collected_table(specs[name]) if name in specs else None for name in pipelines]
+    unverifiable_pipelines = tuple(name for name, table in zip(pipelines, tables, strict=True) if table is None)
+    if unverifiable_pipelines:
+        return LossReport(collector=collector, events=0, unverifiable_pipelines=unverifiable_pipelines)
     store = RecordStore(objects, LostEvents)
     before = store.read(lost_events_key(collector)) or LostEvents(checked_at=now.isoformat())
     counts = read_hour_counts(objects, collector)
-    bounds = numbers_given(counts, before.checked_up_to, now=now)
+    bounds = assigned_ranges(counts, before.checked_up_to, now=now)
     ranges = [*before.missing, *(MissingRange(id=one, first=low, last=high) for one, (low, high) in bounds.items())]
     missing: list[MissingRange] = []
     if ranges:
-        connection = _connected(catalog, [table for table in tables if table is not None])
+        connection = _connect_tables(catalog, [table for table in tables if table is not None])
         missing = _gaps(connection, ranges)
         if missing:  # what is nowhere on purpose is rare, and costs a look at the records of batches
-            since = _given_since(counts, missing)
-            _explain(connection, dropped_since(catalog, objects, pipelines, since))
+            since = _earliest_hour(counts, missing)
+            _load_dropped(connection, dropped_sequence_numbers(catalog, objects, pipelines, since))
             missing = _gaps(connection, ranges)
     counted = before.checked_up_to | {process: last for process, (_, last) in bounds.items()}
-    if not accept:
-        counted |= _cut_off(missing, before.checked_up_to)
-    losses = LostEvents(checked_at=now.isoformat(), checked_up_to=counted, missing=() if accept else tuple(missing))
+    if not accept_losses:
+        counted |= _truncated_at(missing, before.checked_up_to)
+    losses = LostEvents(
+        checked_at=now.isoformat(), checked_up_to=counted, missing=() if accept_losses else tuple(missing)
+    )
     objects.put(lost_events_key(collector), losses.encode())
     return LossReport(collector=collector, events=sum(one.events for one in ranges), missing=tuple(missing))
 
 
-def numbers_given(
+def assigned_ranges(
     counts: Iterable[HourCounts], counted_up_to: dict[str, int], *, now: datetime
 ) -> dict[str, tuple[int, int]]:
     """Of each process the numbers to look for: behind those counted before, up to those given an hour ago or more."""
     bounds: dict[str, tuple[int, int]] = {}
     for record in counts:
         hour = parse_iso(f"{record.hour}:00:00+00:00")
-        if hour is None or hour + timedelta(hours=1) + ON_THE_WAY > now:
+        if hour is None or hour + timedelta(hours=1) + MAX_TRANSIT_TIME > now:
             continue
         first, last = bounds.get(record.id, (record.first_seq, record.next_seq - 1))
         bounds[record.id] = min(first, record.first_seq), max(last, record.next_seq - 1)
@@ -118,18 +120,18 @@ def numbers_given(
     return {process: (first, last) for process, (first, last) in open_bounds.items() if first <= last}
 
 
-def _connected(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:
+def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:
     """A connection with `given(collector, seq)`: every number that is somewhere."""
     words = " ".join(f"{table.pipeline}.{table.table} {table.pipeline}.{QUARANTINE}" for table in tables)
-    connection, there = connect(catalog, statement=words)
+    connection, tables_read = connect(catalog, statement=words)
     parts = ["SELECT NULL::VARCHAR AS collector, NULL::BIGINT AS seq WHERE false"]
     for table in tables:
-        if f"{table.pipeline}.{table.table}" in there:
+        if f"{table.pipeline}.{table.table}" in tables_read:
             parts.append(
-                f'SELECT "{table.collector}" AS collector, CAST("{table.seq}" AS BIGINT) AS seq '
+                f'SELECT "{table.collector_column}" AS collector, CAST("{table.seq_column}" AS BIGINT) AS seq '
                 f'FROM "{table.pipeline}"."{table.table}"'
             )
-        if f"{table.pipeline}.{QUARANTINE}" in there:
+        if f"{table.pipeline}.{QUARANTINE}" in tables_read:
             parts.append(
                 f"SELECT regexp_extract(raw, '{RAW_COLLECTOR_PATTERN}', 1) AS collector, "
                 f"TRY_CAST(regexp_extract(raw, '{RAW_SEQ_PATTERN}', 1) AS BIGINT) AS seq "
@@ -140,7 +142,7 @@ def _connected(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.Duc
     return connection
 
 
-def _explain(connection: duckdb.DuckDBPyConnection, dropped: CollectorSequenceNumbers) -> None:
+def _load_dropped(connection: duckdb.DuckDBPyConnection, dropped: CollectorSequenceNumbers) -> None:
     """Let `explained` have the numbers of events that are nowhere on purpose."""
     connection.execute("DELETE FROM explained")
     for process, ranges in dropped.ranges().items():
@@ -174,14 +176,14 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
             ) AS before FROM here
         )
         SELECT process, before + 1, low - 1 FROM steps WHERE low > before + 1
-        QUALIFY row_number() OVER (PARTITION BY process ORDER BY low) <= {_MOST_RANGES} ORDER BY 1, 2
+        QUALIFY row_number() OVER (PARTITION BY process ORDER BY low) <= {_MAX_RANGES} ORDER BY 1, 2
     """
     least, most = min(one.first for one in ranges), max(one.last for one in ranges)
     rows = connection.execute(query, {"least": least, "most": most}).fetchall()
     return [MissingRange(id=process, first=int(low), last=int(high)) for process, low, high in rows]
 
 
-def _cut_off(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dict[str, int]:
+def _truncated_at(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dict[str, int]:
     """Of processes with more ranges than are kept, how far those that are kept go."""
     by_process: dict[str, list[MissingRange]] = {}
     for one in missing:
@@ -189,11 +191,11 @@ def _cut_off(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dic
     return {
         process: max(ranges[-1].last, counted.get(process, 0))
         for process, ranges in by_process.items()
-        if len(ranges) >= _MOST_RANGES
+        if len(ranges) >= _MAX_RANGES
     }
 
 
-def _given_since(counts: Sequence[HourCounts], missing: Sequence[MissingRange]) -> datetime:
+def _earliest_hour(counts: Sequence[HourCounts], missing: Sequence[MissingRange]) -> datetime:
     """Since when numbers that are missing may have been given, and so dropped."""
     hours = [
         parse_iso(f"{record.hour}:00:00+00:00")

@@ -21,10 +21,15 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.write_turn import Turn, TurnFactory, uncontested_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
-from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose, partition_name
 from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.partition_choice import (
+    OptimizePolicy,
+    PartitionChoice,
+    choose_partitions,
+    describe_partition,
+)
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
-from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, Group, ZOrderLedger, read_order
+from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, RewriteGroup, ZOrderLedger, read_ledger
 from deltaworks.tables.changes import Partition, partition_predicate
 from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
@@ -37,7 +42,7 @@ log = logging.getLogger(__name__)
 #: The approximate bytes of a group, which one command rewrites, so that a job that dies loses little.
 BYTES_PER_GROUP = 16 << 30
 #: The same under a write turn: the stream waits for a group to end.
-BYTES_PER_TURN = 1 << 30
+BYTES_PER_WRITE_TURN = 1 << 30
 #: The same of what is compacted in this process, and the bytes that one of its commits rewrites.
 BYTES_PER_SMALL_GROUP = 256 << 20
 #: The most partitions that one command lists.
@@ -45,7 +50,7 @@ PARTITIONS_PER_GROUP = 1_000
 #: A command commits after this many bytes; what it has committed stays when it dies.
 BYTES_PER_COMMIT = 4 << 30
 #: Opens the session, or gives the open one.
-Sessions = Callable[[], "SparkSession"]
+SessionFactory = Callable[[], "SparkSession"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ class OptimizeResult:
     zordered: int = 0
     compacted: int = 0
     without_spark: int = 0
-    put_off: int = 0
+    deferred: int = 0
     for_spark: int = 0
     files_before: int = 0
     files_after: int = 0
@@ -91,16 +96,16 @@ class TableOptimizer:
 
     def __init__(
         self,
-        spark: Sessions | None,
+        spark: SessionFactory | None,
         lake: Lake,
         ledger: ZOrderLedger,
         pipeline: str,
         layout: Layout,
         *,
         policy: OptimizePolicy,
-        turn_of: TurnFactory = uncontested_turn,
+        acquire_turn: TurnFactory = uncontested_turn,
         check: Callable[[], None] = lambda: None,
-        until: float = float("inf"),
+        deadline: float = float("inf"),
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -108,41 +113,43 @@ class TableOptimizer:
         self._pipeline = pipeline
         self._layout = layout
         self._policy = policy
-        self._turn_of = turn_of
+        self._acquire_turn = acquire_turn
         self._check = check
-        self._until = until
+        self._deadline = deadline
         self._key = paths.table(pipeline, layout.name)
         self._objects = open_objects(lake.storage)
 
     def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         """Rewrite the partitions. Returns `result` with the counts added; groups without time left count as put off."""
-        for group in _groups(chosen, BYTES_PER_TURN if self._layout.rewritten else BYTES_PER_GROUP):
+        for group in _group_partitions(
+            chosen, BYTES_PER_WRITE_TURN if self._layout.has_mutable_rows else BYTES_PER_GROUP
+        ):
             if group[0].action in SPARK_ACTIONS and self._spark is None:
                 result = replace(result, for_spark=result.for_spark + len(group))
-            elif time.monotonic() >= self._until:
-                result = replace(result, put_off=result.put_off + len(group))
+            elif time.monotonic() >= self._deadline:
+                result = replace(result, put_off=result.deferred + len(group))
             else:
-                result = self._rewrite(group, result)
+                result = self._rewrite_group(group, result)
         return result
 
-    def _rewrite(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
+    def _rewrite_group(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         action, partitions = chosen[0].action, [choice.partition for choice in chosen]
         if action in SPARK_ACTIONS and self._spark is not None:
             # Opened before the turn is taken: a stream would wait for it.
             self._spark()
-        with self._turn_of(self._layout.name) as turn:
+        with self._acquire_turn(self._layout.name) as turn:
             self._check()
             turn.check()
             started = time.monotonic()
-            group = self._group(action)
+            group = self._new_group(action)
             self._ledger.begin(group)
-            left, overtaken = partitions, 0
+            remaining, overtaken = partitions, 0
             if action not in SPARK_ACTIONS:
-                left, overtaken = self._compact(group, partitions, turn)
+                remaining, overtaken = self._compact(group, partitions, turn)
             without_spark = len(self._ledger.rewritten(group)) if action not in SPARK_ACTIONS else 0
-            if left and self._spark is not None:
-                self._despite_conflicts(self._spark, group, left, turn)
-                left = []
+            if remaining and self._spark is not None:
+                self._optimize_with_retries(self._spark, group, remaining, turn)
+                remaining = []
             rewritten = self._ledger.rewritten(group)
             seconds = time.monotonic() - started
             self._ledger.record(group, rewritten, seconds=seconds)
@@ -152,8 +159,8 @@ class TableOptimizer:
             zordered=result.zordered + (len(rewritten) if action == "zorder" else 0),
             compacted=result.compacted + (len(rewritten) if action != "zorder" else 0),
             without_spark=result.without_spark + without_spark,
-            put_off=result.put_off + overtaken,
-            for_spark=result.for_spark + len(left),
+            put_off=result.deferred + overtaken,
+            for_spark=result.for_spark + len(remaining),
             files_before=result.files_before + sum(partition.files_before for partition in rewritten),
             files_after=result.files_after + sum(partition.files for partition in rewritten),
             bytes_before=result.bytes_before + sum(partition.bytes_before for partition in rewritten),
@@ -163,25 +170,27 @@ class TableOptimizer:
         log.info("table=%s action=%s partitions=%d seconds=%.1f", group.table, action, len(rewritten), seconds)
         return total
 
-    def _compact(self, group: Group, partitions: Sequence[Partition], turn: Turn) -> tuple[list[Partition], int]:
+    def _compact(self, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn) -> tuple[list[Partition], int]:
         """Compact in this process. Returns what is left to Spark, and how many another writer has overtaken."""
         outcome = compact_partitions(
             self._lake,
             self._objects,
             self._key,
             partitions,
-            below_bytes=self._small_bytes(),
-            user_metadata=self._metadata(group),
+            below_bytes=self._small_file_bytes(),
+            user_metadata=self._commit_metadata(group),
             before_commit=turn.check,
         )
         for partition, reason in outcome.unsupported.items():
-            log.info("table=%s partition=%s is left to Spark: %s", group.table, partition_name(partition), reason)
+            log.info("table=%s partition=%s is left to Spark: %s", group.table, describe_partition(partition), reason)
         if outcome.conflicting:
-            names = ", ".join(map(partition_name, outcome.conflicting))
+            names = ", ".join(map(describe_partition, outcome.conflicting))
             log.info("table=%s another writer was first, the next night continues: %s", group.table, names)
         return list(outcome.unsupported), len(outcome.conflicting)
 
-    def _despite_conflicts(self, spark: Sessions, group: Group, partitions: Sequence[Partition], turn: Turn) -> None:
+    def _optimize_with_retries(
+        self, spark: SessionFactory, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn
+    ) -> None:
         """Rewrite the partitions; after a conflict with another writer, those that no earlier attempt has committed."""
         from deltaworks.tables.spark.session import retry_conflicts
 
@@ -190,13 +199,13 @@ class TableOptimizer:
             with attempt:
                 turn.check()
                 done = {rewritten.partition for rewritten in self._ledger.rewritten(group)}
-                left = [partition for partition in partitions if partition not in done]
-                if left:
-                    self._command(session, group, left)
+                remaining = [partition for partition in partitions if partition not in done]
+                if remaining:
+                    self._run_optimize(session, group, remaining)
 
-    def _group(self, action: Action) -> Group:
+    def _new_group(self, action: Action) -> RewriteGroup:
         opened = self._lake.open(self._key)
-        return Group(
+        return RewriteGroup(
             name=uuid.uuid4().hex,
             table=self._layout.name,
             action=action,
@@ -206,37 +215,37 @@ class TableOptimizer:
             run=current_run(),
         )
 
-    def _command(self, session: SparkSession, group: Group, partitions: Sequence[Partition]) -> None:
+    def _run_optimize(self, session: SparkSession, group: RewriteGroup, partitions: Sequence[Partition]) -> None:
         """Run one OPTIMIZE command."""
         from deltaworks.tables.spark.session import override_settings
 
         where = f" WHERE {partition_predicate(partitions, self._layout.types)}" if self._layout.partition_by else ""
         names = () if self._layout.cluster_by else group.columns
         by = f" ZORDER BY ({', '.join(f'`{name}`' for name in names)})" if names else ""
-        with override_settings(session, self._settings(group)):
+        with override_settings(session, self._spark_settings(group)):
             session.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
 
-    def _settings(self, group: Group) -> dict[str, str]:
+    def _spark_settings(self, group: RewriteGroup) -> dict[str, str]:
         from deltaworks.tables.spark.session import USER_METADATA
 
         prefix = "spark.databricks.delta.optimize"
         return {
-            USER_METADATA: self._metadata(group),
+            USER_METADATA: self._commit_metadata(group),
             f"{prefix}.maxFileSize": str(self._policy.target_file_bytes),
-            f"{prefix}.minFileSize": str(self._small_bytes()),
+            f"{prefix}.minFileSize": str(self._small_file_bytes()),
             f"{prefix}.maxDeletedRowsRatio": str(self._policy.deleted_share),
             f"{prefix}.batchSize": str(BYTES_PER_COMMIT),
         }
 
-    def _metadata(self, group: Group) -> str:
+    def _commit_metadata(self, group: RewriteGroup) -> str:
         return user_metadata(pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name)
 
-    def _small_bytes(self) -> int:
+    def _small_file_bytes(self) -> int:
         """The bytes below which files are merged. Merging larger ones would rewrite them, and destroy their order."""
         return min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)
 
 
-def _groups(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:
+def _group_partitions(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:
     """The partitions in order, by action, in groups of at most `max_bytes` or of one larger partition."""
     for action in dict.fromkeys(choice.action for choice in chosen):
         bound = max_bytes if action in SPARK_ACTIONS else min(max_bytes, BYTES_PER_SMALL_GROUP)
@@ -253,7 +262,7 @@ def _groups(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[
 
 
 def optimize_table(
-    spark: Sessions, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnFactory = uncontested_turn
+    spark: SessionFactory, lake: Lake, pipeline: str, layout: Layout, *, acquire_turn: TurnFactory = uncontested_turn
 ) -> OptimizeResult:
     """OPTIMIZE every partition of one table that needs it, for a job that holds the table exclusively. Idempotent.
 
@@ -262,11 +271,13 @@ def optimize_table(
     """
     policy = OptimizePolicy().inline()
     ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, pipeline), writer="mutations")
-    ledger.settle()
+    ledger.record_interrupted()
     health = table_health(lake, paths.table(pipeline, layout.name), history_commits=0)
-    choice = choose(health, layout, ledger=read_order(lake, pipeline).of(layout.name), now=utc_now(), policy=policy)
+    choice = choose_partitions(
+        health, layout, ledger=read_ledger(lake, pipeline).table_state(layout.name), now=utc_now(), policy=policy
+    )
     result = OptimizeResult(table=layout.name, round=policy.round, reason=choice.reason)
     if not choice.partitions:
         return result
-    optimizer = TableOptimizer(spark, lake, ledger, pipeline, layout, policy=policy, turn_of=turn_of)
+    optimizer = TableOptimizer(spark, lake, ledger, pipeline, layout, policy=policy, acquire_turn=acquire_turn)
     return optimizer.run(choice.partitions, result)

@@ -18,11 +18,11 @@ from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
 from deltaworks.maintenance.alerts import exclusive_maintenance
-from deltaworks.maintenance.choice import Choice, OptimizePolicy
-from deltaworks.maintenance.layout import OptimizedTable, layout_of, optimized_tables, selected_tables
-from deltaworks.maintenance.night import Night, plan_night
-from deltaworks.maintenance.optimize import OptimizeResult, Sessions, TableOptimizer
-from deltaworks.maintenance.survey import policy_of, survey
+from deltaworks.maintenance.layout import OptimizedTable, optimized_tables, read_layout, select_tables
+from deltaworks.maintenance.night_plan import NightPlan, plan_night
+from deltaworks.maintenance.optimize import OptimizeResult, SessionFactory, TableOptimizer
+from deltaworks.maintenance.partition_choice import OptimizePolicy, TableChoice
+from deltaworks.maintenance.select_partitions import read_policy, select_partitions
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class OptimizeRun:
     """One run of a pipeline's rounds, under the maintenance lock: a second one is refused."""
 
-    def __init__(self, spark: Sessions | None, catalog: Catalog, pipeline: str) -> None:
+    def __init__(self, spark: SessionFactory | None, catalog: Catalog, pipeline: str) -> None:
         self._spark = spark
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
@@ -54,19 +54,19 @@ class OptimizeRun:
 
         Returns the results, and the first error of any table.
         """
-        upkeep, daily = self._spec.maintenance, policy or policy_of(self._spec)
-        rounds = [(daily, upkeep.optimize_minutes if minutes is None else minutes)]
+        settings, daily = self._spec.maintenance, policy or read_policy(self._spec)
+        rounds = [(daily, settings.optimize_minutes if minutes is None else minutes)]
         if weekly:
-            rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
-        selected_tables(self._spec, tables)  # refused before anything is begun
+            rounds.append((daily.weekly(), settings.weekly_minutes if minutes is None else minutes))
+        select_tables(self._spec, tables)  # refused before anything is begun
         results: list[OptimizeResult] = []
         with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
-            self._ledger.settle()
+            self._ledger.record_interrupted()
             for of_round, length in rounds:
-                results += self._round(of_round, length * 60, tables, now or utc_now(), lock)
+                results += self._run_round(of_round, length * 60, tables, now or utc_now(), lock)
         return results, next(iter(self._errors), None)
 
-    def _round(
+    def _run_round(
         self,
         policy: OptimizePolicy,
         seconds: float,
@@ -75,14 +75,14 @@ class OptimizeRun:
         lock: ExclusiveLock,
     ) -> list[OptimizeResult]:
         # A retry has the minutes that the earlier tries left.
-        left = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
-        surveyed = survey(self._lake, self._spec, policy=policy, now=now, tables=tables)
-        choices = {choice.table: choice for choice in surveyed}
-        planned = surveyed if self._spark is not None else [choice.without_spark() for choice in surveyed]
-        night = plan_night(planned, budget_seconds=left, night_seconds=seconds)
+        remaining_seconds = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
+        all_choices = select_partitions(self._lake, self._spec, policy=policy, now=now, tables=tables)
+        choices = {choice.table: choice for choice in all_choices}
+        planned = all_choices if self._spark is not None else [choice.without_spark() for choice in all_choices]
+        night = plan_night(planned, budget_seconds=remaining_seconds, night_seconds=seconds)
         declared = optimized_tables(self._spec)
-        until = time.monotonic() + left
-        results = {name: _before_rewriting(choice, night, policy) for name, choice in choices.items()}
+        until = time.monotonic() + remaining_seconds
+        results = {name: _initial_result(choice, night, policy) for name, choice in choices.items()}
         if self._spark is None:
             results = {name: replace(result, for_spark=choices[name].for_spark) for name, result in results.items()}
         for name in night.tables():
@@ -92,14 +92,14 @@ class OptimizeRun:
                 self._lake,
                 self._ledger,
                 self._spec.pipeline,
-                layout_of(self._lake, self._spec.pipeline, table),
+                read_layout(self._lake, self._spec.pipeline, table),
                 policy=policy,
-                turn_of=self._turn_of(table),
+                acquire_turn=self._turn_factory(table),
                 check=lock.check,
-                until=until,
+                deadline=until,
             )
             try:
-                results[name] = optimizer.run(night.of(name), results[name])
+                results[name] = optimizer.run(night.selected_partitions(name), results[name])
             except Exception as error:  # the other tables are still optimised; the run ends with the first error
                 lock.check()
                 log.warning("table=%s is left: %s", name, error)
@@ -107,26 +107,26 @@ class OptimizeRun:
                 results[name] = replace(results[name], error=str(error).splitlines()[0][:300])
         return list(results.values())
 
-    def _turn_of(self, table: OptimizedTable) -> TurnFactory:
-        if not table.merged:
+    def _turn_factory(self, table: OptimizedTable) -> TurnFactory:
+        if not table.needs_write_turn:
             return uncontested_turn
         return partial(write_turn, self._home.objects, self._home.pipeline, by=current_run())
 
 
-def _before_rewriting(choice: Choice, night: Night, policy: OptimizePolicy) -> OptimizeResult:
+def _initial_result(choice: TableChoice, night: NightPlan, policy: OptimizePolicy) -> OptimizeResult:
     """The result of a table before any partition is rewritten."""
-    put_off, reason = night.put_off_of(choice.table), choice.reason
-    if put_off:
-        reason += f"; {len(put_off)} put off for lack of time"
+    deferred, reason = night.deferred_partitions(choice.table), choice.reason
+    if deferred:
+        reason += f"; {len(deferred)} put off for lack of time"
     too_large = [candidate for candidate in night.too_large if candidate.table == choice.table]
     if too_large:
         longest = max(candidate.choice.cost_seconds for candidate in too_large) / 60
         reason += f"; one needs {longest:.0f} minutes alone: give the night more"
-    return OptimizeResult(table=choice.table, round=policy.round, put_off=len(put_off), reason=reason)
+    return OptimizeResult(table=choice.table, round=policy.round, deferred=len(deferred), reason=reason)
 
 
 def optimize_tables(
-    spark: Sessions | None,
+    spark: SessionFactory | None,
     catalog: Catalog,
     pipeline: str,
     *,

@@ -24,7 +24,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import exclusive_maintenance
-from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
+from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.protected_files import (
@@ -42,18 +42,18 @@ MINIMUM_AGE_HOURS = 168
 #: The most files one run removes of one table, to bound the damage of a mistake.
 MAX_FILES = 100_000
 #: Prepared batches that stay: those younger than this, and as many complete ones, however old.
-KEEP_PREPARED_DAYS = 30
-KEEP_PREPARED_BATCHES = 1_000
+PREPARED_RETENTION_DAYS = 30
+MIN_KEPT_BATCHES = 1_000
 #: The most prepared batches one run removes.
 MAX_PREPARED = 50_000
-_BY_HAND = "deltaworks tables orphans {} --tables {} --no-dry-run"
+_MANUAL_COMMAND = "deltaworks tables orphans {} --tables {} --no-dry-run"
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanResult:
     """Orphans of one table, staged files of it, or prepared batches that were removed (in a dry run: would be)."""
 
-    what: str
+    target: str
     dry_run: bool
     files: int
     bytes: int
@@ -63,7 +63,7 @@ class OrphanResult:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedUpkeep:
+class PreparedCleanup:
     """The number of prepared batches that were removed (in a dry run: would be)."""
 
     removed: int
@@ -84,7 +84,7 @@ def remove_orphans(
     dry_run: bool = True,
     age_hours: int = MINIMUM_AGE_HOURS,
     tables: Sequence[str] | None = None,
-    bound: NightBound | None = None,
+    limit: DeletionLimit | None = None,
 ) -> list[OrphanResult]:
     """List, or remove, the orphans of a pipeline's bronze tables and quarantine. Idempotent; safe beside the stream.
 
@@ -115,7 +115,7 @@ def remove_orphans(
             hint=f"Its bronze, keyed and latest tables are {', '.join(removable)}.",
         )
     names = [name for name in removable if not tables or name in tables]
-    run = partial(_run, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, bound=bound)
+    run = partial(_remove_all, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, limit=limit)
     if dry_run:
         return run(lambda: None)
     with exclusive_maintenance(
@@ -124,7 +124,7 @@ def remove_orphans(
         return run(lock.check)
 
 
-def _run(
+def _remove_all(
     catalog: Catalog,
     pipeline: str,
     names: Sequence[str],
@@ -132,35 +132,41 @@ def _run(
     *,
     age_hours: int,
     dry_run: bool,
-    bound: NightBound | None,
+    limit: DeletionLimit | None,
 ) -> list[OrphanResult]:
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     # First what is protected, then what lies there: what is committed in between was protected when it was asked about.
     held = uncommitted_files(lake, home)
-    elsewhere = files_in_recovery_records(home)
+    recovery_files = files_in_recovery_records(home)
     results = []
     for name in names:
         check()
-        protected = held.get(name, UncommittedFiles()).paths | elsewhere
-        of_table = partial(
-            _of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, bound=bound
+        protected = held.get(name, UncommittedFiles()).paths | recovery_files
+        remove_of_table = partial(
+            _remove_of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, limit=limit
         )
         skipped = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
         results.append(
             run_unless_files_held(
-                home.objects, pipeline, name, work="Removing orphans", run=of_table, on_skip=skipped, dry_run=dry_run
+                home.objects,
+                pipeline,
+                name,
+                work="Removing orphans",
+                run=remove_of_table,
+                on_skip=skipped,
+                dry_run=dry_run,
             )
         )
-        staged = _staged(lake, home, name, before, protected)
+        staged = _staged_orphans(lake, home, name, before, protected)
         if staged:
-            results.append(_remove(lake, f"{name} (staged)", staged, dry_run=dry_run))
+            results.append(_remove_files(lake, f"{name} (staged)", staged, dry_run=dry_run))
     check()
-    results.append(_prepared(lake, home, held, dry_run=dry_run))
+    results.append(_clean_prepared(lake, home, held, dry_run=dry_run))
     return results
 
 
-def _of_table(
+def _remove_of_table(
     lake: Lake,
     home: PipelineHome,
     name: str,
@@ -169,7 +175,7 @@ def _of_table(
     *,
     age_hours: int,
     dry_run: bool,
-    bound: NightBound | None,
+    limit: DeletionLimit | None,
 ) -> OrphanResult:
     key = home.table(name)
     table = lake.open(key)
@@ -180,27 +186,27 @@ def _of_table(
     except SparkRequired as problem:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
     # Files that no version within the retention needs, less those the log has named: the rest was never in it.
-    unnamed = removable.files.keys() - removable.removed_paths - protected
-    candidates = sorted(path for path in unnamed if not path.startswith("_"))
+    unreferenced = removable.files.keys() - removable.removed_paths - protected
+    candidates = sorted(path for path in unreferenced if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
-    orphans = [file for file in _with_infos(lake, root, candidates) if file.changed_at < before]
+    orphans = [file for file in _stat_files(lake, root, candidates) if file.changed_at < before]
     size = sum(file.size for file in orphans)
-    if bound is not None and not dry_run:
-        if size > bound.bytes(size + table_content(table).bytes):
+    if limit is not None and not dry_run:
+        if size > limit.max_bytes(size + table_content(table).bytes):
             reason = f"{len(orphans):,} files that no commit names are {size / 1e9:,.1f} GB, more than a night removes."
-            alert_over_bound(home, name, summary=reason, command=f"`{_BY_HAND.format(home.pipeline, name)}`")
+            alert_limit_exceeded(home, name, summary=reason, command=f"`{_MANUAL_COMMAND.format(home.pipeline, name)}`")
             return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to a person: {reason}")
-        resolve_over_bound(home, name)
-    return _remove(lake, name, orphans[:MAX_FILES], dry_run=dry_run)
+        resolve_limit_exceeded(home, name)
+    return _remove_files(lake, name, orphans[:MAX_FILES], dry_run=dry_run)
 
 
-def _with_infos(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_File]:
+def _stat_files(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_File]:
     for info in existing_files(lake, [f"{root}/{path}" for path in candidates]):
         if info.mtime is not None:
             yield _File(info.path, info.size or 0, info.mtime)
 
 
-def _staged(lake: Lake, home: PipelineHome, name: str, before: datetime, protected: set[str]) -> list[_File]:
+def _staged_orphans(lake: Lake, home: PipelineHome, name: str, before: datetime, protected: set[str]) -> list[_File]:
     """Files staged for the Spark writer that no uncommitted batch names."""
     root = arrow_path(lake.storage, paths.staging(home.pipeline, name))
     selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
@@ -214,14 +220,14 @@ def _staged(lake: Lake, home: PipelineHome, name: str, before: datetime, protect
     ]
 
 
-def _remove(lake: Lake, what: str, files: Sequence[_File], *, dry_run: bool) -> OrphanResult:
+def _remove_files(lake: Lake, target: str, files: Sequence[_File], *, dry_run: bool) -> OrphanResult:
     started = time.monotonic()
     if not dry_run:
         for file in files:
             lake.filesystem.delete_file(file.path)
     oldest = min((file.changed_at for file in files), default=None)
     return OrphanResult(
-        what=what,
+        target=target,
         dry_run=dry_run,
         files=len(files),
         bytes=sum(file.size for file in files),
@@ -230,7 +236,9 @@ def _remove(lake: Lake, what: str, files: Sequence[_File], *, dry_run: bool) -> 
     )
 
 
-def _prepared(lake: Lake, home: PipelineHome, held: dict[str, UncommittedFiles], *, dry_run: bool) -> OrphanResult:
+def _clean_prepared(
+    lake: Lake, home: PipelineHome, held: dict[str, UncommittedFiles], *, dry_run: bool
+) -> OrphanResult:
     started = time.monotonic()
     held_back = any(files.is_held for files in held.values())
     result = remove_old_prepared(lake, home, keep_all=held_back, dry_run=dry_run)
@@ -243,9 +251,9 @@ def remove_old_prepared(
     *,
     keep_all: bool,
     dry_run: bool = True,
-    keep_days: int = KEEP_PREPARED_DAYS,
-    keep_batches: int = KEEP_PREPARED_BATCHES,
-) -> PreparedUpkeep:
+    retention_days: int = PREPARED_RETENTION_DAYS,
+    min_batches: int = MIN_KEPT_BATCHES,
+) -> PreparedCleanup:
     """Remove the prepared batches older than `keep_days`, the oldest first and without a gap.
 
     The last `keep_batches` complete ones stay, however old. Idempotent.
@@ -254,7 +262,7 @@ def remove_old_prepared(
         keep_all: remove none, because a table is held back and may need any of them.
     """
     if keep_all:
-        return PreparedUpkeep(0, "kept: a table is held")
+        return PreparedCleanup(0, "kept: a table is held")
     current = home.generations.current()
     last = read_last_completed(lake, home.pipeline, current)
     # Nothing of an ended generation is ever read again, not even its last batches.
@@ -262,9 +270,9 @@ def remove_old_prepared(
         paths.prepared_batch(home.pipeline, generation, batch)
         for generation in range(1, current + 1)
         for batch in home.prepared.numbers(generation)
-        if generation < current or (last is not None and batch <= last - keep_batches)
+        if generation < current or (last is not None and batch <= last - min_batches)
     ]
-    before = datetime.now(tz=UTC) - timedelta(days=keep_days)
+    before = datetime.now(tz=UTC) - timedelta(days=retention_days)
 
     def is_old(key: str) -> bool:
         changed_at = lake.filesystem.get_file_info(arrow_path(lake.storage, key)).mtime
@@ -275,4 +283,4 @@ def remove_old_prepared(
         if not dry_run:
             home.objects.delete(key)
         removed += 1
-    return PreparedUpkeep(removed, "" if removed or last is not None else "no batch is complete yet")
+    return PreparedCleanup(removed, "" if removed or last is not None else "no batch is complete yet")

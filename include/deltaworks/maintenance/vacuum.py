@@ -26,18 +26,18 @@ from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
+from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.layout import Layout
-from deltaworks.maintenance.optimize import Sessions
-from deltaworks.maintenance.unattended import NightBound
-from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
+from deltaworks.maintenance.optimize import SessionFactory
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import (
     MINIMUM_RETENTION_HOURS,
     Retention,
     check_retention,
+    effective_retention,
     holds_on,
-    retention_of,
 )
+from deltaworks.maintenance.vacuum_with_spark import vacuum_with_spark
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -46,11 +46,11 @@ from deltaworks.tables.table_swap import table_content
 from deltaworks.tables.vacuum_candidates import LogTooShort, SparkRequired
 
 OPERATION = "vacuum"
-Mode = Literal["lite", "full"]
+VacuumMode = Literal["lite", "full"]
 #: The time after which a folder is listed again.
-FULL_EVERY = timedelta(days=7)
+FULL_INTERVAL = timedelta(days=7)
 #: VACUUM of a table may take hours after the files that wait to be committed were read.
-_MARGIN_HOURS = 24
+_COMMIT_MARGIN_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class VacuumResult:
     dry_run: bool
     files: int = 0
     bytes: int = 0
-    mode: Mode | Literal[""] = ""
+    mode: VacuumMode | Literal[""] = ""
     retention_hours: int = 0
     seconds: float = 0.0
     skipped: bool = False
@@ -74,17 +74,17 @@ class VacuumResult:
 
 
 def vacuum_tables(
-    spark: Sessions | None,
+    spark: SessionFactory | None,
     catalog: Catalog,
     pipeline: str,
     *,
     dry_run: bool = True,
     retention_hours: int | None = None,
     below_minimum: str = "",
-    mode: Mode | None = None,
+    mode: VacuumMode | None = None,
     tables: Sequence[str] | None = None,
     max_files: int | None = None,
-    bound: NightBound | None = None,
+    limit: DeletionLimit | None = None,
 ) -> list[VacuumResult]:
     """Delete the files that a pipeline's tables no longer need, those of mutations and quarantine included.
 
@@ -109,22 +109,24 @@ def vacuum_tables(
     spec = catalog.pipeline(pipeline)
     hours = spec.maintenance.vacuum_retention_hours if retention_hours is None else retention_hours
     check_retention(hours, below_minimum=below_minimum)
-    names = _selected(spec, tables)
-    run_of = partial(_Run, spark, catalog, spec, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
-    counting, run = run_of(dry_run=True), run_of(dry_run=False)
+    names = _select_tables(spec, tables)
+    make_run = partial(_VacuumRun, spark, catalog, spec, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
+    counting, run = make_run(dry_run=True), make_run(dry_run=False)
     if dry_run:
-        return [counting.table(name) for name in names]
+        return [counting.vacuum_table(name) for name in names]
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     with exclusive_maintenance(home, work="VACUUM") as lock:
         if max_files is not None:
-            _refuse_too_large([counting.table(name) for name in names], max_files)
+            _reject_too_large([counting.vacuum_table(name) for name in names], max_files)
         results = []
-        bounded = {table.name for table in spec.tables if not Layout.of(table).rewritten}
+        bounded = {table.name for table in spec.tables if not Layout.from_spec(table).has_mutable_rows}
         for name in names:
             lock.check()
-            of_table = bound if name in bounded else None
-            refused = of_table and over_bound(counting.table(name), of_table, live_bytes=run.live_bytes(name))
-            results.append(refused or run.table(name))
+            table_limit = limit if name in bounded else None
+            exceeded = table_limit and limit_exceeded(
+                counting.vacuum_table(name), table_limit, live_bytes=run.live_bytes(name)
+            )
+            results.append(exceeded or run.vacuum_table(name))
             if results[-1].skipped:
                 alert_not_vacuumed(home, name, reason=results[-1].reason)
             elif results[-1].mode:
@@ -132,7 +134,7 @@ def vacuum_tables(
     return results
 
 
-def _refuse_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
+def _reject_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
     files = sum(result.files for result in counted)
     if files > max_files:
         tables = ", ".join(f"{result.table} {result.files:,}" for result in counted if result.files)
@@ -143,14 +145,14 @@ def _refuse_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
         )
 
 
-def over_bound(counted: VacuumResult, bound: NightBound, *, live_bytes: int) -> VacuumResult | None:
+def limit_exceeded(counted: VacuumResult, limit: DeletionLimit, *, live_bytes: int) -> VacuumResult | None:
     """The result of a table that a night leaves alone, since it would lose too much; None of any other. Pure.
 
     Args:
         live_bytes: of the files that the table is made of.
     """
     total = counted.bytes + live_bytes
-    if counted.bytes <= bound.bytes(total):
+    if counted.bytes <= limit.max_bytes(total):
         return None
     share = f"{counted.bytes / total:.0%} of its {total / 1e9:,.1f} GB on storage"
     reason = (
@@ -160,19 +162,19 @@ def over_bound(counted: VacuumResult, bound: NightBound, *, live_bytes: int) -> 
     return replace(counted, dry_run=False, files=0, bytes=0, mode="", skipped=True, reason=reason)
 
 
-class _Run:
+class _VacuumRun:
     """One VACUUM of some tables of a pipeline."""
 
     def __init__(
         self,
-        spark: Sessions | None,
+        spark: SessionFactory | None,
         catalog: Catalog,
         spec: PipelineSpec,
         *,
         dry_run: bool,
         hours: int,
         below_minimum: str,
-        mode: Mode | None,
+        mode: VacuumMode | None,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
@@ -183,9 +185,9 @@ class _Run:
         self._mode = mode
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
-        self._held = uncommitted_files(self._lake, self._home)
+        self._uncommitted = uncommitted_files(self._lake, self._home)
 
-    def table(self, name: str) -> VacuumResult:
+    def vacuum_table(self, name: str) -> VacuumResult:
         """Vacuum one table, or return the reason why not."""
         return run_unless_files_held(
             self._home.objects,
@@ -208,9 +210,9 @@ class _Run:
         opened = self._lake.open(key)
         if opened is None:
             return replace(result, reason="it does not exist yet")
-        if (waiting := _waits(self._held.get(name), self._hours)) is not None:
+        if (waiting := _pending_commit_reason(self._uncommitted.get(name), self._hours)) is not None:
             return replace(result, skipped=True, reason=waiting)
-        retention = retention_of(
+        retention = effective_retention(
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
             log_hours=table_retention_hours(opened),
@@ -219,18 +221,20 @@ class _Run:
             now=utc_now(),
         )
         if retention.skipped:
-            return replace(result, skipped=True, reason=retention.why)
+            return replace(result, skipped=True, reason=retention.reason)
         created = opened.metadata().created_time
         if created is not None and time.time() - created / 1000 < retention.hours * 3600:
             young = f"it was created less than {retention.hours} h ago"
-            return replace(result, reason="; ".join(text for text in (young, retention.why) if text))
-        done = self._in_force(result, key, retention, version=opened.version())
+            return replace(result, reason="; ".join(text for text in (young, retention.reason) if text))
+        done = self._vacuum_with_retention(result, key, retention, version=opened.version())
         return replace(done, seconds=time.monotonic() - started)
 
-    def _in_force(self, result: VacuumResult, key: str, retention: Retention, *, version: int) -> VacuumResult:
+    def _vacuum_with_retention(
+        self, result: VacuumResult, key: str, retention: Retention, *, version: int
+    ) -> VacuumResult:
         """Vacuum a table with the retention that is in force."""
-        mode, why = self._mode_of(result.table)
-        vacuum = partial(self._vacuum, key, hours=retention.hours, version=version)
+        mode, why = self._choose_mode(result.table)
+        vacuum = partial(self._delete_files, key, hours=retention.hours, version=version)
         try:
             try:
                 files, size, by = vacuum(mode=mode)
@@ -243,7 +247,7 @@ class _Run:
         except SparkRequired as reason:
             return replace(result, skipped=True, reason=f"skipped: only Spark can vacuum it: {reason}")
         if mode == "full" and not self._dry_run:
-            _note_full(self._home, result.table)
+            _record_full(self._home, result.table)
         listed = f"listed: {why}" if mode == "full" and why else ""
         return replace(
             result,
@@ -251,20 +255,20 @@ class _Run:
             bytes=size,
             mode=mode,
             retention_hours=retention.hours,
-            reason="; ".join(text for text in (retention.why, listed, by) if text),
+            reason="; ".join(text for text in (retention.reason, listed, by) if text),
         )
 
-    def _mode_of(self, name: str) -> tuple[Mode, str]:
+    def _choose_mode(self, name: str) -> tuple[VacuumMode, str]:
         if self._mode is not None:
             return self._mode, ""
-        last = _last_full(self._home).get(name)
+        last = _last_full_times(self._home).get(name)
         if last is None:
             return "full", "it has not been listed yet"
-        if utc_now() - last > FULL_EVERY:
+        if utc_now() - last > FULL_INTERVAL:
             return "full", f"the last time was {last:%Y-%m-%d}"
         return "lite", ""
 
-    def _vacuum(self, key: str, *, mode: Mode, hours: int, version: int) -> tuple[int, int, str]:
+    def _delete_files(self, key: str, *, mode: VacuumMode, hours: int, version: int) -> tuple[int, int, str]:
         """Files and bytes, and why it took Spark, empty where it did not."""
         justification = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
         metadata = user_metadata(
@@ -290,7 +294,7 @@ class _Run:
         except SparkRequired as reason:
             if self._spark is None:
                 raise
-            files, size = vacuum_by_spark(
+            files, size = vacuum_with_spark(
                 self._spark(),
                 self._lake,
                 key,
@@ -304,22 +308,22 @@ class _Run:
         return files, size, ""
 
 
-def _waits(held: UncommittedFiles | None, hours: int) -> str | None:
+def _pending_commit_reason(held: UncommittedFiles | None, hours: int) -> str | None:
     """Why a table must not be vacuumed: VACUUM would delete files that are yet to be committed as orphans."""
     if (
         held is None
         or held.oldest_prepared_at is None
-        or utc_now() - held.oldest_prepared_at <= _waiting_is_safe(hours)
+        or utc_now() - held.oldest_prepared_at <= _max_pending_age(hours)
     ):
         return None
     return f"skipped: files that wait to be committed since {held.oldest_prepared_at:%Y-%m-%d %H:%M} would be deleted"
 
 
-def _waiting_is_safe(hours: int) -> timedelta:
-    return timedelta(hours=hours - min(_MARGIN_HOURS, hours / 2))
+def _max_pending_age(hours: int) -> timedelta:
+    return timedelta(hours=hours - min(_COMMIT_MARGIN_HOURS, hours / 2))
 
 
-def _last_full(home: PipelineHome) -> dict[str, datetime]:
+def _last_full_times(home: PipelineHome) -> dict[str, datetime]:
     """When the folder of each table was last listed. A record that cannot be read costs a listing."""
     stored = home.objects.get(paths.vacuum_record(home.pipeline))
     try:
@@ -330,12 +334,12 @@ def _last_full(home: PipelineHome) -> dict[str, datetime]:
     return {name: at for name, at in times.items() if at is not None}
 
 
-def _note_full(home: PipelineHome, name: str) -> None:
-    noted = {table: at.isoformat() for table, at in _last_full(home).items()}
-    home.objects.put(paths.vacuum_record(home.pipeline), json.dumps({"full": {**noted, name: iso_now()}}).encode())
+def _record_full(home: PipelineHome, name: str) -> None:
+    recorded = {table: at.isoformat() for table, at in _last_full_times(home).items()}
+    home.objects.put(paths.vacuum_record(home.pipeline), json.dumps({"full": {**recorded, name: iso_now()}}).encode())
 
 
-def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
+def _select_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     names = [table.name for table in spec.tables]
     names += [keyed.name for keyed in spec.keyed_tables]
     names += [live.name for live in spec.live]

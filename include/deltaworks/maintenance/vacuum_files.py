@@ -30,7 +30,7 @@ from deltaworks.tables.vacuum_candidates import (
     record_vacuumed_version,
 )
 
-_DELETERS = 16
+_DELETE_THREADS = 16
 _HOUR_MS = 3_600_000
 
 
@@ -68,7 +68,7 @@ def vacuum_files(
     counted = len(removable.files), removable.bytes
     if dry_run:
         return counted
-    log = _History(lake, objects, key, user_metadata)
+    log = _VacuumCommits(lake, objects, key, user_metadata)
     log.add(
         "VACUUM START",
         {
@@ -90,12 +90,12 @@ def vacuum_files(
 
 def delete_files(objects: ObjectStore, key: str, paths: Iterable[str]) -> None:
     """Delete these files of a table, one request each: servers beside AWS do not take every client's for many."""
-    with ThreadPoolExecutor(_DELETERS) as pool:
+    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         for _ in pool.map(lambda path: objects.delete(f"{key}/{path}"), paths):
             pass
 
 
-class _History:
+class _VacuumCommits:
     """Adds commits to a table's history that say what was done and change nothing."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, key: str, user_metadata: str) -> None:
@@ -113,7 +113,9 @@ class _History:
             if reasons := reasons_against_vacuum(table):
                 raise SparkRequired(", ".join(reasons))
             version = table.version() + 1
-            if write_commit(self._objects, self._key, version, [self._info(version, operation, parameters, metrics)]):
+            if write_commit(
+                self._objects, self._key, version, [self._commit_info(version, operation, parameters, metrics)]
+            ):
                 if not reasons_to_use_spark(table) and not has_deletion_vectors(table):
                     write_due_checkpoint(self._lake, self._key, version)
                 return
@@ -129,7 +131,7 @@ class _History:
         with contextlib.suppress(SparkRequired):
             self.add("VACUUM END", {"status": status}, metrics)
 
-    def _info(
+    def _commit_info(
         self, version: int, operation: str, parameters: Mapping[str, str], metrics: Mapping[str, int]
     ) -> dict[str, Any]:
         info = {

@@ -39,14 +39,14 @@ from deltaworks.tables.log import read_commits
 from deltaworks.tables.steps import read_last_completed
 
 #: After its time a turn is taken back; what its job wrote until then is committed or abandoned within this.
-_TURN_MARGIN = timedelta(hours=1)
+_WRITE_TURN_MARGIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """A reader or writer that needs the table as of `since`; None where the log no longer has that time."""
 
-    by: str
+    holder: str
     since: datetime | None
 
 
@@ -61,16 +61,18 @@ def holds_on(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> li
     opened = lake.open(key)
     if opened is None:
         return []
-    needed = [*_streams(catalog, lake, home, table), *_live(catalog, home, table)]
-    needed += [*_followers(lake, str(opened.metadata().id)), *_registered(home, table)]
-    needed += _restores(home, table)
+    positions = [*_stream_positions(catalog, lake, home, table), *_live_positions(catalog, home, table)]
+    positions += [*_change_feed_positions(lake, str(opened.metadata().id)), *_registered_positions(home, table)]
+    positions += _rollback_positions(home, table)
     holds = [
-        Hold(by=by, since=_committed_at(lake, key, version)) for by, version in needed if version <= opened.version()
+        Hold(holder=by, since=_commit_time(lake, key, version))
+        for by, version in positions
+        if version <= opened.version()
     ]
-    return [*holds, *_turn(home, table)]
+    return [*holds, *_write_turn_hold(home, table)]
 
 
-def _committed_at(lake: Lake, key: str, version: int) -> datetime | None:
+def _commit_time(lake: Lake, key: str, version: int) -> datetime | None:
     ((_, actions),) = read_commits(lake, key, [version])
     commit_info = next((action["commitInfo"] for action in actions or () if "commitInfo" in action), None)
     if commit_info is None or "timestamp" not in commit_info:
@@ -78,7 +80,7 @@ def _committed_at(lake: Lake, key: str, version: int) -> datetime | None:
     return datetime.fromtimestamp(int(commit_info["timestamp"]) / 1000, tz=utc_now().tzinfo)
 
 
-def _streams(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
+def _stream_positions(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     """Streams that read the table, with the version each reads next."""
     key = home.table(table)
     addresses = {lake.storage.uri(key), lake.storage.spark_uri(key)}
@@ -91,7 +93,7 @@ def _streams(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> It
         ) not in addresses:
             continue
         reader = PipelineHome(home.objects, name)
-        offset = _ledger_offset(lake, reader) or _first_offset_of(reader)
+        offset = _ledger_offset(lake, reader) or _first_offset(reader)
         if offset is not None:
             yield f"the stream of {name}", int(offset["reservoirVersion"])
 
@@ -105,10 +107,10 @@ def _ledger_offset(lake: Lake, home: PipelineHome) -> dict[str, Any] | None:
         return None
     key_values: dict[str, list[Any]] = {"batch_id": [last], "generation": [generation]}
     rows = select_rows(lake, key, store, columns=["end_offset"], values=key_values)
-    return _offset(rows[0]["end_offset"]) if rows else None
+    return _parse_offset(rows[0]["end_offset"]) if rows else None
 
 
-def _first_offset_of(home: PipelineHome) -> dict[str, Any] | None:
+def _first_offset(home: PipelineHome) -> dict[str, Any] | None:
     recorded = home.generations.read()
     if recorded is None:
         return None
@@ -116,7 +118,7 @@ def _first_offset_of(home: PipelineHome) -> dict[str, Any] | None:
     return _checkpoint_offset(home.objects, folder)
 
 
-def _live(catalog: Catalog, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
+def _live_positions(catalog: Catalog, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     """Queries of live tables that read the table, with the version each reads next."""
     generation = home.generations.current()
     for live in catalog.pipeline(home.pipeline).aggregation_tables:
@@ -133,15 +135,15 @@ def _checkpoint_offset(objects: ObjectStore, folder: str) -> dict[str, Any] | No
     started = batch_numbers(objects, f"{folder}/offsets/")
     number = committed[-1] if committed else started[0] if started else None
     stored = objects.get(f"{folder}/offsets/{number}") if number is not None else None
-    return _offset(stored.data.decode().splitlines()[-1]) if stored is not None else None
+    return _parse_offset(stored.data.decode().splitlines()[-1]) if stored is not None else None
 
 
-def _offset(text: str | None) -> dict[str, Any] | None:
+def _parse_offset(text: str | None) -> dict[str, Any] | None:
     offset = json.loads(text) if text else None
     return offset if isinstance(offset, dict) and "reservoirVersion" in offset else None
 
 
-def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
+def _change_feed_positions(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
     """Readers through the change feed, with the version each reads next. Others need the newest version only."""
     root = arrow_path(lake.storage, paths.readers())
     for info in lake.filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
@@ -152,39 +154,39 @@ def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
             yield f"the reader {info.base_name}", position.version + 1
 
 
-def _registered(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
+def _registered_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     now = utc_now()
     for record in home.readers.read():
         if record.table == table and record.is_active_at(now):
             yield f"the reader {record.reader} until {record.until[:16]}", record.version
 
 
-def _restores(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
+def _rollback_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     """What is put back, or was being put back when somebody died, with the version it goes back to."""
-    begun = home.rollbacks.unfinished()
-    if begun is not None and begun.table == table:
-        yield f"rollback {begun.ordinal} of the table", begun.to_version
+    rollback = home.rollbacks.unfinished()
+    if rollback is not None and rollback.table == table:
+        yield f"rollback {rollback.ordinal} of the table", rollback.to_version
     generation, ended = home.start_overs.newest()
-    whole = None if ended else home.start_overs.read(generation)
-    for share in whole.tables if whole is not None else ():
+    start_over = None if ended else home.start_overs.read(generation)
+    for share in start_over.tables if start_over is not None else ():
         if share.table == table and share.restore_to is not None:
             yield f"the rollback to generation {generation}", share.restore_to
 
 
-def _turn(home: PipelineHome, table: str) -> Iterator[Hold]:
+def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
     """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
     stored = home.objects.get(paths.turn_request(home.pipeline, table))
     turn = TurnRecord.decode(stored.data) if stored is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.is_over else None
     if turn is None or granted is None:
         return
-    if utc_now() < granted + timedelta(seconds=turn.max_turn_seconds) + _TURN_MARGIN:
-        yield Hold(by=f"the write turn of {turn.run}", since=granted)
+    if utc_now() < granted + timedelta(seconds=turn.max_turn_seconds) + _WRITE_TURN_MARGIN:
+        yield Hold(holder=f"the write turn of {turn.run}", since=granted)
 
 
 MINIMUM_RETENTION_HOURS = 168
 #: No job takes longer from the version it reads, or from its first file, to its commit.
-LEAST_RETENTION_HOURS = 24
+SHORTEST_RETENTION_HOURS = 24
 #: Clocks of writers and of storage differ, and VACUUM reads them some time after the retention was computed.
 MARGIN_HOURS = 2
 
@@ -194,7 +196,7 @@ class Retention:
     """The hours that a table's removed files are kept, and why; `skipped` where it must not be vacuumed."""
 
     hours: int
-    why: str = ""
+    reason: str = ""
     skipped: bool = False
 
 
@@ -207,10 +209,10 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT.
     """
-    if hours >= MINIMUM_RETENTION_HOURS or (below_minimum.strip() and hours >= LEAST_RETENTION_HOURS):
+    if hours >= MINIMUM_RETENTION_HOURS or (below_minimum.strip() and hours >= SHORTEST_RETENTION_HOURS):
         return
     if below_minimum.strip():
-        hint = f"Use {LEAST_RETENTION_HOURS} h or more: a job may run for as long as that before it commits."
+        hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: a job may run for as long as that before it commits."
     else:
         hint = (
             f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger vacuum_tables__<pipeline> with "
@@ -223,7 +225,7 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
     )
 
 
-def retention_of(
+def effective_retention(
     configured_hours: int, *, promised_hours: int, log_hours: int, holds: Sequence[Hold], now: datetime
 ) -> Retention:
     """The retention of one table. Pure.
@@ -239,12 +241,12 @@ def retention_of(
         hours, why = promised_hours, f"time travel of {promised_hours} h is promised"
     for hold in holds:
         if hold.since is None:
-            reason = f"skipped: {hold.by} stands at a version whose commit is not in the log any more"
-            return Retention(hours=hours, why=reason, skipped=True)
-        needed = math.ceil((now - hold.since).total_seconds() / 3600) + MARGIN_HOURS
-        if needed > hours:
-            hours, why = needed, f"{hold.by} needs what the table was at {hold.since:%Y-%m-%d %H:%M}"
+            reason = f"skipped: {hold.holder} stands at a version whose commit is not in the log any more"
+            return Retention(hours=hours, reason=reason, skipped=True)
+        needed_hours = math.ceil((now - hold.since).total_seconds() / 3600) + MARGIN_HOURS
+        if needed_hours > hours:
+            hours, why = needed_hours, f"{hold.holder} needs what the table was at {hold.since:%Y-%m-%d %H:%M}"
     if hours > log_hours:
         reason = f"skipped: {why or f'{hours} h are to be kept'}, and its log remembers {log_hours} h"
-        return Retention(hours=hours, why=f"{reason} (delta.deletedFileRetentionDuration)", skipped=True)
-    return Retention(hours=hours, why=f"kept for {hours} h: {why}" if why else "")
+        return Retention(hours=hours, reason=f"{reason} (delta.deletedFileRetentionDuration)", skipped=True)
+    return Retention(hours=hours, reason=f"kept for {hours} h: {why}" if why else "")

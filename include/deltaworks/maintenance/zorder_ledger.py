@@ -52,9 +52,9 @@ ZORDER_LEDGER_SCHEMA = arrow_schema(
     }
 )
 #: Paces are computed from this many newest runs: machines and tables change.
-_NEWEST_RUNS = 30
+_PACE_RUNS = 30
 #: Smaller runs measure a command's fixed cost, larger ones the rate at which bytes are rewritten.
-_LARGE_BYTES = 64 << 20
+_LARGE_RUN_BYTES = 64 << 20
 #: What OPTIMIZE does with a partition: order all its files, or merge its small ones; `compact_small` without Spark.
 Action = Literal["zorder", "compact", "compact_small"]
 #: Those that need Spark.
@@ -62,7 +62,7 @@ SPARK_ACTIONS: frozenset[Action] = frozenset({"zorder", "compact"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
+class OrderedPartition:
     """The state in which Z-order left a partition, and the version it did.
 
     It is recognised by the count, the bytes and the newest time of its files. While the health of the partition shows
@@ -76,17 +76,17 @@ class Ordered:
     newest_file_at: datetime
     at: datetime
 
-    def is_as_left(self, health: PartitionHealth) -> bool:
+    def is_unchanged(self, health: PartitionHealth) -> bool:
         """Whether the partition holds exactly the files that Z-order left."""
-        left = (self.files, self.bytes, self.newest_file_at)
-        return left == (health.files, health.bytes, health.newest_file_at)
+        recorded = (self.files, self.bytes, self.newest_file_at)
+        return recorded == (health.files, health.bytes, health.newest_file_at)
 
     def unordered_share(self, health: PartitionHealth) -> float:
         """The approximate share (0 to 1) of the partition's bytes that is not in order.
 
         It is the share of new files where files were only added, and 1 where any may have been removed or rewritten.
         """
-        if self.is_as_left(health):
+        if self.is_unchanged(health):
             return 0.0
         fewer = health.files <= self.files or health.bytes <= self.bytes
         # Without a file as new as the newest one left, that one is gone: the table was restored.
@@ -96,7 +96,7 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RewriteRate:
     """The speed of rewriting: a fixed time for each partition, and a rate of bytes."""
 
     seconds_per_partition: float
@@ -108,10 +108,10 @@ class Pace:
 
 
 #: Used until a run has been measured: two cores and local disk.
-FIRST_GUESS: Mapping[Action, Pace] = {
-    "zorder": Pace(seconds_per_partition=1.0, bytes_per_second=12e6),
-    "compact": Pace(seconds_per_partition=0.5, bytes_per_second=25e6),
-    "compact_small": Pace(seconds_per_partition=0.05, bytes_per_second=25e6),
+DEFAULT_RATES: Mapping[Action, RewriteRate] = {
+    "zorder": RewriteRate(seconds_per_partition=1.0, bytes_per_second=12e6),
+    "compact": RewriteRate(seconds_per_partition=0.5, bytes_per_second=25e6),
+    "compact_small": RewriteRate(seconds_per_partition=0.05, bytes_per_second=25e6),
 }
 
 
@@ -119,12 +119,12 @@ FIRST_GUESS: Mapping[Action, Pace] = {
 class ZOrderState:
     """The state of one table by the ledger: its ordered partitions, and the pace of runs."""
 
-    ordered: Mapping[Partition, Ordered] = field(default_factory=dict)
-    paces: Mapping[Action, Pace] = field(default_factory=lambda: dict(FIRST_GUESS))
+    ordered: Mapping[Partition, OrderedPartition] = field(default_factory=dict)
+    rates: Mapping[Action, RewriteRate] = field(default_factory=lambda: dict(DEFAULT_RATES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RewriteGroup:
     """Partitions of a table that one command rewrites. Its commits carry `name`."""
 
     name: str
@@ -137,32 +137,32 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineOrder:
+class LedgerState:
     """The contents of a pipeline's ledger: the ordered partitions of its tables, and the pace of its runs."""
 
-    ordered: Mapping[str, Mapping[Partition, Ordered]]
-    paces: Mapping[Action, Pace]
+    ordered: Mapping[str, Mapping[Partition, OrderedPartition]]
+    rates: Mapping[Action, RewriteRate]
 
-    def of(self, table: str) -> ZOrderState:
+    def table_state(self, table: str) -> ZOrderState:
         """The state of one table, with the paces of the whole pipeline."""
-        return ZOrderState(ordered=self.ordered.get(table, {}), paces=self.paces)
+        return ZOrderState(ordered=self.ordered.get(table, {}), rates=self.rates)
 
 
-def read_order(lake: Lake, pipeline: str) -> PipelineOrder:
+def read_ledger(lake: Lake, pipeline: str) -> LedgerState:
     """Read a pipeline's ledger. Needs no JVM."""
     rows = lake.rows(paths.zorder_ledger(pipeline))
-    return order_from_rows([] if rows is None else rows.to_pylist())
+    return ledger_state_from_rows([] if rows is None else rows.to_pylist())
 
 
-def order_from_rows(rows: Iterable[Mapping[str, Any]]) -> PipelineOrder:
+def ledger_state_from_rows(rows: Iterable[Mapping[str, Any]]) -> LedgerState:
     """The order by these rows of a ledger; the newest version that ordered a partition counts."""
     by_version = sorted(rows, key=lambda row: (row["version"], row["at"]))
-    ordered: dict[str, dict[Partition, Ordered]] = {}
+    ordered: dict[str, dict[Partition, OrderedPartition]] = {}
     for row in by_version:
         partitions = ordered.setdefault(row["table_name"], {})
         if row["action"] != "zorder":
             continue
-        partitions[_partition_of(row["partition"])] = Ordered(
+        partitions[_decode_partition(row["partition"])] = OrderedPartition(
             columns=tuple(row["columns"] or ()),
             version=row["version"],
             files=row["files"],
@@ -170,22 +170,24 @@ def order_from_rows(rows: Iterable[Mapping[str, Any]]) -> PipelineOrder:
             newest_file_at=row["newest_file_at"],
             at=row["at"],
         )
-    paces: dict[Action, Pace] = {action: _pace(by_version, action, guess) for action, guess in FIRST_GUESS.items()}
-    return PipelineOrder(ordered=ordered, paces=paces)
+    paces: dict[Action, RewriteRate] = {
+        action: _rewrite_rate(by_version, action, guess) for action, guess in DEFAULT_RATES.items()
+    }
+    return LedgerState(ordered=ordered, rates=paces)
 
 
-def _pace(rows: Sequence[Mapping[str, Any]], action: Action, guess: Pace) -> Pace:
+def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: RewriteRate) -> RewriteRate:
     """The pace of the newest runs: small ones give the cost of a partition, large ones that of bytes."""
     newest = [row for row in sorted(rows, key=lambda row: row["at"]) if row["action"] == action and row["seconds"] > 0]
-    newest = newest[-_NEWEST_RUNS:]
-    small = [row["seconds"] for row in newest if row["bytes_before"] < _LARGE_BYTES]
+    newest = newest[-_PACE_RUNS:]
+    small = [row["seconds"] for row in newest if row["bytes_before"] < _LARGE_RUN_BYTES]
     fixed = statistics.median(small) if small else guess.seconds_per_partition
     rates = [
         row["bytes_before"] / max(row["seconds"] - fixed, row["seconds"] / 2)
         for row in newest
-        if row["bytes_before"] >= _LARGE_BYTES
+        if row["bytes_before"] >= _LARGE_RUN_BYTES
     ]
-    return Pace(
+    return RewriteRate(
         seconds_per_partition=fixed,
         bytes_per_second=statistics.median(rates) if rates else guess.bytes_per_second,
     )
@@ -203,53 +205,55 @@ class ZOrderLedger:
         self._objects = home.objects
         self._pipeline = home.pipeline
         self._key = paths.zorder_ledger(home.pipeline)
-        self._begun = paths.zorder_group(home.pipeline, writer)
+        self._pending_group_key = paths.zorder_group(home.pipeline, writer)
         self._app_id = f"{home.pipeline}/{TABLE}/{writer}"
 
     def seconds_of_run(self, run: str, round_name: str) -> float:
         """Seconds that the commands of a round took so far in all tries of a task; 0 for a run by hand."""
-        task = run_of_try(run)
+        task = task_of_try(run)
         rows = self._lake.rows(self._key, columns=["run", "round", "seconds"]) if task else None
         if rows is None:
             return 0.0
         runs = zip(rows.column("run").to_pylist(), rows.column("round").to_pylist(), strict=True)
-        mine = pa.array([(run_of_try(name), kind) == (task, round_name) for name, kind in runs], pa.bool_())
+        mine = pa.array([(task_of_try(name), kind) == (task, round_name) for name, kind in runs], pa.bool_())
         return float(pc.sum(rows.filter(mine).column("seconds")).as_py() or 0.0)
 
-    def begin(self, group: Group) -> None:
+    def begin(self, group: RewriteGroup) -> None:
         """Record that the commits of a group come next."""
-        self._objects.put(self._begun, json.dumps(asdict(group)).encode())
+        self._objects.put(self._pending_group_key, json.dumps(asdict(group)).encode())
 
-    def settle(self) -> int:
+    def record_interrupted(self) -> int:
         """Record a group whose run died after its commits, from the log. Returns the number of its partitions."""
-        begun = self._objects.get(self._begun)
+        begun = self._objects.get(self._pending_group_key)
         if begun is None:
             return 0
         record = json.loads(begun.data)
-        group = Group(**{**record, "columns": tuple(record["columns"])})
+        group = RewriteGroup(**{**record, "columns": tuple(record["columns"])})
         rewritten = self.rewritten(group)
         self.record(group, rewritten, seconds=0.0)
         return len(rewritten)
 
-    def rewritten(self, group: Group) -> list[RewrittenPartition]:
+    def rewritten(self, group: RewriteGroup) -> list[RewrittenPartition]:
         """The partitions as the commits of a group left them, from the log of its table."""
         key = paths.table(self._pipeline, group.table)
         return rewritten_partitions(self._lake, key, after_version=group.after_version, group=group.name)
 
-    def record(self, group: Group, rewritten: Sequence[RewrittenPartition], *, seconds: float) -> None:
+    def record(self, group: RewriteGroup, rewritten: Sequence[RewrittenPartition], *, seconds: float) -> None:
         """Record the result of a group. Its seconds are divided by bytes."""
         if rewritten:
             self._append(self._rows(group, rewritten, seconds))
-        self._objects.delete(self._begun)
+        self._objects.delete(self._pending_group_key)
 
-    def _rows(self, group: Group, rewritten: Sequence[RewrittenPartition], seconds: float) -> list[dict[str, Any]]:
+    def _rows(
+        self, group: RewriteGroup, rewritten: Sequence[RewrittenPartition], seconds: float
+    ) -> list[dict[str, Any]]:
         at: datetime = utc_now()
         # One more for each partition, so that those without bytes get a share too.
         total = sum(partition.bytes_before + 1 for partition in rewritten)
         return [
             {
                 "table_name": group.table,
-                "partition": _name_of(partition.partition),
+                "partition": _encode_partition(partition.partition),
                 "action": group.action,
                 "columns": list(group.columns),
                 "version": partition.version,
@@ -275,14 +279,14 @@ class ZOrderLedger:
         self._lake.append(table, self._key, data, step=step, user_metadata=metadata)
 
 
-def run_of_try(run: str) -> str:
+def task_of_try(run: str) -> str:
     """`dag/run/task` of `dag/run/task/try`; empty for a run by hand."""
     return run.rpartition("/")[0]
 
 
-def _name_of(partition: Partition) -> str:
+def _encode_partition(partition: Partition) -> str:
     return json.dumps(dict(partition), sort_keys=True)
 
 
-def _partition_of(text: str) -> Partition:
+def _decode_partition(text: str) -> Partition:
     return tuple(sorted(json.loads(text).items()))

@@ -17,11 +17,11 @@ from deltaworks.models.spans import DAY_SECONDS
 
 Instants = NDArray[np.int64]
 #: How many thresholds are tried, from the highest score down.
-_MOST_THRESHOLDS: Final = 400
+_MAX_THRESHOLDS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class AlarmFigures:
+class AlarmMetrics:
     """Of the alarms on some rows: how many, the share of them that was right, and of those the median lead in seconds,
     from the alarm to what it announced; None where there is nothing to take it of."""
 
@@ -38,13 +38,13 @@ def alarm_rows(entities: Instants, at: Instants, scores: Floats, *, threshold: f
     """
     high = np.flatnonzero(scores >= threshold)
     high = high[np.lexsort((at[high], entities[high]))]
-    begun = []
+    alarm_starts = []
     entity, last = None, 0
     for row in high:
         if entity != entities[row] or at[row] - last >= quiet_seconds:
-            begun.append(row)
+            alarm_starts.append(row)
             entity, last = entities[row], at[row]
-    return np.asarray(begun, dtype=np.int64)
+    return np.asarray(alarm_starts, dtype=np.int64)
 
 
 def alarm_budget(entities: Instants, at: Instants, *, alarms_per_day: float) -> float:
@@ -53,8 +53,8 @@ def alarm_budget(entities: Instants, at: Instants, *, alarms_per_day: float) -> 
     return alarms_per_day * int(days.shape[1])
 
 
-def threshold_within(
-    entities: Instants, at: Instants, scores: Floats, *, most_alarms: float, quiet_seconds: int
+def lowest_threshold(
+    entities: Instants, at: Instants, scores: Floats, *, max_alarms: float, quiet_seconds: int
 ) -> float:
     """The lowest score down to which thresholds raise no more alarms than that; above every score where each raises
     more. Of many scores some hundred are tried."""
@@ -62,17 +62,17 @@ def threshold_within(
     if not len(distinct):
         return float("inf")
     # Few alarms come of the highest scores, so these are tried more closely.
-    places = np.unique(np.round(np.linspace(0, np.sqrt(len(distinct) - 1), _MOST_THRESHOLDS) ** 2).astype(np.int64))
+    candidates = np.unique(np.round(np.linspace(0, np.sqrt(len(distinct) - 1), _MAX_THRESHOLDS) ** 2).astype(np.int64))
     best = float(np.nextafter(distinct[0], np.inf))
-    for threshold in distinct[places]:
-        begun = alarm_rows(entities, at, scores, threshold=float(threshold), quiet_seconds=quiet_seconds)
-        if len(begun) > most_alarms:
+    for threshold in distinct[candidates]:
+        alarm_starts = alarm_rows(entities, at, scores, threshold=float(threshold), quiet_seconds=quiet_seconds)
+        if len(alarm_starts) > max_alarms:
             break
         best = float(threshold)
     return best
 
 
-def alarm_figures(
+def alarm_metrics(
     entities: Instants,
     at: Instants,
     scores: Floats,
@@ -81,16 +81,18 @@ def alarm_figures(
     *,
     threshold: float,
     quiet_seconds: int,
-) -> AlarmFigures:
+) -> AlarmMetrics:
     """What a threshold comes to on rows.
 
     Args:
         next_at: when what is predicted began, NaN where that is not on record.
     """
-    begun = alarm_rows(entities, at, scores, threshold=threshold, quiet_seconds=quiet_seconds)
-    if not len(begun):
-        return AlarmFigures(0, None, None)
-    right = begun[labels[begun]]
-    leads = next_at[right] - at[right]
+    alarm_starts = alarm_rows(entities, at, scores, threshold=threshold, quiet_seconds=quiet_seconds)
+    if not len(alarm_starts):
+        return AlarmMetrics(0, None, None)
+    true_alarms = alarm_starts[labels[alarm_starts]]
+    leads = next_at[true_alarms] - at[true_alarms]
     leads = leads[~np.isnan(leads)]
-    return AlarmFigures(len(begun), float(np.mean(labels[begun])), float(np.median(leads)) if len(leads) else None)
+    return AlarmMetrics(
+        len(alarm_starts), float(np.mean(labels[alarm_starts])), float(np.median(leads)) if len(leads) else None
+    )

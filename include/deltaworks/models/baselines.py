@@ -44,64 +44,68 @@ Scorer = Callable[[LabelledRows], Floats]
 
 def fit_baseline(name: Baseline, training: LabelledRows) -> Scorer:
     """The baseline of that name, by the rates of training."""
-    return _FITS[name](training)
+    return _FITTERS[name](training)
 
 
 def fit_persistence(training: LabelledRows) -> Scorer:
     """The rate of positive rows by how long ago the state last held, in steps of doubling time."""
-    rates = _shrunk(_ages(training), training.labels, np.full(len(training), _rate(training.labels)))
-    rest = _rate(training.labels)
-    return lambda rows: _looked_up(rates, _ages(rows), np.full(len(rows), rest))
+    rates = _shrunk_rates(
+        _age_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
+    )
+    overall_rate = _positive_rate(training.labels)
+    return lambda rows: _look_up_rates(rates, _age_groups(rows), np.full(len(rows), overall_rate))
 
 
 def fit_seasonal(training: LabelledRows) -> Scorer:
     """The rate of positive rows of the entity at this hour of the week; of few rows, of all entities at that hour."""
-    hours = _shrunk(_hours(training), training.labels, np.full(len(training), _rate(training.labels)))
-    rest = _rate(training.labels)
+    hour_rates = _shrunk_rates(
+        _hour_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
+    )
+    overall_rate = _positive_rate(training.labels)
 
-    def of_hour(rows: LabelledRows) -> Floats:
-        return _looked_up(hours, _hours(rows), np.full(len(rows), rest))
+    def hour_rate(rows: LabelledRows) -> Floats:
+        return _look_up_rates(hour_rates, _hour_groups(rows), np.full(len(rows), overall_rate))
 
-    own = _shrunk(_entity_hours(training), training.labels, of_hour(training))
-    return lambda rows: _looked_up(own, _entity_hours(rows), of_hour(rows))
+    entity_rates = _shrunk_rates(_entity_hour_groups(training), training.labels, hour_rate(training))
+    return lambda rows: _look_up_rates(entity_rates, _entity_hour_groups(rows), hour_rate(rows))
 
 
-_FITS: Final[Mapping[Baseline, Callable[[LabelledRows], Scorer]]] = {
+_FITTERS: Final[Mapping[Baseline, Callable[[LabelledRows], Scorer]]] = {
     "persistence": fit_persistence,
     "seasonal": fit_seasonal,
 }
 
 
-def _rate(labels: Flags) -> float:
+def _positive_rate(labels: Flags) -> float:
     return float(np.mean(labels)) if len(labels) else 0.0
 
 
-def _shrunk(groups: NDArray[np.int64], labels: Flags, priors: Floats) -> dict[int, float]:
+def _shrunk_rates(groups: NDArray[np.int64], labels: Flags, priors: Floats) -> dict[int, float]:
     """The rate of each group, drawn towards the prior of its rows by as much as rows are few."""
-    names, place = np.unique(groups, return_inverse=True)
-    rows = np.bincount(place, minlength=len(names))
-    positive = np.bincount(place, weights=labels.astype(np.float64), minlength=len(names))
-    prior = np.bincount(place, weights=priors, minlength=len(names)) / np.maximum(rows, 1)
+    names, group_index = np.unique(groups, return_inverse=True)
+    rows = np.bincount(group_index, minlength=len(names))
+    positive = np.bincount(group_index, weights=labels.astype(np.float64), minlength=len(names))
+    prior = np.bincount(group_index, weights=priors, minlength=len(names)) / np.maximum(rows, 1)
     rates = (positive + _PRIOR_ROWS * prior) / (rows + _PRIOR_ROWS)
     return dict(zip(names.tolist(), rates.tolist(), strict=True))
 
 
-def _looked_up(rates: Mapping[int, float], groups: NDArray[np.int64], rest: Floats) -> Floats:
-    names, place = np.unique(groups, return_inverse=True)
-    values = np.asarray([rates.get(name, np.nan) for name in names.tolist()], dtype=np.float64)[place]
-    return np.where(np.isnan(values), rest, values)
+def _look_up_rates(rates: Mapping[int, float], groups: NDArray[np.int64], default: Floats) -> Floats:
+    names, group_index = np.unique(groups, return_inverse=True)
+    values = np.asarray([rates.get(name, np.nan) for name in names.tolist()], dtype=np.float64)[group_index]
+    return np.where(np.isnan(values), default, values)
 
 
-def _ages(rows: LabelledRows) -> NDArray[np.int64]:
+def _age_groups(rows: LabelledRows) -> NDArray[np.int64]:
     """In minutes, as powers of two; -1 where the state is not on record to have held."""
     minutes = np.nan_to_num((rows.at - rows.last_at) / 60.0, nan=-1.0)
     powers = np.floor(np.log2(np.maximum(minutes, 0.0) + 1.0)).astype(np.int64)
     return np.where(minutes < 0, -1, powers)
 
 
-def _hours(rows: LabelledRows) -> NDArray[np.int64]:
+def _hour_groups(rows: LabelledRows) -> NDArray[np.int64]:
     return rows.at // _HOUR_SECONDS % _WEEK_HOURS
 
 
-def _entity_hours(rows: LabelledRows) -> NDArray[np.int64]:
-    return rows.entities * _WEEK_HOURS + _hours(rows)
+def _entity_hour_groups(rows: LabelledRows) -> NDArray[np.int64]:
+    return rows.entities * _WEEK_HOURS + _hour_groups(rows)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from deltaworks.models.metrics import Flags, Floats, RankedScores
 
 RESAMPLES = 400
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 SEED = 20_251
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A difference of two areas as it is on all rows, and where it lies in most draws."""
 
     value: float
@@ -35,9 +35,9 @@ def area_gain(
     blocks: NDArray[np.int64],
     *,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
+    level: float = CONFIDENCE_LEVEL,
     seed: int = SEED,
-) -> Interval:
+) -> ConfidenceInterval:
     """By how much the area of `scores` is larger than that of `other`. The same at each call.
 
     Draws without a positive row tell nothing and are left out; with none left the interval is all there is.
@@ -53,6 +53,6 @@ def area_gain(
     drawn = np.asarray([gain for gain in gains if not np.isnan(gain)])
     value = ours.average_precision() - theirs.average_precision()
     if not len(drawn):
-        return Interval(value, float("-inf"), float("inf"))
+        return ConfidenceInterval(value, float("-inf"), float("inf"))
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high))
+    return ConfidenceInterval(value, float(low), float(high))

@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 
 from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics
-from deltaworks.models.alarms import Instants, alarm_budget, alarm_figures, threshold_within
+from deltaworks.models.alarms import Instants, alarm_budget, alarm_metrics, lowest_threshold
 from deltaworks.models.baselines import Baseline, LabelledRows, fit_baseline
 from deltaworks.models.bootstrap import area_gain
 from deltaworks.models.fitting import FittedModel, fit
 from deltaworks.models.frames import LabelledFrame
 from deltaworks.models.labels import LABEL
 from deltaworks.models.metrics import Floats, average_precision, brier_score, calibration_table
-from deltaworks.models.spans import DAY_SECONDS, Fold, Rows, Span, TrainingSpan
+from deltaworks.models.spans import DAY_SECONDS, Fold, RowSelection, Span, TrainingSpan
 from deltaworks.specs.models import Algorithm, ModelSpec
 
 #: What the scores of the whole model are called among those of groups and baselines.
@@ -32,7 +32,7 @@ DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenModel:
+class SelectedModel:
     """The best candidate of a training, fitted to all of it, and the threshold its scores are held against."""
 
     model: FittedModel
@@ -40,7 +40,7 @@ class ChosenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _TestScores:
     """The scores of a test by their names, with the thresholds chosen in training."""
 
     rows: LabelledRows
@@ -48,60 +48,62 @@ class _Judged:
     thresholds: Mapping[str, float]
 
 
-def choose(
+def select_model(
     frame: LabelledFrame, training: TrainingSpan, model: ModelSpec, columns: Sequence[str]
-) -> ChosenModel | None:
+) -> SelectedModel | None:
     """Train on a span: the algorithm that is best on its end, fitted to all of it.
 
     None where a part of it has rows of one label alone.
     """
     best: tuple[float, Algorithm, float] | None = None
     for algorithm in model.algorithms:
-        fitted = _fitted(frame, training.fitted, algorithm, columns)
+        fitted = _fit_rows(frame, training.fit_rows, algorithm, columns)
         if fitted is None:
             return None
-        rows, scores = frame.labelled(training.chosen, {MODEL: fitted})
+        rows, scores = frame.collect_labelled(training.selection_rows, {MODEL: fitted})
         area = average_precision(rows.labels, scores[MODEL])
         if math.isnan(area):
             return None
         if best is None or area > best[0]:
-            best = (area, algorithm, _threshold(rows, scores[MODEL], model))
-    whole = None if best is None else _fitted(frame, training.whole, best[1], columns)
-    return None if best is None or whole is None else ChosenModel(whole, best[2])
+            best = (area, algorithm, _select_threshold(rows, scores[MODEL], model))
+    final = None if best is None else _fit_rows(frame, training.all_rows, best[1], columns)
+    return None if best is None or final is None else SelectedModel(final, best[2])
 
 
-def _fitted(frame: LabelledFrame, rows: Rows, algorithm: Algorithm, columns: Sequence[str]) -> FittedModel | None:
-    part = frame.part(rows)
+def _fit_rows(
+    frame: LabelledFrame, rows: RowSelection, algorithm: Algorithm, columns: Sequence[str]
+) -> FittedModel | None:
+    part = frame.filter_rows(rows)
     labels = {bool(row[0]) for row in part.select(LABEL).distinct().collect()}
     return fit(algorithm, part, columns) if len(labels) == 2 else None
 
 
-def _threshold(rows: LabelledRows, scores: Floats, model: ModelSpec) -> float:
+def _select_threshold(rows: LabelledRows, scores: Floats, model: ModelSpec) -> float:
     budget = alarm_budget(rows.entities, rows.at, alarms_per_day=model.alarms_per_day)
-    return threshold_within(rows.entities, rows.at, scores, most_alarms=budget, quiet_seconds=model.horizon_seconds)
+    return lowest_threshold(rows.entities, rows.at, scores, max_alarms=budget, quiet_seconds=model.horizon_seconds)
 
 
 def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
     """The columns of the first group, of the first two, and so on, by the name of the last group among them; those of
     all groups under `model`."""
-    sums: dict[str, tuple[str, ...]] = {}
+    cumulative: dict[str, tuple[str, ...]] = {}
     columns: tuple[str, ...] = ()
     for name, group in model.groups.items():
         columns += group
-        sums[name] = columns
-    *parts, _ = sums
-    return {**{name: sums[name] for name in parts}, MODEL: columns}
+        cumulative[name] = columns
+    *parts, _ = cumulative
+    return {**{name: cumulative[name] for name in parts}, MODEL: columns}
 
 
-def judge_fold(frame: LabelledFrame, fold: Fold, model: ModelSpec) -> FoldReport:
+def evaluate_fold(frame: LabelledFrame, fold: Fold, model: ModelSpec) -> FoldReport:
     """Train on a fold and test on it; without gain and scores where rows of a label lack in any of its parts."""
-    training, _ = frame.labelled(fold.training.whole)
-    test, _ = frame.labelled(fold.test)
+    training, _ = frame.collect_labelled(fold.training.all_rows)
+    test, _ = frame.collect_labelled(fold.test)
     report = FoldReport(
-        train_from=_start(fold.training.whole),
-        train_to=_end(fold.training.whole),
-        test_from=_start(fold.test),
-        test_to=_end(fold.test),
+        train_from=_rows_start(fold.training.all_rows),
+        train_to=_rows_end(fold.training.all_rows),
+        test_from=_rows_start(fold.test),
+        test_to=_rows_end(fold.test),
         train_rows=len(training),
         train_positive=int(training.labels.sum()),
         test_rows=len(test),
@@ -109,23 +111,27 @@ def judge_fold(frame: LabelledFrame, fold: Fold, model: ModelSpec) -> FoldReport
     )
     if report.test_positive in (0, report.test_rows):
         return report
-    chosen = {name: choose(frame, fold.training, model, columns) for name, columns in group_columns(model).items()}
-    if any(choice is None for choice in chosen.values()):
+    selected = {
+        name: select_model(frame, fold.training, model, columns) for name, columns in group_columns(model).items()
+    }
+    if any(choice is None for choice in selected.values()):
         return report
-    models = {name: choice for name, choice in chosen.items() if choice is not None}
-    rows, scores = frame.labelled(fold.test, {name: choice.model for name, choice in models.items()})
+    models = {name: choice for name, choice in selected.items() if choice is not None}
+    rows, scores = frame.collect_labelled(fold.test, {name: choice.model for name, choice in models.items()})
     thresholds = {name: choice.threshold for name, choice in models.items()}
-    fitted, _ = frame.labelled(fold.training.fitted)
-    ends, _ = frame.labelled(fold.training.chosen)
+    fit_rows, _ = frame.collect_labelled(fold.training.fit_rows)
+    selection_rows, _ = frame.collect_labelled(fold.training.selection_rows)
     for baseline in model.baselines:
-        thresholds[baseline] = _threshold(ends, _baseline_scores(baseline, fitted, ends), model)
+        thresholds[baseline] = _select_threshold(
+            selection_rows, _baseline_scores(baseline, fit_rows, selection_rows), model
+        )
         scores[baseline] = _baseline_scores(baseline, training, rows)
-    judged = _Judged(rows, scores, thresholds)
+    test_scores = _TestScores(rows, scores, thresholds)
     return report.replace(
         algorithm=models[MODEL].model.algorithm,
-        scores={name: _figures(judged, name, model) for name in scores},
-        gain=_gain(judged, MODEL, _better_baseline(judged, model), model),
-        adds=_adds(judged, list(models), model),
+        scores={name: _score_metrics(test_scores, name, model) for name in scores},
+        gain=_gain(test_scores, MODEL, _best_baseline(test_scores, model), model),
+        adds=_group_gains(test_scores, list(models), model),
     )
 
 
@@ -133,9 +139,9 @@ def _baseline_scores(name: Baseline, training: LabelledRows, rows: LabelledRows)
     return fit_baseline(name, training)(rows)
 
 
-def _figures(judged: _Judged, name: str, model: ModelSpec) -> ModelMetrics:
-    rows, scores, threshold = judged.rows, judged.scores[name], judged.thresholds[name]
-    alarms = alarm_figures(
+def _score_metrics(test_scores: _TestScores, name: str, model: ModelSpec) -> ModelMetrics:
+    rows, scores, threshold = test_scores.rows, test_scores.scores[name], test_scores.thresholds[name]
+    alarms = alarm_metrics(
         rows.entities,
         rows.at,
         scores,
@@ -145,11 +151,11 @@ def _figures(judged: _Judged, name: str, model: ModelSpec) -> ModelMetrics:
         quiet_seconds=model.horizon_seconds,
     )
     return ModelMetrics(
-        pr_auc=_rounded(average_precision(rows.labels, scores)),
-        brier_score=_rounded(brier_score(rows.labels, scores)),
-        threshold=_rounded(threshold),
+        pr_auc=_round_or_none(average_precision(rows.labels, scores)),
+        brier_score=_round_or_none(brier_score(rows.labels, scores)),
+        threshold=_round_or_none(threshold),
         alarms=alarms.alarms,
-        alarm_precision=_rounded(alarms.precision),
+        alarm_precision=_round_or_none(alarms.precision),
         lead_seconds=alarms.median_lead_seconds,
         calibration=tuple(
             (part.rows, round(part.mean_score, DIGITS), round(part.positive_share, DIGITS))
@@ -158,25 +164,35 @@ def _figures(judged: _Judged, name: str, model: ModelSpec) -> ModelMetrics:
     )
 
 
-def _better_baseline(judged: _Judged, model: ModelSpec) -> str:
-    return max(model.baselines, key=lambda name: average_precision(judged.rows.labels, judged.scores[name]))
+def _best_baseline(test_scores: _TestScores, model: ModelSpec) -> str:
+    return max(model.baselines, key=lambda name: average_precision(test_scores.rows.labels, test_scores.scores[name]))
 
 
-def _adds(judged: _Judged, names: Sequence[str], model: ModelSpec) -> dict[str, Gain]:
+def _group_gains(test_scores: _TestScores, names: Sequence[str], model: ModelSpec) -> dict[str, Gain]:
     """What each group adds to those before it, by its name."""
     groups = [*model.groups]
     return {
-        group: _gain(judged, name, before, model)
+        group: _gain(test_scores, name, before, model)
         for group, name, before in zip(groups[1:], names[1:], names[:-1], strict=True)
     }
 
 
-def _gain(judged: _Judged, name: str, over: str, model: ModelSpec) -> Gain:
-    interval = area_gain(judged.rows.labels, judged.scores[name], judged.scores[over], blocks_of(judged.rows, model))
-    return Gain(baseline=over, value=_exact(interval.value), low=_exact(interval.low), high=_exact(interval.high))
+def _gain(test_scores: _TestScores, name: str, over: str, model: ModelSpec) -> Gain:
+    interval = area_gain(
+        test_scores.rows.labels,
+        test_scores.scores[name],
+        test_scores.scores[over],
+        bootstrap_blocks(test_scores.rows, model),
+    )
+    return Gain(
+        baseline=over,
+        value=_round_finite(interval.value),
+        low=_round_finite(interval.low),
+        high=_round_finite(interval.high),
+    )
 
 
-def blocks_of(rows: LabelledRows, model: ModelSpec) -> Instants:
+def bootstrap_blocks(rows: LabelledRows, model: ModelSpec) -> Instants:
     """The block of each row that the bootstrap draws: its day, or its entity where horizons of days overlap."""
     if model.horizon_seconds > DAY_SECONDS:
         return rows.entities
@@ -184,7 +200,7 @@ def blocks_of(rows: LabelledRows, model: ModelSpec) -> Instants:
     return days
 
 
-def falls_short(fold: FoldReport, *, gain: float) -> str:
+def shortfall_reason(fold: FoldReport, *, gain: float) -> str:
     """Why a fold does not speak for publishing; empty where it does."""
     if fold.gain is None:
         return ""
@@ -197,22 +213,22 @@ def falls_short(fold: FoldReport, *, gain: float) -> str:
     return ""
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_or_none(value: float | None) -> float | None:
     return None if value is None or not np.isfinite(value) else round(value, DIGITS)
 
 
-def _exact(value: float) -> float:
+def _round_finite(value: float) -> float:
     return round(value, DIGITS) if math.isfinite(value) else value
 
 
-def iso(seconds: int) -> str:
+def iso_time(seconds: int) -> str:
     """An instant as ISO 8601."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _start(rows: Rows) -> str:
-    return iso(rows.start) if isinstance(rows, Span) else rows.condition
+def _rows_start(rows: RowSelection) -> str:
+    return iso_time(rows.start) if isinstance(rows, Span) else rows.condition
 
 
-def _end(rows: Rows) -> str:
-    return iso(rows.end) if isinstance(rows, Span) else rows.condition
+def _rows_end(rows: RowSelection) -> str:
+    return iso_time(rows.end) if isinstance(rows, Span) else rows.condition

@@ -25,41 +25,44 @@ class Split:
 
     column: int
     threshold: float
-    below: Node
-    above: Node
+    left: Node
+    right: Node
 
 
 Node = Leaf | Split
 
 
-def input_of(column: str, mean: float) -> str:
+def input_expression(column: str, mean: float) -> str:
     """The value a model takes of a column."""
     value = f"CAST({column} AS DOUBLE)"
-    return f"coalesce(CASE WHEN isnan({value}) THEN NULL ELSE {value} END, {number(mean)})"
+    return f"coalesce(CASE WHEN isnan({value}) THEN NULL ELSE {value} END, {sql_literal(mean)})"
 
 
 def logistic_expression(intercept: float, weights: Sequence[float]) -> str:
     """The probability of a logistic regression."""
-    terms = [number(intercept), *(f"{number(weight)} * x{index}" for index, weight in enumerate(weights) if weight)]
+    terms = [
+        sql_literal(intercept),
+        *(f"{sql_literal(weight)} * x{index}" for index, weight in enumerate(weights) if weight),
+    ]
     return f"1e0 / (1e0 + exp(-({' + '.join(terms)})))"
 
 
 def boosted_expression(trees: Sequence[Node], weights: Sequence[float]) -> str:
     """The probability of gradient-boosted trees, whose sum is half the logarithm of the odds (Friedman, "Greedy
     Function Approximation", 2001)."""
-    terms = [f"{number(weight)} * {tree_expression(tree)}" for tree, weight in zip(trees, weights, strict=True)]
-    return f"1e0 / (1e0 + exp(-2e0 * ({' + '.join(terms) or number(0.0)})))"
+    terms = [f"{sql_literal(weight)} * {tree_expression(tree)}" for tree, weight in zip(trees, weights, strict=True)]
+    return f"1e0 / (1e0 + exp(-2e0 * ({' + '.join(terms) or sql_literal(0.0)})))"
 
 
 def tree_expression(node: Node) -> str:
     """The value of the leaf that a row comes to."""
     if isinstance(node, Leaf):
-        return number(node.value)
-    below, above = tree_expression(node.below), tree_expression(node.above)
-    return f"(CASE WHEN x{node.column} <= {number(node.threshold)} THEN {below} ELSE {above} END)"
+        return sql_literal(node.value)
+    below, above = tree_expression(node.left), tree_expression(node.right)
+    return f"(CASE WHEN x{node.column} <= {sql_literal(node.threshold)} THEN {below} ELSE {above} END)"
 
 
-def number(value: float) -> str:
+def sql_literal(value: float) -> str:
     """A double as both dialects read it, to its last bit; without an exponent a literal would be a decimal.
 
     Raises:

@@ -15,7 +15,7 @@ from deltaworks.models.expression import (
     Node,
     Split,
     boosted_expression,
-    input_of,
+    input_expression,
     logistic_expression,
 )
 from deltaworks.models.labels import LABEL
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.models import Algorithm
 
 SEED: Final = 20_251
-_ROUNDS, _DEPTH, _STEP = 20, 3, 0.2
+_BOOSTING_ROUNDS, _TREE_DEPTH, _LEARNING_RATE = 20, 3, 0.2
 _REGULARIZATION: Final = 1e-3
 
 
@@ -39,13 +39,13 @@ class FittedModel:
     inputs: tuple[str, ...]
     expression: str
 
-    def scored(self, rows: DataFrame, name: str) -> DataFrame:
+    def with_score(self, rows: DataFrame, name: str) -> DataFrame:
         """The rows with their score as a further column."""
-        frame = rows.selectExpr("*", *_named(self.inputs))
+        frame = rows.selectExpr("*", *_aliased_inputs(self.inputs))
         return frame.selectExpr("*", f"{self.expression} AS {name}").drop(*(f"x{at}" for at in range(len(self.inputs))))
 
 
-def _named(inputs: Sequence[str]) -> list[str]:
+def _aliased_inputs(inputs: Sequence[str]) -> list[str]:
     return [f"{value} AS x{index}" for index, value in enumerate(inputs)]
 
 
@@ -58,17 +58,19 @@ def fit(algorithm: Algorithm, rows: DataFrame, columns: Sequence[str]) -> Fitted
     from pyspark.ml.feature import VectorAssembler
     from pyspark.sql import functions as F
 
-    inputs = tuple(input_of(name, mean) for name, mean in zip(columns, _means(rows, columns), strict=True))
-    frame = rows.selectExpr(f"CAST({LABEL} AS DOUBLE) AS label", *_named(inputs))
+    inputs = tuple(
+        input_expression(name, mean) for name, mean in zip(columns, _column_means(rows, columns), strict=True)
+    )
+    frame = rows.selectExpr(f"CAST({LABEL} AS DOUBLE) AS label", *_aliased_inputs(inputs))
     assembler = VectorAssembler(inputCols=[f"x{index}" for index in range(len(inputs))], outputCol="features")
     vectors = assembler.transform(frame).select(F.col("label"), F.col("features")).persist()
     try:
-        return FittedModel(algorithm, tuple(columns), inputs, _FITS[algorithm](vectors))
+        return FittedModel(algorithm, tuple(columns), inputs, _FITTERS[algorithm](vectors))
     finally:
         vectors.unpersist()
 
 
-def _means(rows: DataFrame, columns: Sequence[str]) -> tuple[float, ...]:
+def _column_means(rows: DataFrame, columns: Sequence[str]) -> tuple[float, ...]:
     """The mean of each column without what is absent; 0 where all is."""
     values = [f"CAST({name} AS DOUBLE)" for name in columns]
     aggregates = [f"avg(CASE WHEN isnan({value}) THEN NULL ELSE {value} END)" for value in values]
@@ -87,18 +89,25 @@ def _fit_logistic(vectors: DataFrame) -> str:
 def _fit_boosted(vectors: DataFrame) -> str:
     from pyspark.ml.classification import GBTClassifier
 
-    learner = GBTClassifier(maxIter=_ROUNDS, maxDepth=_DEPTH, stepSize=_STEP, seed=SEED, minInstancesPerNode=20)
+    learner = GBTClassifier(
+        maxIter=_BOOSTING_ROUNDS, maxDepth=_TREE_DEPTH, stepSize=_LEARNING_RATE, seed=SEED, minInstancesPerNode=20
+    )
     fitted = learner.fit(vectors)
-    trees = [_node(tree._java_obj.rootNode()) for tree in fitted.trees]
+    trees = [_convert_node(tree._java_obj.rootNode()) for tree in fitted.trees]
     return boosted_expression(trees, [float(weight) for weight in fitted.treeWeights])
 
 
-_FITS: Final[Mapping[str, Callable[[Any], str]]] = {"logistic": _fit_logistic, "gbt": _fit_boosted}
+_FITTERS: Final[Mapping[str, Callable[[Any], str]]] = {"logistic": _fit_logistic, "gbt": _fit_boosted}
 
 
-def _node(node: Any) -> Node:
+def _convert_node(node: Any) -> Node:
     """A node of a tree of pyspark.ml, which shows them to the JVM alone."""
     if node.subtreeDepth() == 0:
         return Leaf(float(node.prediction()))
     split = node.split()
-    return Split(int(split.featureIndex()), float(split.threshold()), _node(node.leftChild()), _node(node.rightChild()))
+    return Split(
+        int(split.featureIndex()),
+        float(split.threshold()),
+        _convert_node(node.leftChild()),
+        _convert_node(node.rightChild()),
+    )

@@ -11,9 +11,9 @@ import numpy as np
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.models.baselines import LabelledRows
-from deltaworks.models.labels import HOLDS, LABEL, LAST, NEXT, label_query
+from deltaworks.models.labels import HOLDS, LABEL, LAST_AT, NEXT_AT, label_query
 from deltaworks.models.metrics import Floats
-from deltaworks.models.spans import AT, Rows
+from deltaworks.models.spans import AT, RowSelection
 from deltaworks.specs.gold import cross_pipeline_table, view_name
 from deltaworks.specs.models import instant_sql
 from deltaworks.tables.versions import Versions
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _FEATURES, _STATES = "_model_features", "_model_states"
 #: The number of an entity.
-_ENTITY: Final = "_entity"
+_ENTITY_COLUMN: Final = "_entity"
 #: Rows of one part. Few parts in a fixed order make sums come out the same each time.
-_PART_ROWS: Final = 1_000_000
+_ROWS_PER_PARTITION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +40,33 @@ class LabelledFrame:
     columns: tuple[str, ...]
     known_until: int
 
-    def part(self, rows: Rows) -> DataFrame:
+    def filter_rows(self, rows: RowSelection) -> DataFrame:
         """Some of the rows."""
         return self.frame.where(rows.condition)
 
-    def labelled(
-        self, rows: Rows, scores: Mapping[str, FittedModel] | None = None
+    def collect_labelled(
+        self, rows: RowSelection, scores: Mapping[str, FittedModel] | None = None
     ) -> tuple[LabelledRows, dict[str, Floats]]:
         """Some of the rows without their features, and what models score them, in the order of entity and time."""
-        frame = self.part(rows)
+        frame = self.filter_rows(rows)
         names = {f"_score_{index}": name for index, name in enumerate(scores or {})}
         for column, name in names.items():
-            frame = (scores or {})[name].scored(frame, column)
-        table: Any = frame.select(_ENTITY, AT, LABEL, NEXT, LAST, *names).toArrow()
-        order = np.lexsort((_values(table, AT), _values(table, _ENTITY)))
+            frame = (scores or {})[name].with_score(frame, column)
+        table: Any = frame.select(_ENTITY_COLUMN, AT, LABEL, NEXT_AT, LAST_AT, *names).toArrow()
+        order = np.lexsort((_column_values(table, AT), _column_values(table, _ENTITY_COLUMN)))
         labelled = LabelledRows(
-            _values(table, _ENTITY)[order].astype(np.int64),
-            _values(table, AT)[order].astype(np.int64),
-            _values(table, LABEL)[order].astype(np.bool_),
-            _values(table, NEXT)[order].astype(np.float64),
-            _values(table, LAST)[order].astype(np.float64),
+            _column_values(table, _ENTITY_COLUMN)[order].astype(np.int64),
+            _column_values(table, AT)[order].astype(np.int64),
+            _column_values(table, LABEL)[order].astype(np.bool_),
+            _column_values(table, NEXT_AT)[order].astype(np.float64),
+            _column_values(table, LAST_AT)[order].astype(np.float64),
         )
-        return labelled, {name: _values(table, column)[order].astype(np.float64) for column, name in names.items()}
+        return labelled, {
+            name: _column_values(table, column)[order].astype(np.float64) for column, name in names.items()
+        }
 
 
-def _values(table: Any, column: str) -> Any:
+def _column_values(table: Any, column: str) -> Any:
     return table.column(column).to_numpy()
 
 
@@ -76,7 +78,7 @@ def pinned_versions(lake: Lake, pipeline: str, model: ModelSpec) -> dict[str, in
     """
     versions = {}
     for name in dict.fromkeys((model.features, *model.reads)):
-        table = lake.open(_key(pipeline, name))
+        table = lake.open(_table_key(pipeline, name))
         if table is None:
             raise ContractError(
                 "MODEL_INPUT_MISSING",
@@ -87,11 +89,11 @@ def pinned_versions(lake: Lake, pipeline: str, model: ModelSpec) -> dict[str, in
     return versions
 
 
-def _key(pipeline: str, name: str) -> str:
+def _table_key(pipeline: str, name: str) -> str:
     return paths.table(*(cross_pipeline_table(name) or (pipeline, name)))
 
 
-def labelled_frame(
+def build_labelled_frame(
     spark: SparkSession,
     lake: Lake,
     pipeline: str,
@@ -111,14 +113,16 @@ def labelled_frame(
         ConfigError: MODEL_SQL_INVALID or MODEL_COLUMN_MISSING.
         ContractError: TABLE_VERSION_UNAVAILABLE, the log no longer has a version.
     """
-    views = {name: _pinned(spark, lake, _key(pipeline, name), version) for name, version in versions.items()}
-    features = _dated(views[model.features], model.at, model, source=f"the gold table {model.features}")
+    views = {
+        name: _read_version(spark, lake, _table_key(pipeline, name), version) for name, version in versions.items()
+    }
+    features = _with_instant(views[model.features], model.at, model, source=f"the gold table {model.features}")
     missing = [name for name in (*model.of, *model.columns) if name not in features.columns]
     if missing:
-        raise _without(f"the gold table {model.features}", missing, "groups")
+        raise _missing_columns_error(f"the gold table {model.features}", missing, "groups")
     features = features.where(f"{AT} <= {until}").select(*model.of, AT, *model.columns)
     features.createOrReplaceTempView(_FEATURES)
-    states = _states(spark, {view_name(name): views[name] for name in model.reads}, label_sql, model)
+    states = _state_rows(spark, {view_name(name): views[name] for name in model.reads}, label_sql, model)
     states = states.where(f"{AT} <= {until}")
     states.createOrReplaceTempView(_STATES)
     newest = states.selectExpr(f"max({AT})").first()
@@ -131,30 +135,30 @@ def labelled_frame(
         horizon_seconds=model.horizon_seconds,
     )
     known_until = 0 if newest is None or newest[0] is None else int(newest[0])
-    return LabelledFrame(_in_order(spark.sql(sql), model), model.columns, known_until)
+    return LabelledFrame(_order_rows(spark.sql(sql), model), model.columns, known_until)
 
 
-def _in_order(rows: DataFrame, model: ModelSpec) -> DataFrame:
+def _order_rows(rows: DataFrame, model: ModelSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
     name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.of))
     # Few enough bits to be multiplied by the hours of a week.
-    rows = rows.withColumn(_ENTITY, F.shiftrightunsigned(F.xxhash64(name), 12)).persist()
-    parts = 1 + rows.count() // _PART_ROWS
+    rows = rows.withColumn(_ENTITY_COLUMN, F.shiftrightunsigned(F.xxhash64(name), 12)).persist()
+    parts = 1 + rows.count() // _ROWS_PER_PARTITION
     # One part is exactly the same each time; of several, their number is.
-    ordered = rows.repartition(parts, _ENTITY).sortWithinPartitions(_ENTITY, AT, *model.columns).persist()
+    ordered = rows.repartition(parts, _ENTITY_COLUMN).sortWithinPartitions(_ENTITY_COLUMN, AT, *model.columns).persist()
     ordered.count()
     rows.unpersist()
     return ordered
 
 
-def _pinned(spark: SparkSession, lake: Lake, key: str, version: int) -> DataFrame:
+def _read_version(spark: SparkSession, lake: Lake, key: str, version: int) -> DataFrame:
     # Says which versions there are, where this one can no longer be read.
     Versions(lake, key, name=key).open(version)
     return spark.read.format("delta").option("versionAsOf", version).load(lake.storage.spark_uri(key))
 
 
-def _states(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: str, model: ModelSpec) -> DataFrame:
+def _state_rows(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: str, model: ModelSpec) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     for name, view in views.items():
@@ -170,15 +174,15 @@ def _states(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: str,
         ) from error
     missing = [name for name in (*model.of, HOLDS) if name not in columns]
     if missing:
-        raise _without(model.label, missing, "label")
-    dated = _dated(answer, model.at, model, source=model.label)
+        raise _missing_columns_error(model.label, missing, "label")
+    dated = _with_instant(answer, model.at, model, source=model.label)
     return dated.selectExpr(*model.of, AT, f"CAST({HOLDS} AS BOOLEAN) AS {HOLDS}")
 
 
-def _dated(rows: DataFrame, at: str, model: ModelSpec, *, source: str) -> DataFrame:
+def _with_instant(rows: DataFrame, at: str, model: ModelSpec, *, source: str) -> DataFrame:
     """The rows with their instant in seconds since 1970; a date's is its end."""
     if at not in rows.columns:
-        raise _without(source, [at], "at")
+        raise _missing_columns_error(source, [at], "at")
     kind = rows.schema[at].dataType.typeName()
     seconds = instant_sql(at, kind)
     if seconds is None:
@@ -190,7 +194,7 @@ def _dated(rows: DataFrame, at: str, model: ModelSpec, *, source: str) -> DataFr
     return rows.where(f"{at} IS NOT NULL").selectExpr("*", f"{seconds} AS {AT}")
 
 
-def _without(source: str, missing: Sequence[str], key: str) -> ConfigError:
+def _missing_columns_error(source: str, missing: Sequence[str], key: str) -> ConfigError:
     return ConfigError(
         "MODEL_COLUMN_MISSING",
         f"{source} has no column {', '.join(missing)}.",

@@ -12,16 +12,16 @@ from typing import Final, Literal
 
 from deltaworks.models.spans import AT
 
-Predicts = Literal["begins", "absent"]
+Prediction = Literal["begins", "absent"]
 #: The column of a row with states: whether it holds.
 HOLDS: Final = "holds"
 #: The columns of a labelled row: the label, the instant at which the state next began (or held), and since when it last
 #: held; both are null where there is none.
-LABEL, NEXT, LAST = "_label", "_next_at", "_last_at"
+LABEL, NEXT_AT, LAST_AT = "_label", "_next_at", "_last_at"
 
 
 def label_query(
-    *, rows: str, states: str, of: Sequence[str], columns: Sequence[str], predicts: Predicts, horizon_seconds: int
+    *, rows: str, states: str, of: Sequence[str], columns: Sequence[str], predicts: Prediction, horizon_seconds: int
 ) -> str:
     """The query that labels rows.
 
@@ -33,12 +33,12 @@ def label_query(
         columns: further columns of `rows` that are carried along.
     """
     key = ", ".join(of)
-    carried = "".join(f", {name}" for name in columns)
-    nothing = "".join(f", NULL AS {name}" for name in columns)
-    awaited = "began" if predicts == "begins" else "held"
+    carried_columns = "".join(f", {name}" for name in columns)
+    null_columns = "".join(f", NULL AS {name}" for name in columns)
+    target_column = "began" if predicts == "begins" else "held"
     horizon = f"next_at <= {AT} + {horizon_seconds}"
     label = f"coalesce({horizon}, false)" if predicts == "begins" else f"NOT coalesce({horizon}, false)"
-    kept = " AND NOT coalesce(held_at = state_at, false)" if predicts == "begins" else ""
+    row_filter = " AND NOT coalesce(held_at = state_at, false)" if predicts == "begins" else ""
     return f"""
         WITH instants AS (
             SELECT {key}, {AT}, max(CASE WHEN {HOLDS} THEN 1 ELSE 0 END) AS state FROM {states} GROUP BY {key}, {AT}
@@ -47,13 +47,13 @@ def label_query(
         ), together AS (
             SELECT {key}, {AT}, 0 AS is_row,
                 CASE WHEN state = 1 AND coalesce(state_before, 0) = 0 THEN {AT} END AS began,
-                CASE WHEN state = 1 THEN {AT} END AS held, {AT} AS stated{nothing}
+                CASE WHEN state = 1 THEN {AT} END AS held, {AT} AS stated{null_columns}
             FROM steps
             UNION ALL
-            SELECT {key}, {AT}, 1, NULL, NULL, NULL{carried} FROM {rows}
+            SELECT {key}, {AT}, 1, NULL, NULL, NULL{carried_columns} FROM {rows}
         ), placed AS (
             SELECT *,
-                min({awaited}) OVER later AS next_at,
+                min({target_column}) OVER later AS next_at,
                 max(held) OVER earlier AS held_at,
                 max(stated) OVER earlier AS state_at
             FROM together
@@ -63,7 +63,7 @@ def label_query(
                 earlier AS (PARTITION BY {key} ORDER BY {AT}, is_row
                     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
         )
-        SELECT {key}, {AT}, {label} AS {LABEL}, next_at AS {NEXT}, held_at AS {LAST}{carried}
+        SELECT {key}, {AT}, {label} AS {LABEL}, next_at AS {NEXT_AT}, held_at AS {LAST_AT}{carried_columns}
         FROM placed
-        WHERE is_row = 1{kept}
+        WHERE is_row = 1{row_filter}
     """

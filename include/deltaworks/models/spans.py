@@ -15,12 +15,12 @@ from typing import Protocol
 
 DAY_SECONDS = 86_400
 #: The share of a training span, its end, by which algorithm and threshold are chosen.
-CHOICE_SHARE = 0.25
+SELECTION_SHARE = 0.25
 #: The column of every row with the instant at which its features were there.
 AT = "_at"
 
 
-class Rows(Protocol):
+class RowSelection(Protocol):
     """Some of the rows of a frame."""
 
     @property
@@ -51,9 +51,9 @@ class TrainingSpan:
         whole: both, and what lies between them.
     """
 
-    fitted: Rows
-    chosen: Rows
-    whole: Rows
+    fit_rows: RowSelection
+    selection_rows: RowSelection
+    all_rows: RowSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Fold:
     """A span to train on and a later one to test on."""
 
     training: TrainingSpan
-    test: Rows
+    test: RowSelection
 
 
 def training_span(*, end: int, train_days: int, gap_seconds: int) -> TrainingSpan:
@@ -71,7 +71,7 @@ def training_span(*, end: int, train_days: int, gap_seconds: int) -> TrainingSpa
         gap_seconds: what lies between the rows candidates are fitted on and those they are compared on.
     """
     start = end - train_days * DAY_SECONDS
-    chosen_from = end - round(train_days * DAY_SECONDS * CHOICE_SHARE)
+    chosen_from = end - round(train_days * DAY_SECONDS * SELECTION_SHARE)
     return TrainingSpan(Span(start, chosen_from - gap_seconds), Span(chosen_from, end), Span(start, end))
 
 

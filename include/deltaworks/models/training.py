@@ -20,8 +20,8 @@ from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.model import FoldReport, ModelRun, Outcome, PublishedModel
-from deltaworks.models.evaluation import ChosenModel, choose, falls_short, iso, judge_fold
-from deltaworks.models.frames import LabelledFrame, labelled_frame, pinned_versions
+from deltaworks.models.evaluation import SelectedModel, evaluate_fold, iso_time, select_model, shortfall_reason
+from deltaworks.models.frames import LabelledFrame, build_labelled_frame, pinned_versions
 from deltaworks.models.spans import Fold, end_of_labels, rolling_folds, training_span
 from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.models import ModelSpec
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: The folds of a model by the end of its labels.
-MakeFolds = Callable[[ModelSpec, int], Sequence[Fold]]
+FoldFactory = Callable[[ModelSpec, int], Sequence[Fold]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class TrainingOutcome:
     outcome: Outcome
     reason: str
     folds: tuple[FoldReport, ...]
@@ -63,7 +63,7 @@ def train_model(
     name: str,
     *,
     until: dt.datetime | None = None,
-    folds: MakeFolds = declared_folds,
+    folds: FoldFactory = declared_folds,
 ) -> ModelRun:
     """Train a model and record what came of it. Where it adds too little the record says so, and that is a success.
 
@@ -94,12 +94,14 @@ def train_model(
         run=current_run(),
         at=iso_now(),
     )
-    verdict = judge(spark, lake, draft, folds=folds)
-    run = draft.replace(outcome=verdict.outcome, reason=verdict.reason, folds=verdict.folds, model=verdict.model)
+    outcome = evaluate_model(spark, lake, draft, folds=folds)
+    run = draft.replace(outcome=outcome.outcome, reason=outcome.reason, folds=outcome.folds, model=outcome.model)
     return PipelineHome.open(catalog.environment.lake, pipeline).models.add(run)
 
 
-def judge(spark: SparkSession, lake: Lake, run: ModelRun, *, folds: MakeFolds = declared_folds) -> _Verdict:
+def evaluate_model(
+    spark: SparkSession, lake: Lake, run: ModelRun, *, folds: FoldFactory = declared_folds
+) -> TrainingOutcome:
     """What a training comes to, by the versions and the declaration that its record names. Writes nothing.
 
     Raises:
@@ -107,7 +109,7 @@ def judge(spark: SparkSession, lake: Lake, run: ModelRun, *, folds: MakeFolds = 
     """
     model = ModelSpec.model_validate(run.declared)
     until = parse_iso(run.until) or utc_now()
-    frame = labelled_frame(
+    frame = build_labelled_frame(
         spark,
         lake,
         run.pipeline,
@@ -120,46 +122,48 @@ def judge(spark: SparkSession, lake: Lake, run: ModelRun, *, folds: MakeFolds = 
         end = end_of_labels(frame.known_until, model.horizon_seconds)
         reports = []
         for number, fold in enumerate(folds(model, end), start=1):
-            reports.append(judge_fold(frame, fold, model))
-            log.info("pipeline=%s model=%s fold=%d %s", run.pipeline, run.name, number, _shown(reports[-1]))
-        return _decided(frame, model, tuple(reports), end)
+            reports.append(evaluate_fold(frame, fold, model))
+            log.info("pipeline=%s model=%s fold=%d %s", run.pipeline, run.name, number, _describe_fold(reports[-1]))
+        return _decide_outcome(frame, model, tuple(reports), end)
     finally:
         frame.frame.unpersist()
 
 
-def _decided(frame: LabelledFrame, model: ModelSpec, folds: tuple[FoldReport, ...], end: int) -> _Verdict:
-    thin = [fold for fold in folds if fold.gain is None]
-    if thin:
+def _decide_outcome(frame: LabelledFrame, model: ModelSpec, folds: tuple[FoldReport, ...], end: int) -> TrainingOutcome:
+    incomplete = [fold for fold in folds if fold.gain is None]
+    if incomplete:
         reason = (
-            f"of {len(folds)} folds {len(thin)} lack rows of both labels, the first from {thin[0].train_from} to "
-            f"{thin[0].test_to}: {thin[0].train_rows} rows of which {thin[0].train_positive} are positive, tested on "
-            f"{thin[0].test_rows} of which {thin[0].test_positive} are"
+            f"of {len(folds)} folds {len(incomplete)} lack rows of both labels, the first from {incomplete[0].train_from} to "
+            f"{incomplete[0].test_to}: {incomplete[0].train_rows} rows of which {incomplete[0].train_positive} are positive, tested on "
+            f"{incomplete[0].test_rows} of which {incomplete[0].test_positive} are"
         )
-        return _Verdict("too_little", reason, folds)
-    short = [(number, falls_short(fold, gain=model.publish.gain)) for number, fold in enumerate(folds, start=1)]
-    texts = [f"fold {number} {text}" for number, text in short if text]
+        return TrainingOutcome("too_little", reason, folds)
+    shortfalls = [
+        (number, shortfall_reason(fold, gain=model.publish.gain)) for number, fold in enumerate(folds, start=1)
+    ]
+    texts = [f"fold {number} {text}" for number, text in shortfalls if text]
     if texts:
-        return _Verdict("no_gain", "; ".join(texts), folds)
+        return TrainingOutcome("no_gain", "; ".join(texts), folds)
     span = training_span(end=end, train_days=model.folds.train_days, gap_seconds=model.horizon_seconds)
-    final = choose(frame, span, model, model.columns)
+    final = select_model(frame, span, model, model.columns)
     if final is None:
-        return _Verdict("too_little", f"the days up to {iso(end)} lack rows of both labels", folds)
+        return TrainingOutcome("too_little", f"the days up to {iso_time(end)} lack rows of both labels", folds)
     gains = ", ".join(f"{fold.gain.value:.3f}" for fold in folds if fold.gain is not None)
-    return _Verdict("published", f"gains {gains} over the better baseline", folds, _published(final))
+    return TrainingOutcome("published", f"gains {gains} over the better baseline", folds, _to_published_model(final))
 
 
-def _published(chosen: ChosenModel) -> PublishedModel:
-    fitted = chosen.model
+def _to_published_model(selected: SelectedModel) -> PublishedModel:
+    fitted = selected.model
     return PublishedModel(
         algorithm=fitted.algorithm,
         columns=fitted.columns,
         inputs=fitted.inputs,
         expression=fitted.expression,
-        threshold=chosen.threshold,
+        threshold=selected.threshold,
     )
 
 
-def _shown(fold: FoldReport) -> str:
+def _describe_fold(fold: FoldReport) -> str:
     areas = ", ".join(f"{name} {figures.pr_auc}" for name, figures in fold.scores.items())
     return (
         f"tested from {fold.test_from}: {fold.test_rows} rows, {fold.test_positive} positive; {areas or 'not judged'}"

@@ -184,8 +184,8 @@ class BatchSteps:
             return contextlib.nullcontext(turn)
 
         results = [
-            optimize_table(lambda: self._session, self._lake, self._spec.pipeline, layout, turn_of=held)
-            for layout in (Layout.of(table), *kept_layouts(self._declared))
+            optimize_table(lambda: self._session, self._lake, self._spec.pipeline, layout, acquire_turn=held)
+            for layout in (Layout.from_spec(table), *kept_layouts(self._declared))
         ]
         return not results[0].skipped
 

@@ -11,7 +11,7 @@ from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.records.mutation import MutationBatch, VersionRange
 from deltaworks.errors import ContractError
-from deltaworks.maintenance.table_health.measure import files_by_partition
+from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from deltaworks.mutations.bounds import Arrivals, arrivals, declared_mutations, mutable_spec
 from deltaworks.mutations.differences import changed_stretches, joined, late_stretches, whole_cover
 from deltaworks.mutations.merge import NAMED_ORGANISATIONS, Reach, reach_of
@@ -192,7 +192,7 @@ class BatchFrames:
 
     def _organisations_of(self, table: str) -> set[str]:
         """The organisations that have rows in a table that mutations maintain, from its log."""
-        partitions = files_by_partition(self._lake, self._key(table))
+        partitions = file_sizes_by_partition(self._lake, self._key(table))
         return {str(dict(partition)[ORG_COLUMN]) for partition in partitions}
 
     def may_have_names(self) -> bool:

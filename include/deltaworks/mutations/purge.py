@@ -20,7 +20,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
-from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
+from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
@@ -52,7 +52,7 @@ def purge_deleted(
     *,
     dry_run: bool = True,
     max_organisations: int = MAX_ORGANISATIONS,
-    bound: NightBound | None = None,
+    bound: DeletionLimit | None = None,
 ) -> list[PurgeResult]:
     """Remove the rows of a pipeline's mutable tables that were deleted `purge_after_days` ago or earlier.
 
@@ -96,7 +96,7 @@ class _Purge:
         *,
         newest: int,
         max_organisations: int,
-        bound: NightBound | None,
+        bound: DeletionLimit | None,
     ) -> None:
         self._session = session
         self._lake = lake
@@ -132,11 +132,11 @@ class _Purge:
         if self._bound is None:
             return ""
         home = PipelineHome(self._objects, self._spec.pipeline)
-        if rows <= self._bound.rows(total):
-            resolve_over_bound(home, name)
+        if rows <= self._bound.max_rows(total):
+            resolve_limit_exceeded(home, name)
             return ""
         summary = f"{rows:,} of {total:,} rows were deleted long enough ago to be purged, more than a night removes."
-        alert_over_bound(
+        alert_limit_exceeded(
             home, name, summary=summary, command=f"`deltaworks mutations purge {self._spec.pipeline} --no-dry-run`"
         )
         return f"left to a person: {summary}"

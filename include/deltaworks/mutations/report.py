@@ -11,7 +11,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.mutation import MutationBatch
-from deltaworks.maintenance.table_health.measure import files_by_partition
+from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from deltaworks.mutations.bounds import Bounds, mutable_tables
 from deltaworks.mutations.entities import components, edges
 from deltaworks.mutations.frames import BatchFrames
@@ -100,7 +100,7 @@ def _forecast(
 
 
 def _table(lake: Lake, spec: PipelineSpec, frames: BatchFrames, table: TableSpec) -> TableForecast:
-    files = files_by_partition(lake, paths.table(spec.pipeline, table.name))
+    files = file_sizes_by_partition(lake, paths.table(spec.pipeline, table.name))
     of_files = sum(len(sizes) for sizes in files.values())
     work = frames.work(table)
     if work.reach.stretches == 0:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaworks.errors import ConcurrencyError
-from deltaworks.maintenance.table_health.measure import files_by_partition
+from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from deltaworks.mutations.bounds import mutable_spec
 from deltaworks.mutations.merge import SOURCE, TARGET, Reach, as_type
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
@@ -206,7 +206,7 @@ def _reasons(
 def _reached_bytes(lake: Lake, key: str, reach: Reach) -> int:
     """The bytes of the organisations a batch reaches; of all files where the table is not partitioned by them."""
     total = 0
-    for partition, sizes in files_by_partition(lake, key).items():
+    for partition, sizes in file_sizes_by_partition(lake, key).items():
         values = dict(partition)
         if reach.organisations is None or ORG_COLUMN not in values or values[ORG_COLUMN] in reach.organisations:
             total += sum(sizes)

@@ -2,7 +2,7 @@
 
 The job looks itself, at the record that the task which asked has written. On the command line nobody is asked: whoever
 runs a command has the keys of the lake. Nor is anybody for the nightly upkeep, which is held to bounds of its own
-(`deltaworks.maintenance.unattended`).
+(`deltaworks.maintenance.deletion_limits`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
-from deltaworks.dashboards.marks import MOST_MARKS, Mark, Marks
+from deltaworks.dashboards.marks import MAX_MARKS, Mark, Marks
 from deltaworks.dashboards.spans import Span
 from deltaworks.rules.annotations import annotations_between
 from deltaworks.rules.minutes import minute_start, parse_minute
@@ -36,14 +36,14 @@ def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
     """
     try:
         # One more than is drawn, so that the page says that there are more.
-        notes = annotations_between(objects, pipeline, since=span.since, until=span.until, max_count=MOST_MARKS + 1)
+        notes = annotations_between(objects, pipeline, since=span.since, until=span.until, max_count=MAX_MARKS + 1)
         marks = [
             Mark(kind="note", at=note.at, text=note.text + (f" ({note.author})" if note.author else ""))
             for note in notes
         ]
         for state in rule_states(objects, pipeline):
             marks += _episode_marks(state)
-        return Marks.of(marks, span)
+        return Marks.overlapping(marks, span)
     except Exception as error:
         return Marks(problem=f"{type(error).__name__}: {error}")
 

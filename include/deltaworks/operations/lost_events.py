@@ -29,13 +29,13 @@ def find(context: OperationContext, options: LostEventsOptions) -> Report:
         for name, spec in catalog.collectors.items()
         if any(source.pipeline == context.subject for source in spec.sources.values())
     ]
-    losses = [find_lost_events(catalog, objects, name, accept=options.accept) for name in collectors]
+    losses = [find_lost_events(catalog, objects, name, accept_losses=options.accept) for name in collectors]
     parts = [] if losses else [f"No collector feeds {context.subject}."]
     for item in losses:
-        if item.unprovable:
+        if item.unverifiable_pipelines:
             parts.append(
                 f"{item.collector}: whether events are lost cannot be said: no catch-all table of "
-                f"{', '.join(item.unprovable)} has columns of _collector.collector and _collector.seq."
+                f"{', '.join(item.unverifiable_pipelines)} has columns of _collector.collector and _collector.seq."
             )
             continue
         lost = sum(missing.events for missing in item.missing)

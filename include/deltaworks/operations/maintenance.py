@@ -46,29 +46,31 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
 
 def _plan_report(context: OperationContext, options: OptimizeOptions, tables: list[str] | None) -> Report:
     from deltaworks.control.clock import utc_now
-    from deltaworks.maintenance.night import plan_night
-    from deltaworks.maintenance.survey import policy_of, survey
+    from deltaworks.maintenance.night_plan import plan_night
+    from deltaworks.maintenance.select_partitions import read_policy, select_partitions
     from deltaworks.tables.lake import Lake
 
     spec = context.catalog.pipeline(context.subject)
-    policy, upkeep = policy_of(spec), spec.maintenance
+    policy, upkeep = read_policy(spec), spec.maintenance
     weekly = options.round == "weekly"
     if weekly:
         # The second round takes all that the daily one would.
         policy = policy.weekly()
     minutes = options.minutes or (upkeep.weekly_minutes if weekly else upkeep.optimize_minutes)
-    choices = survey(Lake(context.catalog.environment.lake), spec, policy=policy, now=utc_now(), tables=tables)
+    choices = select_partitions(
+        Lake(context.catalog.environment.lake), spec, policy=policy, now=utc_now(), tables=tables
+    )
     night = plan_night(choices, budget_seconds=minutes * 60)
     listing = Listing(("table", "partitions", "files saved", "MB rewritten", "seconds", "put off", "why"))
     for choice in choices:
-        selected = night.of(choice.table)
+        selected = night.selected_partitions(choice.table)
         listing.add(
             choice.table,
             f"{len(selected):,}",
             f"{sum(partition.files_saved for partition in selected):,}",
             f"{sum(partition.bytes_rewritten for partition in selected) / 1e6:,.1f}",
             f"{sum(partition.cost_seconds for partition in selected):,.0f}",
-            f"{len(night.put_off_of(choice.table)):,}",
+            f"{len(night.deferred_partitions(choice.table)):,}",
             choice.reason,
         )
     return Report(parts=[listing, f"{night.cost_seconds / 60:,.1f} of {minutes:,.0f} minutes. Nothing was changed."])
@@ -93,11 +95,11 @@ def orphans(context: OperationContext, options: OrphanOptions) -> Report:
         dry_run=dry_run,
         age_hours=options.age_hours,
         tables=list(options.tables) or None,
-        bound=bound,
+        limit=bound,
     )
     listing = Listing(("what", "files", "size", "oldest", ""))
     for result in results:
-        listing.add(result.what, f"{result.files:,}", format_bytes(result.bytes), result.oldest, result.reason)
+        listing.add(result.target, f"{result.files:,}", format_bytes(result.bytes), result.oldest, result.reason)
     end = ["Nothing was removed: --no-dry-run does it."] if dry_run else []
     return Report(parts=[listing, *end], results=results)
 
@@ -140,7 +142,7 @@ class LearnOptions(Options):
 
 def learn_input_rate(context: OperationContext, options: LearnOptions) -> Report:
     """Keep how much input each hour of the day usually has. Idempotent."""
-    from deltaworks.maintenance.learn_norm import learn_input_rate as learn
+    from deltaworks.maintenance.learn_input_rate import learn_input_rate as learn
 
     return Report(results=[learn(context.catalog, context.subject)])
 
@@ -204,6 +206,6 @@ def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
             below_minimum=options.allow_below_minimum or "",
             mode=options.mode,
             max_files=options.max_files,
-            bound=bound,
+            limit=bound,
         )
     )

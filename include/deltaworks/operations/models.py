@@ -66,7 +66,7 @@ def train(context: OperationContext, options: TrainOptions) -> Report:
 
 
 def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
-    from deltaworks.models.repeating import repeat_training
+    from deltaworks.models.repetition import repeat_training
 
     if len(names) != 1:
         raise ConfigError(
@@ -77,7 +77,7 @@ def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
     outcome = (
         "the same figures" if not repetition.differences else f"other figures: {'; '.join(repetition.differences)}"
     )
-    if repetition.differences and repetition.other_code:
+    if repetition.differences and repetition.has_other_code:
         outcome += ". The code that trains is another one since"
     result = TrainingResult(run.name, number, run.outcome.upper(), outcome, is_reproduced=not repetition.differences)
     return Report(

@@ -12,7 +12,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.remediation.notices import Unusable, notice_of
+from deltaworks.remediation.notices import UnusableMessage, parse_notice
 from deltaworks.remediation.remediator import Remediator
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.specs.base import resolve_text
@@ -31,18 +31,18 @@ class RemediationCounts:
     """What a run did: messages, those that concerned it, and those that said nothing."""
 
     messages: int = 0
-    taken_up: int = 0
+    accepted: int = 0
     unusable: int = 0
 
 
-class Queue(Protocol):
+class MessageQueue(Protocol):
     """What is asked of the queue."""
 
     def receive(self) -> list[Message]: ...
 
     def delete(self, messages: list[Message]) -> object: ...
 
-    def give_back(self, messages: list[Message]) -> object: ...
+    def return_messages(self, messages: list[Message]) -> object: ...
 
 
 class RemediationProcess:
@@ -58,7 +58,7 @@ class RemediationProcess:
         environment: EnvironmentSpec,
         spec: RemediationSpec,
         *,
-        queue: Queue | None = None,
+        queue: MessageQueue | None = None,
         remediator: Remediator | None = None,
         on_tick: Callable[[], None] = lambda: None,
         max_run_seconds: float = MAX_RUN_SECONDS,
@@ -66,20 +66,20 @@ class RemediationProcess:
         self._spec = spec
         self._objects = open_objects(environment.lake)
         self._queue = queue or NotificationQueue(environment.messaging, resolve_text(spec.queue_url))
-        self._tenure = LeasedProcess(
+        self._leased_process = LeasedProcess(
             self._objects,
             outbound_paths.remediation_control(spec.name),
             name=f"remediation__{spec.name}",
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
         )
-        self._remediator = remediator or Remediator(spec, self._objects, pause=self._tenure.pause)
-        self._on_turn = on_tick
+        self._remediator = remediator or Remediator(spec, self._objects, pause=self._leased_process.pause)
+        self._on_tick = on_tick
         self.counts = RemediationCounts()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End soon: what is under way is on record. Callable from a signal handler."""
-        self._tenure.stop()
+        self._leased_process.stop()
 
     def run(self) -> RemediationCounts:
         """Act until the end.
@@ -87,37 +87,37 @@ class RemediationProcess:
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST. ConfigError: QUEUE_REFUSED.
         """
-        with self._tenure.hold_lease(on_tick=self._on_turn):
-            while not self._tenure.should_stop:
+        with self._leased_process.hold_lease(on_tick=self._on_tick):
+            while not self._leased_process.should_stop:
                 try:
-                    self.turn()
+                    self.run_once()
                 except TransientError as error:
                     # Nothing was begun, or what was begun is on record: the next turn goes on.
                     log.warning("remediation=%s waits: %s", self._spec.name, error)
-                    self._tenure.pause(_RETRY_SECONDS)
+                    self._leased_process.pause(_RETRY_SECONDS)
         return self.counts
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Go on with what is under way, then take what the queue has."""
-        self._remediator.go_on()
+        self._remediator.resume_pending()
         for message in self._queue.receive():
-            if self._tenure.should_stop and not self._tenure.holds_lease:
+            if self._leased_process.should_stop and not self._leased_process.holds_lease:
                 return
             self._handle(message)
-        self._tenure.heartbeat.update(state="idle", last_batch_at=iso_now(), rows=self.counts.taken_up)
+        self._leased_process.heartbeat.update(state="idle", last_batch_at=iso_now(), rows=self.counts.accepted)
 
     def _handle(self, message: Message) -> None:
         self.counts.messages += 1
         try:
-            notice = notice_of(message.body)
-        except Unusable as error:
+            notice = parse_notice(message.body)
+        except UnusableMessage as error:
             self.counts.unusable += 1
             log.warning("message=%s is kept aside: %s", message.message_id, error)
             key = outbound_paths.unusable_message(self._spec.name, message.message_id)
             self._objects.put(key, message.body.encode("utf-8", "surrogatepass"))
         else:
             try:
-                self.counts.taken_up += self._remediator.take(notice) is not None
+                self.counts.accepted += self._remediator.handle_notice(notice) is not None
             except TransientError:
                 self._queue.return_messages([message])
                 raise
@@ -131,10 +131,10 @@ def open_remediation(catalog: Catalog, name: str, on_tick: Callable[[], None]) -
     Raises:
         ConfigError: REMEDIATION_UNKNOWN, REFERENCE_UNRESOLVED.
     """
-    return RemediationProcess(catalog.environment, remediation_named(catalog, name), on_tick=on_tick)
+    return RemediationProcess(catalog.environment, find_remediation(catalog, name), on_tick=on_tick)
 
 
-def remediation_named(catalog: Catalog, name: str) -> RemediationSpec:
+def find_remediation(catalog: Catalog, name: str) -> RemediationSpec:
     """A remediation of the environment.
 
     Raises:

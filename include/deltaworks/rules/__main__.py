@@ -13,7 +13,7 @@ from deltaworks.specs.catalog import Catalog
 
 def open_rule_process(catalog: Catalog, _name: str, on_tick: Callable[[], None]) -> RuleProcess:
     """The process that judges the rules of all pipelines."""
-    return RuleProcess(catalog, on_progress=on_tick)
+    return RuleProcess(catalog, on_tick=on_tick)
 
 
 RULES = DaemonKind(

@@ -49,8 +49,8 @@ class RuleProcess:
         on_tick: called every few seconds, so that one that hangs is seen.
     """
 
-    def __init__(self, catalog: Catalog, *, on_progress: Callable[[], None] = lambda: None) -> None:
-        self._catalog, self._on_progress = catalog, on_progress
+    def __init__(self, catalog: Catalog, *, on_tick: Callable[[], None] = lambda: None) -> None:
+        self._catalog, self._on_tick = catalog, on_tick
         self._objects = open_objects(catalog.environment.lake)
         self._leased_process = LeasedProcess(
             self._objects,
@@ -77,7 +77,7 @@ class RuleProcess:
                 was read.
             TransientError: the lake has not answered for minutes.
         """
-        with self._leased_process.hold_lease(on_tick=self._on_progress):
+        with self._leased_process.hold_lease(on_tick=self._on_tick):
             self._evaluate_until_end(self._catalog)
         return self._counts
 

@@ -50,9 +50,9 @@ def write_dashboards(
         for dashboard in declared:
             answer = load_dashboard(catalog, pipeline, dashboard, span)
             failed = tuple(
-                f"{panel.panel.title}: {panel.problem or ' and '.join(panel.absent) + ' not there'}"
+                f"{panel.panel.title}: {panel.problem or ' and '.join(panel.missing_tables) + ' not there'}"
                 for panel in answer.panels
-                if panel.problem or panel.absent
+                if panel.problem or panel.missing_tables
             )
             path = folder / f"{pipeline}-{dashboard.name}.html"
             path.parent.mkdir(parents=True, exist_ok=True)

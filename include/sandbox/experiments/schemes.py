@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deltaworks.maintenance.table_health.measure import files_per_partition
+from deltaworks.maintenance.table_health.measure import file_sizes_by_value
 from deltaworks.mutations.merge import merge_settings
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -137,5 +137,5 @@ class SchemeTable:
 
     def sizes_by_org(self) -> dict[str, list[int]]:
         """Bytes of every file by organisation, from the log."""
-        sizes_by_org = files_per_partition(self._lake, self._key, "org_id")
+        sizes_by_org = file_sizes_by_value(self._lake, self._key, "org_id")
         return {str(org): sizes for org, sizes in sizes_by_org.items()}

@@ -17,7 +17,7 @@ def go_ahead(*, kept_hours: float, retention_seconds: float) -> timedelta:
     vacuum.utc_now = lambda: true_now() + ahead
     # What waits to be committed came on this day: a day of theirs is so many seconds of ours here too.
     safe = ahead + timedelta(seconds=retention_seconds / 2)
-    vacuum._waiting_is_safe = lambda hours: safe
+    vacuum._max_pending_age = lambda hours: safe
     vacuum.time = SimpleNamespace(  # type: ignore[assignment]
         time=lambda: true_time() + ahead.total_seconds(), monotonic=time.monotonic
     )

@@ -15,7 +15,7 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.intervals import interval_failures
 from deltaworks.specs.gold import IntervalsSpec
 from tests.shared_data import SHARED_DATA
-from tests.spark.gold.made_market import (
+from tests.spark.gold.market_data import (
     EPS_KNOWN,
     MARKET,
     PRICE_WITH_EPS,

@@ -16,7 +16,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.gold import event_keys, input_views
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.tables.log import commit_history
-from tests.spark.gold.made_shop import SHOP, START, event
+from tests.spark.gold.shop_data import SHOP, START, event
 
 GOLD = """\
     zorder_by: [event_name]

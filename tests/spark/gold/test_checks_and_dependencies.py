@@ -14,7 +14,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
-from tests.spark.gold.made_shop import SHOP, event
+from tests.spark.gold.shop_data import SHOP, event
 
 # `weekly` is declared before what it reads.
 GOLD = """\

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.gold.file_scan import MAX_FOLDERS, MAX_NAMED_FILES, FileScan, read_plain_files
 from deltaworks.gold.parts import Part
-from tests.spark.gold.made_shop import SHOP, START, event
+from tests.spark.gold.shop_data import SHOP, START, event
 
 KEY = paths.table("shop", "events")
 DAY = START.date()

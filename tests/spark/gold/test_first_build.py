@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.gold import table_write
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.tables.log import read_commits
-from tests.spark.gold.made_shop import SHOP, event
+from tests.spark.gold.shop_data import SHOP, event
 
 GOLD = """\
 gold:

@@ -21,7 +21,7 @@ from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job
 from deltaworks.tables import replace_where
 from deltaworks.tables.log import commit_history, read_commits
-from tests.spark.gold.made_traffic import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
+from tests.spark.gold.traffic_data import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
 
 MINUTES = "edge_minutes"
 KEY = paths.table("traffic", MINUTES)

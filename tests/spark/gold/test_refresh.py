@@ -21,7 +21,7 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
 from deltaworks.tables import replace_where
 from deltaworks.tables.commit import Step
-from tests.spark.gold.made_shop import SHOP, event
+from tests.spark.gold.shop_data import SHOP, event
 from tests.waiting import eventually
 
 GOLD = """\

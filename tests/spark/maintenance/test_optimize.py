@@ -20,15 +20,15 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance import alerts as maintenance_alerts
 from deltaworks.maintenance import optimize, optimize_night
-from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
-from deltaworks.maintenance.survey import policy_of
+from deltaworks.maintenance.partition_choice import OptimizePolicy
+from deltaworks.maintenance.select_partitions import read_policy
 from deltaworks.maintenance.table_health.measure import table_health
-from deltaworks.maintenance.zorder_ledger import FIRST_GUESS, PipelineOrder, ZOrderLedger
+from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState, ZOrderLedger
 from deltaworks.tables.log import commit_history
 from tests.spark.made_pulse import HEAD
-from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, fill_hundred, hundred_tables
+from tests.unit.maintenance.table_data import IN_NEED, NIGHT, fill_hundred, hundred_tables
 
 PULSE = (
     HEAD
@@ -72,7 +72,7 @@ def files(pulse: Any, table: str = "events") -> int:
 
 def run(spark: SparkSession, pulse: Any, **given: Any) -> dict[str, Any]:
     """A night that takes every partition for large enough to be worth an order, and so does everything by Spark."""
-    policy = replace(policy_of(pulse.spec("pulse")), row_group_bytes=0)
+    policy = replace(read_policy(pulse.spec("pulse")), row_group_bytes=0)
     given = {"policy": policy, **given}
     return {result.table: result for result in optimize_tables(lambda: spark, pulse.catalog, "pulse", **given)}
 
@@ -119,8 +119,8 @@ def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
     ordered = set(pulse.lake.open(KEY).file_uris())
     assert first.files_after > 1, "several files, or the ledger would not be asked"
     if not protected:
-        nothing = PipelineOrder(ordered={}, paces=FIRST_GUESS)
-        monkeypatch.setattr(optimize_night, "survey", _with(optimize_night.survey, order=nothing))
+        nothing = LedgerState(ordered={}, rates=DEFAULT_RATES)
+        monkeypatch.setattr(optimize_night, "survey", _with(optimize_night.select_partitions, order=nothing))
         assert night()["events"].files_before == first.files_after
         return
 
@@ -143,7 +143,7 @@ def test_rows_that_come_while_it_plans_are_taken_the_next_time(
 ) -> None:
     append(pulse, 0, 1)
     append(pulse, 0, 1)
-    command = TableOptimizer._command
+    command = TableOptimizer._run_optimize
 
     def append_then_run(*arguments: Any) -> None:
         append(pulse, 3)
@@ -165,7 +165,7 @@ def test_what_meets_another_writers_commit_is_tried_again_and_all_of_it_counts(
 ) -> None:
     for _ in range(2):
         append(pulse, 0, 1)
-    command, tries = TableOptimizer._command, []
+    command, tries = TableOptimizer._run_optimize, []
 
     def meets_a_delete_halfway(self: TableOptimizer, session: Any, group: Any, partitions: Any) -> None:
         tries.append(len(partitions))
@@ -251,7 +251,7 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_tol
     for _ in range(4):
         append(pulse, 0, 1)
         append(pulse, 0, table="plain")
-    command, told = TableOptimizer._command, []
+    command, told = TableOptimizer._run_optimize, []
 
     def fails(self: Any, session: Any, group: Any, partitions: Any) -> None:
         if group.table == "events":

@@ -13,10 +13,10 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.locks.write_turn import TurnRecord, write_turn
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance import optimize_night
-from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
-from deltaworks.maintenance.table_health.measure import files_by_partition
+from deltaworks.maintenance.partition_choice import OptimizePolicy
+from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, START, MutationStage, declared
 
 pytestmark = pytest.mark.spark
@@ -34,7 +34,7 @@ def land(stage: MutationStage, *orgs: str) -> None:
 
 
 def files(stage: MutationStage) -> dict[str, int]:
-    found = files_by_partition(stage.lake, paths.table(PIPELINE, DATA))
+    found = file_sizes_by_partition(stage.lake, paths.table(PIPELINE, DATA))
     return {"/".join(str(value) for _, value in sorted(place)): len(sizes) for place, sizes in found.items()}
 
 
@@ -49,7 +49,7 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
     stage = MutationStage(tmp_path, declared(partition_by=("event_date", "org_id")))
     for orgs in (("acme", "o'neil"), ("o'neil",)):
         land(stage, *orgs)
-    command, held = TableOptimizer._command, []
+    command, held = TableOptimizer._run_optimize, []
 
     def looked_at(*arguments: object) -> None:
         held.append(turn(stage))
@@ -80,7 +80,7 @@ def test_a_table_whose_turn_another_job_has_is_left_alone(
     monkeypatch.setattr(optimize_night, "write_turn", lambda *given, **named: plain(*given, **named, wait_seconds=1.0))
 
     held = write_turn(stage.objects, PIPELINE, DATA, by="a merge", wait_seconds=5)
-    tomorrow, every = utc_now() + dt.timedelta(days=1), OptimizePolicy(fewest_small_files=2)
+    tomorrow, every = utc_now() + dt.timedelta(days=1), OptimizePolicy(min_small_files=2)
     with held, pytest.raises(ConcurrencyError, match="TURN_NOT_GRANTED"):
         optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], now=tomorrow, policy=every)
 

@@ -14,7 +14,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.gold.inputs import read_built_from
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.tables.commit import Step, commit_step
-from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, make
+from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, make
 
 pytestmark = pytest.mark.integration
 NIGHT = dt.datetime(2026, 1, 2, 4, tzinfo=dt.UTC)

@@ -21,10 +21,10 @@ from deltaworks.errors import ContractError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.predictions import update_prediction_alerts
 from deltaworks.models.evaluation import MODEL
-from deltaworks.models.repeating import repeat_training
+from deltaworks.models.repetition import repeat_training
 from deltaworks.models.spans import Fold, TrainingSpan
 from deltaworks.models.training import train_model
-from tests.unit.models.made_edges import HOURS, START, Signal, edge_project, end_of, minutes
+from tests.unit.models.edge_data import HOURS, START, Signal, edge_project, end_of, minutes
 
 pytestmark = pytest.mark.integration
 

@@ -53,7 +53,7 @@ def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkS
         connection.register("labelled", by_spark)
         for algorithm in ("logistic", "gbt"):
             model = fit(algorithm, labelled, COLUMNS)  # type: ignore[arg-type]
-            scores = [row["score"] for row in model.scored(labelled, "score").collect()]
+            scores = [row["score"] for row in model.with_score(labelled, "score").collect()]
             inputs = ", ".join(f"{value} AS x{index}" for index, value in enumerate(model.inputs))
             asked = f"SELECT {model.expression} FROM (SELECT {inputs} FROM labelled)"
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app, dashboard
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
-from tests.unit.dashboards.dashboard_stage import ERRORS, errors, put, shop
+from tests.unit.dashboards.dashboard_harness import ERRORS, errors, put, shop
 
 WRONG = "{title: Wrong, chart: table, sql: panels/wrong.sql}"
 TIMES = ("--from", "2026-03-01", "--to", "2026-03-01T10:10")

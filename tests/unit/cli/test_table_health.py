@@ -16,7 +16,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import append
+from tests.unit.maintenance.table_data import append
 from tests.unit.maintenance.table_health.test_report import broken, catalog, lake
 
 __all__ = ["catalog", "lake"]

@@ -9,9 +9,9 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.dashboards import answers
-from deltaworks.dashboards.answers import Bounds
+from deltaworks.dashboards.answers import QueryLimits
 from deltaworks.dashboards.spans import Span
-from tests.unit.dashboards.dashboard_stage import ERRORS, MINUTES, SPAN, START, answered, errors, put, shop
+from tests.unit.dashboards.dashboard_harness import ERRORS, MINUTES, SPAN, START, answered, errors, put, shop
 
 BOUND = "FROM errors_minute WHERE minute >= $from"
 
@@ -56,7 +56,7 @@ def test_a_panel_over_a_view_has_the_age_of_what_the_view_reads(tmp_path: Path) 
 def test_a_table_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
     (panel,) = answered(shop(tmp_path)).panels
 
-    assert (panel.absent, panel.problem, panel.rows) == (("errors_minute",), "", ())
+    assert (panel.missing_tables, panel.problem, panel.rows) == (("errors_minute",), "", ())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_panel_that_fails_says_why_and_the_others_are_answered(tmp_path: Path,
     )
     put(catalog, "errors_minute", errors())
 
-    wrong, chart, right = answered(catalog, bounds=Bounds(memory_mib=64, threads=1)).panels
+    wrong, chart, right = answered(catalog, bounds=QueryLimits(memory_mib=64, threads=1)).panels
 
     assert said in wrong.problem
     assert wrong.problem
@@ -95,7 +95,7 @@ def test_a_panel_that_takes_too_long_is_ended_and_the_others_are_answered(tmp_pa
     catalog = shop(tmp_path, number("endless"), ERRORS, endless=endless)
     put(catalog, "errors_minute", errors())
 
-    ended, chart = answered(catalog, bounds=Bounds(panel_seconds=0.5)).panels
+    ended, chart = answered(catalog, bounds=QueryLimits(panel_seconds=0.5)).panels
 
     assert ended.problem == "it took more than 0 s and was ended"
     assert ended.seconds < 10
@@ -106,7 +106,7 @@ def test_panels_are_not_asked_any_more_where_a_page_has_taken_its_time(tmp_path:
     catalog = shop(tmp_path, ERRORS, ERRORS.replace("Errors by type", "Again"))
     put(catalog, "errors_minute", errors())
 
-    panels = answered(catalog, bounds=Bounds(page_seconds=0)).panels
+    panels = answered(catalog, bounds=QueryLimits(page_seconds=0)).panels
 
     assert [panel.problem for panel in panels] == ["not asked: the page took 0 s"] * 2
 
@@ -115,11 +115,11 @@ def test_rows_beyond_the_bound_are_left_out_and_it_is_said_so(tmp_path: Path) ->
     catalog = shop(tmp_path)
     put(catalog, "errors_minute", errors())
 
-    (bounded,) = answered(catalog, bounds=Bounds(rows=7)).panels
-    (exact,) = answered(catalog, bounds=Bounds(rows=2 * MINUTES)).panels
+    (bounded,) = answered(catalog, bounds=QueryLimits(max_rows=7)).panels
+    (exact,) = answered(catalog, bounds=QueryLimits(max_rows=2 * MINUTES)).panels
 
-    assert (len(bounded.rows), bounded.more_rows) == (7, True)
-    assert (len(exact.rows), exact.more_rows) == (2 * MINUTES, False)
+    assert (len(bounded.rows), bounded.is_truncated) == (7, True)
+    assert (len(exact.rows), exact.is_truncated) == (2 * MINUTES, False)
     # In the order of the query, so that what is left out is its end.
     assert bounded.rows[0][0] == START
 
@@ -151,7 +151,7 @@ def test_a_panel_that_needs_more_memory_is_refused_and_leaves_no_file(
     folder.mkdir()
     monkeypatch.chdir(folder)
 
-    large, chart = answered(catalog, bounds=Bounds(memory_mib=64, threads=1)).panels
+    large, chart = answered(catalog, bounds=QueryLimits(memory_mib=64, threads=1)).panels
 
     assert "Out of Memory" in large.problem
     assert list(folder.iterdir()) == []

@@ -14,8 +14,8 @@ from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
-from tests.unit.dashboards.dashboard_stage import put
-from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
+from tests.unit.dashboards.dashboard_harness import put
+from tests.unit.maintenance.table_data import ENVIRONMENT, RELAY
 
 FIRST = dt.date(2024, 3, 1)
 DAYS = [FIRST + dt.timedelta(days=number) for number in range(9)]
@@ -76,7 +76,7 @@ def test_it_is_declared_rightly(games: Catalog) -> None:
 def test_every_panel_has_an_answer_of_the_dates_that_are_asked_for(kpis: DashboardAnswer) -> None:
     rows = {panel.panel.title: panel.rows for panel in kpis.panels}
 
-    assert {(panel.problem, panel.absent) for panel in kpis.panels} == {("", ())}
+    assert {(panel.problem, panel.missing_tables) for panel in kpis.panels} == {("", ())}
     assert rows["Daily active users"] == tuple((day, 100 + day.day) for day in DAYS[1:])
     assert rows["Bookings of the day"] == tuple((day, Decimal("60.00"), 24) for day in DAYS[1:])
     assert [row[1] for row in rows["Bookings per active user"]] == pytest.approx(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
-from deltaworks.dashboards.bars import binned
-from deltaworks.dashboards.marks import MOST_MARKS, NO_MARKS, Mark, Marks
+from deltaworks.dashboards.bars import bin_values
+from deltaworks.dashboards.marks import MAX_MARKS, NO_MARKS, Mark, Marks
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
@@ -237,10 +237,10 @@ def test_a_page_of_very_many_points_stays_small() -> None:
     ],
 )
 def test_bins_hold_every_value_once(values: list[float], expected: tuple[dict[float, float], float]) -> None:
-    assert binned(values) == expected
+    assert bin_values(values) == expected
 
 
-MARKS = Marks.of(
+MARKS = Marks.overlapping(
     [
         Mark(kind="note", at=at(60), text="price change"),
         Mark(kind="rule", at=at(100), until=at(130), text="errors fired: isp a"),
@@ -277,13 +277,15 @@ def test_a_chart_that_is_not_over_time_has_no_marks_and_a_page_without_any_no_li
 
 
 def test_of_many_marks_the_newest_are_drawn_and_no_number_hides_another() -> None:
-    marks = Marks.of([Mark(kind="note", at=at(minute), text=f"n{minute} {HOSTILE}") for minute in range(200)], SPAN)
+    marks = Marks.overlapping(
+        [Mark(kind="note", at=at(minute), text=f"n{minute} {HOSTILE}") for minute in range(200)], SPAN
+    )
     shown = page(answer(panel("line", x="minute", y="n"), "minute n", (at(0), 1), (at(239), 2)), marks=marks)
 
-    assert (len(marks.items), marks.earlier_count) == (MOST_MARKS, 200 - MOST_MARKS)
-    assert shown.count('<line class="note"') == MOST_MARKS
+    assert (len(marks.items), marks.earlier_count) == (MAX_MARKS, 200 - MAX_MARKS)
+    assert shown.count('<line class="note"') == MAX_MARKS
     places = [float(place) for place in re.findall(r'class="flag note">.*?<rect x="([\d.]+)"', shown)]
-    assert 1 < len(places) < MOST_MARKS
+    assert 1 < len(places) < MAX_MARKS
     assert all(after - before >= 16 for before, after in itertools.pairwise(places))
     assert "and 170 earlier ones" in shown
     assert "<script>" not in shown

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.dashboards.scales import Scale, number_steps, time_ticks
-from deltaworks.dashboards.values import age, cell, full, number_of, short
+from deltaworks.dashboards.values import format_age, format_cell, format_full, format_short, to_number
 
 START = dt.datetime(2026, 3, 1, 10, 7, tzinfo=dt.UTC).timestamp()
 HOUR, DAY = 3_600.0, 86_400.0
@@ -22,7 +22,7 @@ HOUR, DAY = 3_600.0, 86_400.0
 @given(st.floats(-1e12, 1e12, allow_nan=False), st.floats(1e-6, 1e12), st.integers(3, 12))
 def test_steps_of_numbers_cover_the_values_evenly_and_are_few(low: float, span: float, most: int) -> None:
     high = low + span
-    steps = number_steps(low, high, most=most)
+    steps = number_steps(low, high, max_steps=most)
 
     widths = [(after - before) / (steps[1] - steps[0]) for before, after in pairwise(steps)]
     tolerance = 1e-6 * max(abs(low), abs(high), 1.0)
@@ -38,15 +38,15 @@ def test_steps_of_numbers_cover_the_values_evenly_and_are_few(low: float, span: 
      (-3, 2, [-3, -2, -1, 0, 1, 2]), (0.012, 0.019, [0.012, 0.014, 0.016, 0.018, 0.02])],
 )  # fmt: skip
 def test_steps_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert number_steps(low, high, most=6) == pytest.approx(expected)
+    assert number_steps(low, high, max_steps=6) == pytest.approx(expected)
 
 
 @settings(deadline=None)
 @given(st.floats(0, 4e9), st.floats(1, 3e9), st.integers(4, 16))
 def test_ticks_of_time_lie_within_and_are_few(low: float, span: float, most: int) -> None:
-    ticks = time_ticks(low, low + span, most=most)
+    ticks = time_ticks(low, low + span, max_ticks=most)
 
-    assert all(low <= tick.at <= low + span for tick in ticks)
+    assert all(low <= tick.value <= low + span for tick in ticks)
     assert len(ticks) <= most + 1
 
 
@@ -61,7 +61,7 @@ def test_ticks_of_time_lie_within_and_are_few(low: float, span: float, most: int
     ],
 )
 def test_ticks_of_time_are_those_of_clocks_and_calendars(span: float, expected: list[str]) -> None:
-    assert [tick.label for tick in time_ticks(START, START + span, most=7)] == expected
+    assert [tick.label for tick in time_ticks(START, START + span, max_ticks=7)] == expected
 
 
 def test_a_scale_runs_downwards_and_ends_at_its_edges() -> None:
@@ -89,7 +89,7 @@ def test_a_scale_runs_downwards_and_ends_at_its_edges() -> None:
     ],
 )
 def test_numbers_are_written_with_their_units(value: float, unit: Any, on_axis: str, in_full: str) -> None:
-    assert (short(value, unit), full(value, unit)) == (on_axis, in_full)
+    assert (format_short(value, unit), format_full(value, unit)) == (on_axis, in_full)
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_numbers_are_written_with_their_units(value: float, unit: Any, on_axis: 
     ],
 )
 def test_cells_show_what_an_answer_holds(value: Any, expected: str) -> None:
-    assert cell(value) == expected
+    assert format_cell(value) == expected
 
 
 def test_numbers_are_read_of_what_is_one() -> None:
     values = (None, 2, Decimal("1.5"), dt.timedelta(minutes=1), float("inf"))
 
-    assert [number_of(value) for value in values] == [None, 2.0, 1.5, 60.0, None]
+    assert [to_number(value) for value in values] == [None, 2.0, 1.5, 60.0, None]
     with pytest.raises(TypeError, match="is no number"):
-        number_of("12")
+        to_number("12")
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(-5, "0 s"), (40, "40 s"), (600, "10 min"), (10 * HOUR, "10 h"), (9 * DAY, "9 days")]
 )
 def test_ages_are_short(seconds: float, expected: str) -> None:
-    assert age(seconds) == expected
+    assert format_age(seconds) == expected

@@ -20,7 +20,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.vault.tables import IDENTITIES, LINKS
-from tests.unit.maintenance.made_tables import project
+from tests.unit.maintenance.table_data import project
 
 SHOP = """\
 pipeline: shop

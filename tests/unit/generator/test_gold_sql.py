@@ -17,7 +17,7 @@ from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
 from tests.unit.generator import slow_reading
 from tests.unit.generator.slow_reading import PIPELINES, Row
-from tests.unit.gold.planned_gold import in_duckdb
+from tests.unit.gold.gold_planning import in_duckdb
 
 OPTIONS = GamesSettings(seed=5, players=200, days=9, rates=FaultRates(duplicates=0.03, late=0.03))
 

@@ -22,7 +22,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake
 from tests.shared_data import SHARED_DATA
-from tests.spark.gold.made_market import (
+from tests.spark.gold.market_data import (
     EPS_KNOWN,
     MARKET,
     PRICE_WITH_EPS,
@@ -35,8 +35,8 @@ from tests.spark.gold.made_market import (
     live_through,
     open_market,
 )
-from tests.unit.gold.planned_gold import build_planned
-from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
+from tests.unit.gold.gold_planning import build_planned
+from tests.unit.maintenance.table_data import ENVIRONMENT, RELAY
 
 pytestmark = pytest.mark.skipif(
     not SHARED_DATA.is_dir(), reason=f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA"

@@ -26,7 +26,7 @@ from deltaworks.tables import changed_hours
 from deltaworks.tables import changes as changes_module
 from deltaworks.tables.changes import Changes, Partition
 from tests.examples import examples
-from tests.spark.gold.made_traffic import (
+from tests.spark.gold.traffic_data import (
     FIRST,
     SQL,
     TABLES,
@@ -38,8 +38,8 @@ from tests.spark.gold.made_traffic import (
     live_through,
     request,
 )
-from tests.unit.gold.planned_gold import build_planned, empty_database
-from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
+from tests.unit.gold.gold_planning import build_planned, empty_database
+from tests.unit.maintenance.table_data import ENVIRONMENT, RELAY
 
 HOUR = dt.timedelta(hours=1)
 

@@ -18,7 +18,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, append, make, project
+from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, append, make, project
 
 FILES = 6
 

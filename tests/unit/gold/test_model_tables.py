@@ -17,7 +17,7 @@ from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.intervals import changes_by_row_diff
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.predictions import update_prediction_alerts
-from deltaworks.models.repeating import differences
+from deltaworks.models.repetition import find_differences
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
@@ -147,8 +147,8 @@ def test_figures_differ_where_they_do_by_more_than_the_last_bits() -> None:
     same = {"outcome": "published", "folds": [{"area": 0.50000001, "alarms": 3, "calibration": [[1, 0.25, 0.5]]}]}
     other = {"outcome": "no_gain", "folds": [{"area": 0.6, "alarms": 3, "calibration": []}]}
 
-    assert list(differences(before, same)) == []
-    assert list(differences(before, other)) == [
+    assert list(find_differences(before, same)) == []
+    assert list(find_differences(before, other)) == [
         "outcome was published and is no_gain",
         "folds[0].area was 0.5 and is 0.6",
         "folds[0].calibration was [[1, 0.25, 0.5]] and is []",

@@ -26,8 +26,8 @@ from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import GoldTableResult, build_table
 from deltaworks.specs.gold import DedupeSpec
 from deltaworks.tables.lake import Lake
-from tests.spark.gold.made_traffic import FIRST, request
-from tests.unit.gold.planned_gold import planned_answer
+from tests.spark.gold.traffic_data import FIRST, request
+from tests.unit.gold.gold_planning import planned_answer
 from tests.unit.gold.test_grain import PlannedTraffic
 
 MINUTES, TREND = "edge_minutes", "edge_trend"

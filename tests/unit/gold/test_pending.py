@@ -17,7 +17,7 @@ from deltaworks.gold.pending import pending_gold
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, FIRST, ORDERS, SHOP, append, compacted, make, project
+from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, FIRST, ORDERS, SHOP, append, compacted, make, project
 
 ORDERS_KEY, DAILY_KEY = paths.table("shop", "orders"), paths.table("shop", "daily")
 #: A pipeline whose gold reads gold of the shop.

@@ -18,7 +18,7 @@ from deltaworks.gold.references import ReferenceResult, refresh_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import ORDERS, SHOP, make, project
+from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
 
 SPLITS = "ticker,ex_date,ratio,note\nAAPL,2000-06-21,2,\nAAPL,2005-02-28,2,second\nMSFT,2003-02-18,2,\n"
 COLUMNS = """\

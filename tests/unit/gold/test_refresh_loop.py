@@ -19,7 +19,7 @@ from deltaworks.gold import refresh_loop as loop_module
 from deltaworks.gold.refresh_loop import MAX_BACKOFF_SECONDS, GoldRefreshLoop, next_wait_seconds
 from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.gold import GoldTableSpec
-from tests.spark.gold.made_traffic import request
+from tests.spark.gold.traffic_data import request
 from tests.unit.gold.test_grain import PlannedTraffic
 
 TABLE = "edge_minutes"
@@ -122,7 +122,9 @@ def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_
 ) -> None:
     merges: list[str] = []
 
-    def merge(lake: object, spec: object, tables: Sequence[GoldTableSpec], *, should_continue: Callable[[], bool]) -> int:
+    def merge(
+        lake: object, spec: object, tables: Sequence[GoldTableSpec], *, should_continue: Callable[[], bool]
+    ) -> int:
         assert should_continue()
         merges.extend(table.name for table in tables)
         raise TransientError("OBJECT_STORE_UNREACHABLE", "no answer", hint="Wait.")

@@ -19,7 +19,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import gold_refresh_step
-from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, make, project
+from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, make, project
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Stage, catal
     before = {name: stage.lake.rows(paths.pipeline_control("shop", name)) for name in STORES}
 
     counted = compact_control_tables(catalog, "shop", fewest_files=3)
-    assert {(result.merged, result.dry_run) for result in counted if result.table in STORES} == {(6, True)}
+    assert {(result.files_merged, result.dry_run) for result in counted if result.table in STORES} == {(6, True)}
     assert {files(stage, name) for name in STORES} == {6}
     compact_control_tables(catalog, "shop", dry_run=False, fewest_files=3)
 
@@ -71,7 +71,7 @@ def test_a_table_with_few_files_is_left_as_it_is(stage: Stage, catalog: Catalog)
 
     results = compact_control_tables(catalog, "shop", dry_run=False)
 
-    assert {result.merged for result in results} == {0}
+    assert {result.files_merged for result in results} == {0}
     assert files(stage, "checkpoint_store") == 1
 
 
@@ -95,7 +95,7 @@ def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Stage
 
     kept = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)}
 
-    assert (kept["table_health"].merged, snapshots()) == (4, 1)
+    assert (kept["table_health"].files_merged, snapshots()) == (4, 1)
     after = stage.lake.rows(paths.table_snapshots())
     assert rows is not None
     assert after is not None
@@ -107,7 +107,7 @@ def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Stage, catal
     for batch_id in range(3):
         stage.land(processor, batch_id)
     with maintenance_lock(stage.objects, "shop", work="VACUUM", ttl_seconds=0.3):
-        assert compact_control_tables(catalog, "shop", fewest_files=2)[0].merged == 3, "a dry run needs no lock"
+        assert compact_control_tables(catalog, "shop", fewest_files=2)[0].files_merged == 3, "a dry run needs no lock"
         with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
             compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
 
@@ -152,4 +152,4 @@ def test_every_commit_says_who_made_it(stage: Stage, catalog: Catalog) -> None:
         table = stage.lake.open(key)
         assert table is not None
         newest = list(commit_history(stage.lake, key, newest=table.version(), limit=1))
-        assert newest[0].metadata["operation"] == "keep_control_table"
+        assert newest[0].metadata["operation"] == "compact_control_table"

@@ -9,17 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.vacuum_holds import LEAST_RETENTION_HOURS, Hold, Retention, check_retention, retention_of
+from deltaworks.maintenance.vacuum_holds import (
+    SHORTEST_RETENTION_HOURS,
+    Hold,
+    Retention,
+    check_retention,
+    effective_retention,
+)
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 
 def hold(hours: float, by: str = "the stream of b") -> Hold:
-    return Hold(by=by, since=NOW - dt.timedelta(hours=hours))
+    return Hold(holder=by, since=NOW - dt.timedelta(hours=hours))
 
 
 def kept(asked: int = 168, *, promised: int = 0, log: int = 168, holds: tuple[Hold, ...] = ()) -> Retention:
-    return retention_of(asked, promised_hours=promised, log_hours=log, holds=holds, now=NOW)
+    return effective_retention(asked, promised_hours=promised, log_hours=log, holds=holds, now=NOW)
 
 
 @pytest.mark.parametrize("hours", [0, -1, 1, 23])
@@ -49,14 +55,14 @@ def test_the_slowest_reader_decides_and_is_named() -> None:
     found = kept(24, holds=(hold(30, "a"), hold(99.5, "the reader slow"), hold(60, "b")))
 
     assert (found.hours, found.skipped) == (102, False)
-    assert "the reader slow needs what the table was at 2026-02-25 08:30" in found.why
+    assert "the reader slow needs what the table was at 2026-02-25 08:30" in found.reason
 
 
 def test_a_promise_of_time_travel_is_kept() -> None:
     found = kept(promised=240, log=240)
 
     assert (found.hours, found.skipped) == (240, False)
-    assert "time travel of 240 h is promised" in found.why
+    assert "time travel of 240 h is promised" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_a_promise_of_time_travel_is_kept() -> None:
         (168, 0, (hold(200),), "the stream of b needs"),
         (168, 240, (), "time travel of 240 h"),
         (300, 0, (), "300 h are to be kept"),
-        (168, 0, (Hold(by="the reader r", since=None),), "not in the log any more"),
+        (168, 0, (Hold(holder="the reader r", since=None),), "not in the log any more"),
     ],
 )
 def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
@@ -74,12 +80,12 @@ def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
     found = kept(asked, promised=promised, holds=holds)
 
     assert found.skipped
-    assert found.why.startswith("skipped: ")
-    assert why in found.why
+    assert found.reason.startswith("skipped: ")
+    assert why in found.reason
 
 
 @given(
-    st.integers(LEAST_RETENTION_HOURS, 720),
+    st.integers(SHORTEST_RETENTION_HOURS, 720),
     st.integers(0, 720),
     st.integers(24, 720),
     st.lists(st.floats(0, 1_000), max_size=5),
@@ -89,4 +95,4 @@ def test_no_file_that_somebody_needs_is_given_free(asked: int, promised: int, lo
 
     assert found.hours >= max([asked, promised, *ages])
     assert found.skipped == (found.hours > log)
-    assert bool(found.why) == (found.hours > asked or found.skipped)
+    assert bool(found.reason) == (found.hours > asked or found.skipped)

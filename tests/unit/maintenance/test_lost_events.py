@@ -17,7 +17,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange, counts_key, lost_events_key
 from deltaworks.control.records.store import RecordStore
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
-from deltaworks.maintenance.lost_events import find_lost_events, numbers_given
+from deltaworks.maintenance.lost_events import assigned_ranges, find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.unit.kubernetes.conftest import write_collector
@@ -107,7 +107,7 @@ def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
 def test_what_is_written_off_is_not_looked_for_again(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
     gave(objects, "2026-11-23T12", 1, 6)
     landed(tmp_path, [1, 5])
-    assert find_lost_events(catalog, objects, "edge", accept=True, now=NOW).missing
+    assert find_lost_events(catalog, objects, "edge", accept_losses=True, now=NOW).missing
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
 
 
@@ -120,7 +120,7 @@ def test_where_no_table_keeps_the_numbers_nothing_is_claimed(tmp_path: Path, obj
     catalog = project(tmp_path, columns="")
     gave(objects, "2026-11-23T12", 1, 6)
     report = find_lost_events(catalog, objects, "edge", now=NOW)
-    assert (report.unprovable, report.missing) == (("shop",), ())
+    assert (report.unverifiable_pipelines, report.missing) == (("shop",), ())
     assert RecordStore(objects, LostEvents).read(lost_events_key("edge")) is None
 
 
@@ -135,6 +135,6 @@ def test_only_numbers_given_an_hour_ago_are_looked_for(hours: list[tuple[int, in
     wanted = {
         number for hour, (first, behind) in by_hour.items() if hour <= 12 for number in range(first, behind)
     } - set(range(counted + 1))
-    bounds = numbers_given(records, {"p": counted}, now=NOW)
+    bounds = assigned_ranges(records, {"p": counted}, now=NOW)
     found = {number for first, last in bounds.values() for number in range(first, last + 1)}
     assert found == wanted

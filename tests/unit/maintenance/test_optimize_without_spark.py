@@ -12,13 +12,13 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance import optimize
-from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import SHOP, append, make, project
+from tests.unit.maintenance.table_data import SHOP, append, make, project
 
 TABLES = """\
 tables:
@@ -170,13 +170,13 @@ def test_a_lost_turn_ends_the_table_before_its_commit(catalog: Catalog, lake: La
     ledger = ZOrderLedger(lake, optimize.PipelineHome.open(lake.storage, "shop"))
     from contextlib import nullcontext
 
-    from deltaworks.maintenance.survey import survey
+    from deltaworks.maintenance.select_partitions import select_partitions
 
     spec = catalog.pipeline("shop")
-    (choice,) = survey(lake, spec, policy=OptimizePolicy(), now=NIGHT, tables=["visits"])
-    layout = optimize.Layout.of(next(table for table in spec.tables if table.name == "visits"))
+    (choice,) = select_partitions(lake, spec, policy=OptimizePolicy(), now=NIGHT, tables=["visits"])
+    layout = optimize.Layout.from_spec(next(table for table in spec.tables if table.name == "visits"))
     optimizer = optimize.TableOptimizer(
-        None, lake, ledger, "shop", layout, policy=OptimizePolicy(), turn_of=lambda _: nullcontext(Lost())
+        None, lake, ledger, "shop", layout, policy=OptimizePolicy(), acquire_turn=lambda _: nullcontext(Lost())
     )
     with pytest.raises(ConcurrencyError, match="TURN_LOST"):
         optimizer.run(choice.partitions, optimize.OptimizeResult(table="visits", round="daily"))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance import survey as module
-from deltaworks.maintenance.choice import Choice
-from deltaworks.maintenance.layout import layout_of, optimized_tables, selected_tables
-from deltaworks.maintenance.survey import policy_of, survey
+from deltaworks.maintenance import select_partitions as module
+from deltaworks.maintenance.layout import optimized_tables, read_layout, select_tables
+from deltaworks.maintenance.partition_choice import TableChoice
+from deltaworks.maintenance.select_partitions import read_policy, select_partitions
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, SHOP, append, make, project
+from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, SHOP, append, make, project
 
 LIVE = """\
 tables: [{name: orders, when: {name: order}, zorder_by: [event_name]}]
@@ -40,9 +40,9 @@ def lake(catalog: Catalog) -> Lake:
     return made
 
 
-def chosen(found: list[Choice]) -> dict[str, dict[str, str]]:
+def chosen(found: list[TableChoice]) -> dict[str, dict[str, str]]:
     """The days that are taken of each table, with why."""
-    return {each.table: {str(choice.partition[0][1]): choice.why for choice in each.partitions} for each in found}
+    return {each.table: {str(choice.partition[0][1]): choice.reason for choice in each.partitions} for each in found}
 
 
 def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_would_fail(
@@ -50,7 +50,7 @@ def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_w
 ) -> None:
     spec = catalog.pipeline("shop")
 
-    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT)
+    found = select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT)
 
     first, second, third = "2026-01-01", "2026-01-02", "2026-01-03"
     merged = "5 small files"
@@ -71,11 +71,11 @@ def test_taken_for_tables_that_are_appended_to_open_days_of_live_and_gold_tables
     spec = catalog.pipeline("shop")
 
     def as_appended(*arguments: object) -> object:
-        return replace(layout_of(*arguments), only_closed=False)  # type: ignore[arg-type]
+        return replace(read_layout(*arguments), only_closed=False)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "layout_of", as_appended)
 
-    found = chosen(survey(lake, spec, policy=policy_of(spec), now=NIGHT))
+    found = chosen(select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT))
 
     assert all("2026-01-03" in found[name] for name in ("pulse", "daily", "quarantine"))
 
@@ -84,13 +84,13 @@ def test_a_layout_is_declared_or_what_is_on_disk(catalog: Catalog, lake: Lake) -
     tables = optimized_tables(catalog.pipeline("shop"))
 
     assert list(tables) == ["orders", "pulse", "daily", "quarantine"]
-    assert layout_of(lake, "shop", tables["orders"]).zorder_by == ("event_name",)
-    assert layout_of(lake, "shop", tables["daily"]).partition_by == ("event_date",)
-    assert layout_of(lake, "shop", tables["daily"]).date_columns == ("event_date",)
+    assert read_layout(lake, "shop", tables["orders"]).zorder_by == ("event_name",)
+    assert read_layout(lake, "shop", tables["daily"]).partition_by == ("event_date",)
+    assert read_layout(lake, "shop", tables["daily"]).date_columns == ("event_date",)
 
 
 def test_an_unknown_table_is_refused_with_those_there_are(catalog: Catalog) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN") as refused:
-        selected_tables(catalog.pipeline("shop"), ["dayly"])
+        select_tables(catalog.pipeline("shop"), ["dayly"])
 
     assert "orders, pulse, daily, quarantine" in refused.value.hint

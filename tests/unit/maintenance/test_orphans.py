@@ -18,8 +18,8 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
-from deltaworks.maintenance.unattended import NightBound
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_stage import TABLES, Stage
 from tests.unit.tables.test_vacuum_candidates import z85
@@ -63,7 +63,7 @@ def orphan(stage: Stage, name: str = "orders", file: str = "event_date=2024-01-0
 
 
 def by_what(results: list[OrphanResult]) -> dict[str, OrphanResult]:
-    return {result.what: result for result in results}
+    return {result.target: result for result in results}
 
 
 def test_beside_another_run_of_maintenance_nothing_is_removed(stage: Stage, catalog: Catalog) -> None:
@@ -102,23 +102,23 @@ def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalo
 def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
     stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaworks.maintenance.unattended.FREE_BYTES", 0)
+    monkeypatch.setattr("deltaworks.maintenance.deletion_limits.FREE_BYTES", 0)
     stage.land(stage.processor(), 0)
     orphan(stage).write_bytes(b"x" * 10_000_000)
     dead = orphan(stage, "quarantine", "part-dead.zstd.parquet")
     age(stage)
     night = partial(remove_orphans, catalog, "shop", dry_run=False)
 
-    bounded = by_what(night(bound=NightBound(share=0.9)))
+    bounded = by_what(night(bound=DeletionLimit(share=0.9)))
     open_ones = [(each.cause, each.subject) for each in alerts(stage.objects) if each.standing.open]
     by_hand = by_what(night())
 
     assert (bounded["orders"].files, bounded["quarantine"].files) == (0, 1)
     assert "left to a person" in bounded["orders"].reason
-    assert open_ones == [("UPKEEP_OVER_BOUND", "shop.orders")]
+    assert open_ones == [("MAINTENANCE_LIMIT_EXCEEDED", "shop.orders")]
     assert not dead.exists()
     assert by_hand["orders"].files == 1
-    night(bound=NightBound(share=0.9))
+    night(bound=DeletionLimit(share=0.9))
     assert not any(each.standing.open for each in alerts(stage.objects))
 
 
@@ -257,11 +257,11 @@ class TestPreparedBatches:
         age(stage)
 
         assert (
-            remove_old_prepared(stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, keep_batches=3).removed
+            remove_old_prepared(stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, min_batches=3).removed
             == 3
         )
         done = remove_old_prepared(
-            stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, keep_batches=3, dry_run=False
+            stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, min_batches=3, dry_run=False
         )
 
         left = [batch for batch in range(7) if PipelineHome(stage.objects, "shop").prepared.read(1, batch) is not None]
@@ -290,7 +290,7 @@ class TestPreparedBatches:
 
         assert (
             remove_old_prepared(
-                stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, keep_batches=0, dry_run=False
+                stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, min_batches=0, dry_run=False
             ).removed
             == 0
         )

@@ -13,14 +13,14 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects, ObjectStore, open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance import unattended
-from deltaworks.maintenance.unattended import NightBound
+from deltaworks.maintenance import deletion_limits
+from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from tests.unit.maintenance.aged_tables import commit_file, in_metadata, made_at, orphan, replaced
-from tests.unit.maintenance.made_tables import ORDERS, SHOP, append, make, project
+from tests.unit.maintenance.table_data import ORDERS, SHOP, append, make, project
 
 KEY = paths.table("shop", "orders")
 DAY = "event_date=2026-01-01"
@@ -217,17 +217,17 @@ def test_no_more_files_go_than_a_person_has_approved(old: Catalog, lake: Lake) -
 def test_a_night_leaves_a_table_that_would_lose_most_of_it(
     old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unattended, "FREE_BYTES", 0)
+    monkeypatch.setattr(deletion_limits, "FREE_BYTES", 0)
     dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
     dead.write_bytes(b"x" * 1_000_000)
     os.utime(dead, (0, 0))
 
-    result = vacuum(old, bound=NightBound(share=0.5))
+    result = vacuum(old, bound=DeletionLimit(share=0.5))
 
     assert result.skipped
     assert "more than a night removes" in result.reason
     assert dead.exists()
-    assert vacuum(old, bound=NightBound(share=1)).files == 1
+    assert vacuum(old, bound=DeletionLimit(share=1)).files == 1
 
 
 def test_a_table_that_asks_for_more_than_is_understood_is_left_to_spark(old: Catalog, lake: Lake) -> None:

@@ -29,7 +29,7 @@ from deltaworks.tables.changes import POSITION_KEY, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
-from tests.unit.maintenance.made_tables import SHOP, project
+from tests.unit.maintenance.table_data import SHOP, project
 
 TABLES = """\
 tables: [{name: orders, catch_all: true}, {name: items, when: {name: item}}]
@@ -117,10 +117,10 @@ def test_nobody_holds_a_table_that_nobody_reads(found: Callable[[], list[Hold]])
 
 def test_a_stream_holds_what_its_ledger_says_it_reads_next(found: Callable[[], list[Hold]], lake: Lake) -> None:
     completed(lake, 0, offset(2))
-    assert found() == [Hold(by="the stream of copy", since=at(2))]
+    assert found() == [Hold(holder="the stream of copy", since=at(2))]
 
     completed(lake, 1, offset(4))
-    assert found() == [Hold(by="the stream of copy", since=at(4))]
+    assert found() == [Hold(holder="the stream of copy", since=at(4))]
 
     completed(lake, 2, offset(5))
     assert found() == []
@@ -132,7 +132,7 @@ def test_a_stream_in_its_first_batch_holds_the_snapshot_it_reads(
     objects.put(paths.pipeline_control("copy", "generations.json"), Generations.first().encode())
     checkpoint(objects, paths.checkpoint("copy", 1, 1), {0: offset(3, starting=True)}, done=0)
 
-    assert found() == [Hold(by="the stream of copy", since=at(3))]
+    assert found() == [Hold(holder="the stream of copy", since=at(3))]
 
 
 def test_a_live_query_holds_what_its_last_finished_batch_left_unread(
@@ -141,7 +141,7 @@ def test_a_live_query_holds_what_its_last_finished_batch_left_unread(
     folder = paths.live_checkpoint("shop", 1, "orders_live")
     checkpoint(objects, folder, {0: offset(1), 1: offset(2), 2: offset(4)}, done=2)
 
-    assert found() == [Hold(by="the live table orders_live", since=at(2))]
+    assert found() == [Hold(holder="the live table orders_live", since=at(2))]
 
 
 @pytest.mark.parametrize(("through", "holds"), [("change_feed", True), ("notifications", False)])
@@ -158,7 +158,7 @@ def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_positi
     of_other = user_metadata(pipeline="o", batch=1, operation="follow_changes", **{POSITION_KEY: str(other)})
     lake.ensure(paths.reader("of_another"), pa.schema([("day", pa.date32())]), user_metadata=of_other)
 
-    assert found() == ([Hold(by="the reader days", since=at(3))] if holds else [])
+    assert found() == ([Hold(holder="the reader days", since=at(3))] if holds else [])
 
 
 def test_a_readers_word_holds_its_version_while_it_counts(
@@ -168,7 +168,7 @@ def test_a_readers_word_holds_its_version_while_it_counts(
     PipelineHome(objects, "shop").readers.pin("items", reader="other", version=0, hours=1)
     (hold,) = found()
     assert hold.since == at(1)
-    assert "training" in hold.by
+    assert "training" in hold.holder
 
     over = said.replace(until=(utc_now() - dt.timedelta(seconds=1)).isoformat())
     objects.put(paths.reader_record("shop", "orders", "training"), over.encode())
@@ -185,7 +185,7 @@ def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
     rollbacks = PipelineHome(objects, "shop").rollbacks
     begun = rollback(to_version=2)
     rollbacks.get_or_create(begun)
-    assert found() == [Hold(by="rollback 1 of the table", since=at(2))]
+    assert found() == [Hold(holder="rollback 1 of the table", since=at(2))]
 
     rollbacks.record_completion(begun, version=5)
     assert found() == []
@@ -198,7 +198,7 @@ def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], obje
         code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),
     )  # fmt: skip
     PipelineHome(objects, "shop").start_overs.get_or_create(begun)
-    assert found() == [Hold(by="the rollback to generation 2", since=at(1))]
+    assert found() == [Hold(holder="the rollback to generation 2", since=at(1))]
 
     PipelineHome(objects, "shop").start_overs.record_completion(begun)
     assert found() == []
@@ -224,7 +224,7 @@ def test_a_long_transaction_holds_what_was_there_when_it_got_its_turn(
 ) -> None:
     granted = utc_now() - dt.timedelta(minutes=50)
     objects.put(paths.turn_request("shop", "orders"), turn(granted))
-    assert found() == [Hold(by="the write turn of mutations__shop/r/mutate/1", since=granted)]
+    assert found() == [Hold(holder="the write turn of mutations__shop/r/mutate/1", since=granted)]
 
     objects.put(paths.turn_request("shop", "orders"), turn(granted, state="released"))
     assert found() == []

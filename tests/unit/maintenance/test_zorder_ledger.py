@@ -17,19 +17,19 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.table_health.measure import PartitionHealth, table_health
 from deltaworks.maintenance.zorder_ledger import (
-    FIRST_GUESS,
-    Group,
+    DEFAULT_RATES,
+    RewriteGroup,
     ZOrderLedger,
-    order_from_rows,
-    read_order,
-    run_of_try,
+    ledger_state_from_rows,
+    read_ledger,
+    task_of_try,
 )
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import DAYS, append, compacted, make
+from tests.unit.maintenance.table_data import DAYS, append, compacted, make
 
-GROUP = Group(name="g1", table="events", action="zorder", columns=("id",), after_version=0, round="daily")
+GROUP = RewriteGroup(name="g1", table="events", action="zorder", columns=("id",), after_version=0, round="daily")
 KEY = paths.table("shop", "events")
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -57,10 +57,10 @@ def test_what_a_command_left_is_in_order_until_something_comes_to_it(lake: Lake,
     rewritten = ledger.rewritten(GROUP)
     ledger.record(GROUP, rewritten, seconds=8.0)
 
-    state = read_order(lake, "shop").of("events")
+    state = read_ledger(lake, "shop").table_state("events")
 
     assert [(each.files_before, each.files) for each in rewritten] == [(3, 1), (3, 1)]
-    assert {place: known.is_as_left(found(lake)[place]) for place, known in state.ordered.items()} == {
+    assert {place: known.is_unchanged(found(lake)[place]) for place, known in state.ordered.items()} == {
         DAYS[0]: True,
         DAYS[1]: True,
     }
@@ -68,7 +68,7 @@ def test_what_a_command_left_is_in_order_until_something_comes_to_it(lake: Lake,
     assert rows is not None
     assert sum(rows.column("seconds").to_pylist()) == pytest.approx(8.0)
     append(lake, KEY, 1)
-    assert [state.ordered[day].is_as_left(found(lake)[day]) for day in DAYS[:2]] == [False, True]
+    assert [state.ordered[day].is_unchanged(found(lake)[day]) for day in DAYS[:2]] == [False, True]
     assert 0 < state.ordered[DAYS[0]].unordered_share(found(lake)[DAYS[0]]) < 1
 
 
@@ -76,15 +76,15 @@ def test_a_run_that_died_before_its_rows_has_them_made_by_the_next_one(lake: Lak
     make(lake, "shop", "events", files=2, days=1)
     ledger.begin(GROUP)
     compacted(lake, KEY, GROUP.name)
-    assert read_order(lake, "shop").ordered == {}
+    assert read_ledger(lake, "shop").ordered == {}
 
     again = ZOrderLedger(lake, PipelineHome(LocalObjects(Path(lake.storage.prefix)), "shop"))
 
-    assert (again.settle(), again.settle()) == (1, 0)
-    state = read_order(lake, "shop").of("events")
-    assert state.ordered[DAYS[0]].is_as_left(found(lake)[DAYS[0]])
+    assert (again.record_interrupted(), again.record_interrupted()) == (1, 0)
+    state = read_ledger(lake, "shop").table_state("events")
+    assert state.ordered[DAYS[0]].is_unchanged(found(lake)[DAYS[0]])
     # How long it took nobody knows: it says nothing of how fast tables are rewritten.
-    assert state.paces == dict(FIRST_GUESS)
+    assert state.rates == dict(DEFAULT_RATES)
 
 
 def test_a_run_that_died_before_its_commit_leaves_nothing_to_settle(lake: Lake, ledger: ZOrderLedger) -> None:
@@ -92,8 +92,8 @@ def test_a_run_that_died_before_its_commit_leaves_nothing_to_settle(lake: Lake, 
     ledger.begin(GROUP)
     compacted(lake, KEY, "of another")
 
-    assert ledger.settle() == 0
-    assert read_order(lake, "shop").ordered == {}
+    assert ledger.record_interrupted() == 0
+    assert read_ledger(lake, "shop").ordered == {}
 
 
 def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
@@ -104,12 +104,12 @@ def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
     compacted(lake, KEY, GROUP.name)
     ledger.record(GROUP, ledger.rewritten(GROUP), seconds=1.0)
     after = lake.open(KEY).version()  # type: ignore[union-attr]
-    known = read_order(lake, "shop").of("events").ordered[DAYS[0]]
+    known = read_ledger(lake, "shop").table_state("events").ordered[DAYS[0]]
 
     lake.open(KEY).restore(before)  # type: ignore[union-attr]
     assert known.unordered_share(found(lake)[DAYS[0]]) == 1.0
     lake.open(KEY).restore(after)  # type: ignore[union-attr]
-    assert known.is_as_left(found(lake)[DAYS[0]])
+    assert known.is_unchanged(found(lake)[DAYS[0]])
 
 
 def test_seconds_of_all_tries_of_a_run_count_together(lake: Lake, ledger: ZOrderLedger) -> None:
@@ -117,15 +117,15 @@ def test_seconds_of_all_tries_of_a_run_count_together(lake: Lake, ledger: ZOrder
     compacted(lake, KEY, GROUP.name)
     rewritten = ledger.rewritten(GROUP)
     for number, run in enumerate(("m/r1/optimize/1", "m/r1/optimize/2", "m/r2/optimize/1", "manual")):
-        ledger.record(Group(**{**asdict_of(GROUP), "name": f"g{number}", "run": run}), rewritten, seconds=10.0)
+        ledger.record(RewriteGroup(**{**asdict_of(GROUP), "name": f"g{number}", "run": run}), rewritten, seconds=10.0)
 
     assert ledger.seconds_of_run("m/r1/optimize/3", "daily") == pytest.approx(20.0)
     assert ledger.seconds_of_run("m/r1/optimize/3", "weekly") == 0.0
     assert ledger.seconds_of_run("manual", "daily") == 0.0
-    assert run_of_try("manual") == ""
+    assert task_of_try("manual") == ""
 
 
-def asdict_of(group: Group) -> dict[str, Any]:
+def asdict_of(group: RewriteGroup) -> dict[str, Any]:
     return {name: getattr(group, name) for name in group.__slots__}
 
 
@@ -157,11 +157,11 @@ def test_what_is_in_order_is_what_a_replay_of_all_that_happened_says(happenings:
             if what == "zorder":
                 by_order[DAYS[day]] = frozenset(here)
 
-    known = order_from_rows(rows).of("events").ordered
+    known = ledger_state_from_rows(rows).table_state("events").ordered
 
     for day_of, here in files.items():
         entry = known.get(day_of)
-        in_order = entry is not None and entry.is_as_left(health_of(day_of, here))
+        in_order = entry is not None and entry.is_unchanged(health_of(day_of, here))
         assert in_order == (bool(here) and by_order.get(day_of) == frozenset(here))
 
 
@@ -200,12 +200,12 @@ def test_paces_are_measured_where_there_were_runs_and_guessed_where_not() -> Non
     small = [{**base, "bytes_before": mib, "seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
     large = [{**base, "bytes_before": 200 * mib, "seconds": 22.0}]
 
-    paces = order_from_rows([*small, *large]).of("orders").paces
+    paces = ledger_state_from_rows([*small, *large]).table_state("orders").rates
 
     assert paces["zorder"].seconds_per_partition == 2.0
     assert paces["zorder"].bytes_per_second == 10 * mib
     assert paces["zorder"].seconds(200 * mib) == 22.0
-    assert paces["compact"] == FIRST_GUESS["compact"]
+    assert paces["compact"] == DEFAULT_RATES["compact"]
 
 
 def test_the_commits_of_a_command_are_told_by_its_name() -> None:

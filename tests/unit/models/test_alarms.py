@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.models.alarms import alarm_budget, alarm_figures, alarm_rows, threshold_within
+from deltaworks.models.alarms import alarm_budget, alarm_metrics, alarm_rows, lowest_threshold
 from deltaworks.models.spans import DAY_SECONDS
 
 ROWS = st.lists(
@@ -49,7 +49,7 @@ def test_the_threshold_is_the_lowest_before_alarms_become_too_many(
 ) -> None:
     entities, at, scores = columns(rows)
 
-    threshold = threshold_within(entities, at, scores, most_alarms=most, quiet_seconds=quiet)
+    threshold = lowest_threshold(entities, at, scores, max_alarms=most, quiet_seconds=quiet)
 
     assert len(slow_alarms(rows, threshold, quiet)) <= most
     lower = [score for score in sorted(set(scores.tolist()), reverse=True) if score < threshold]
@@ -69,8 +69,8 @@ def test_figures_are_of_alarms_and_not_of_rows() -> None:
     scores, labels = np.asarray([0.9, 0.9, 0.8, 0.1]), np.asarray([True, True, False, False])
     next_at = np.asarray([300.0, 300.0, np.nan, np.nan])
 
-    figures = alarm_figures(entities, at, scores, labels, next_at, threshold=0.5, quiet_seconds=900)
+    figures = alarm_metrics(entities, at, scores, labels, next_at, threshold=0.5, quiet_seconds=900)
 
     assert (figures.alarms, figures.precision, figures.median_lead_seconds) == (2, 0.5, 300.0)
-    none = alarm_figures(entities, at, scores, labels, next_at, threshold=2.0, quiet_seconds=900)
+    none = alarm_metrics(entities, at, scores, labels, next_at, threshold=2.0, quiet_seconds=900)
     assert (none.alarms, none.precision, none.median_lead_seconds) == (0, None, None)

@@ -7,7 +7,7 @@ import pytest
 
 from deltaworks.control.records.model import FoldReport, Gain
 from deltaworks.models.baselines import LabelledRows
-from deltaworks.models.evaluation import blocks_of, falls_short, group_columns
+from deltaworks.models.evaluation import bootstrap_blocks, group_columns, shortfall_reason
 from deltaworks.models.spans import DAY_SECONDS
 from deltaworks.specs.models import ModelSpec
 
@@ -55,7 +55,7 @@ def test_groups_are_laid_on_one_another_and_all_of_them_are_the_model() -> None:
 def test_a_fold_speaks_for_a_model_by_a_gain_that_is_large_enough_and_not_chance(
     value: float, low: float, reason: str
 ) -> None:
-    said = falls_short(fold(value, low), gain=0.02)
+    said = shortfall_reason(fold(value, low), gain=0.02)
 
     assert (reason in said) if reason else said == ""
 
@@ -65,5 +65,5 @@ def test_blocks_are_days_and_entities_where_a_horizon_is_longer_than_a_day() -> 
         np.asarray([7, 8]), np.asarray([5, DAY_SECONDS + 5]), np.ones(2, dtype=bool), np.zeros(2), np.zeros(2)
     )
 
-    assert blocks_of(rows, model()).tolist() == [0, 1]
-    assert blocks_of(rows, model(horizon_minutes=None, horizon_days=14)).tolist() == [7, 8]
+    assert bootstrap_blocks(rows, model()).tolist() == [0, 1]
+    assert bootstrap_blocks(rows, model(horizon_minutes=None, horizon_days=14)).tolist() == [7, 8]

@@ -14,9 +14,9 @@ from deltaworks.models.expression import (
     Node,
     Split,
     boosted_expression,
-    input_of,
+    input_expression,
     logistic_expression,
-    number,
+    sql_literal,
     tree_expression,
 )
 
@@ -39,19 +39,19 @@ def asked_of_duckdb(expression: str, inputs: tuple[float, ...] = ()) -> float:
 
 def value_of(node: Node, inputs: tuple[float, ...]) -> float:
     while isinstance(node, Split):
-        node = node.below if inputs[node.column] <= node.threshold else node.above
+        node = node.left if inputs[node.column] <= node.threshold else node.right
     return node.value
 
 
 @given(FINITE)
 def test_a_number_is_read_back_to_its_last_bit(value: float) -> None:
-    assert asked_of_duckdb(f"{number(value)} + 0e0") == value
+    assert asked_of_duckdb(f"{sql_literal(value)} + 0e0") == value
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_finite_number_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="finite"):
-        number(value)
+        sql_literal(value)
 
 
 @settings(max_examples=40)
@@ -86,4 +86,4 @@ def test_a_logistic_regression_gives_a_probability(
     ("column", "value"), [("NULL", 2.5), ("'NaN'::DOUBLE", 2.5), ("7", 7.0), ("1.5::DECIMAL(3,1)", 1.5)]
 )
 def test_what_is_absent_or_no_number_is_the_mean_of_training(column: str, value: float) -> None:
-    assert asked_of_duckdb(input_of(column, 2.5)) == value
+    assert asked_of_duckdb(input_expression(column, 2.5)) == value

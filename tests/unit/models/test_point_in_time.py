@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from deltaworks.models.labels import LABEL, label_query
 from deltaworks.models.metrics import average_precision
-from tests.unit.gold.planned_gold import empty_database, in_duckdb
-from tests.unit.models.made_edges import BY_EVENT_TIME, SHIPPED, Signal, minutes
+from tests.unit.gold.gold_planning import empty_database, in_duckdb
+from tests.unit.models.edge_data import BY_EVENT_TIME, SHIPPED, Signal, minutes
 
 
 def area_of_errors(signal: Signal, *, by_event_time: bool = False) -> tuple[float, float]:

@@ -13,7 +13,7 @@ HORIZONS = st.integers(60, 40 * DAY_SECONDS)
 
 
 def spans(fold: Fold) -> tuple[Span, Span, Span, Span]:
-    parts = (fold.training.fitted, fold.training.chosen, fold.training.whole, fold.test)
+    parts = (fold.training.fit_rows, fold.training.selection_rows, fold.training.all_rows, fold.test)
     assert all(isinstance(part, Span) for part in parts)
     return parts  # type: ignore[return-value]
 
@@ -66,6 +66,6 @@ def test_labels_of_every_row_before_their_end_are_there(known_until: int, horizo
 
 def test_a_span_is_half_open_in_sql() -> None:
     assert Span(5, 7).condition == "(_at >= 5 AND _at < 7)"
-    assert training_span(end=8 * DAY_SECONDS, train_days=8, gap_seconds=60).chosen == Span(
+    assert training_span(end=8 * DAY_SECONDS, train_days=8, gap_seconds=60).selection_rows == Span(
         6 * DAY_SECONDS, 8 * DAY_SECONDS
     )

@@ -8,13 +8,13 @@ from typing import Any
 
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.dashboards.marks import MOST_MARKS
+from deltaworks.dashboards.marks import MAX_MARKS
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
 from deltaworks.operations.dashboard_data import load_dashboard, marks_between
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState
-from tests.unit.dashboards.dashboard_stage import SPAN, START, errors, put, shop
+from tests.unit.dashboards.dashboard_harness import SPAN, START, errors, put, shop
 
 
 def at(minutes: int) -> dt.datetime:
@@ -74,8 +74,8 @@ def test_records_that_cannot_be_read_hide_no_figures(tmp_path: Path) -> None:
 
 def test_of_many_notes_the_newest_are_read(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    for number in range(MOST_MARKS + 5):
+    for number in range(MAX_MARKS + 5):
         annotate(objects, "shop", f"note {number}", at=at(number))
     marks = marks_between(objects, "shop", Span(START, at(600)))
-    assert [mark.text for mark in marks.items] == [f"note {number}" for number in range(5, MOST_MARKS + 5)]
+    assert [mark.text for mark in marks.items] == [f"note {number}" for number in range(5, MAX_MARKS + 5)]
     assert marks.earlier_count == 1

@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from tests.spark.conftest import ENVIRONMENT, RELAY
-from tests.unit.maintenance.made_tables import hundred_tables, make
+from tests.unit.maintenance.table_data import hundred_tables, make
 
 
 @pytest.fixture

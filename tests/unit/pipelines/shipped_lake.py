@@ -32,8 +32,8 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.query import connect
 from generator.networks import databases
-from tests.unit.gold.planned_gold import build_planned, empty_database
-from tests.unit.maintenance.made_tables import ENVIRONMENT
+from tests.unit.gold.gold_planning import build_planned, empty_database
+from tests.unit.maintenance.table_data import ENVIRONMENT
 
 INGESTED_AT_US = 1_700_000_000_000_000
 Row = dict[str, Any]

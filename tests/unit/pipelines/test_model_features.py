@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.specs.catalog import project_root
-from tests.unit.gold.planned_gold import in_duckdb
+from tests.unit.gold.gold_planning import in_duckdb
 
 SHIPPED = project_root() / "include" / "pipelines"
 SUMS = ("requests", "answered", "errors", "cacheable", "hits", "timed_hits", "first_byte_ms", "seconds")

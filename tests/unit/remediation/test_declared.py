@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from deltaworks.specs.environment import EnvironmentSpec
-from tests.unit.remediation.remediation_stage import declared
+from tests.unit.remediation.remediation_harness import declared
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from deltaworks.control.health.report import subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.remediation.process import RemediationProcess, remediation_named
+from deltaworks.remediation.process import RemediationProcess, find_remediation
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
-from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import Director, running_director
 
 
@@ -79,7 +79,7 @@ def test_a_rule_that_fires_moves_weight_once_though_its_notice_comes_twice(wired
         publish(wired.aws.client("sns"), sns_message(wired.topic, notice))
     process = wired.process()
     for _ in range(2):
-        process.turn()
+        process.run_once()
     assert wired.stage.director.weights == {"a": 0.3, "b": 0.7}
     assert len(wired.stage.director.moves) == 1
     assert wired.waiting() == 0
@@ -89,7 +89,7 @@ def test_a_message_that_says_nothing_is_kept_aside(wired: Wired) -> None:
     bodies = ["no json", "[]", '{"id": "../../x", "kind": "raised"}', '{"Message": "x", "TopicArn": "t"}']
     assert not NotificationQueue(wired.aws.messaging, wired.queue).send(bodies)
     process = wired.process()
-    process.turn()
+    process.run_once()
     assert process.counts.unusable == len(bodies)
     folder = outbound_paths.remediation_control("shift_cdn") + "/unusable/"
     assert len(wired.stage.objects.list(folder)) == len(bodies)
@@ -102,9 +102,9 @@ def test_a_message_that_could_not_be_handled_yet_comes_again(wired: Wired) -> No
     wired.stage.director.silent_reads = 1
     process = wired.process()
     with pytest.raises(Exception, match="TRAFFIC_UNREACHABLE"):
-        process.turn()
+        process.run_once()
     assert wired.waiting() == 1
-    process.turn()
+    process.run_once()
     assert wired.stage.record(notice).state == "called"
 
 
@@ -120,7 +120,7 @@ def test_a_process_ends_by_its_flag_and_is_watched(wired: Wired) -> None:
 def test_a_name_that_is_not_declared_gets_the_nearest(wired: Wired) -> None:
     catalog = Catalog(wired.environment, {}, {}, Path())
     with pytest.raises(ConfigError, match="shift_cdn"):
-        remediation_named(catalog, "shift_cnd")
+        find_remediation(catalog, "shift_cnd")
     empty = dataclasses.replace(catalog, environment=wired.environment.model_copy(update={"remediations": ()}))
     with pytest.raises(ConfigError, match="REMEDIATION_UNKNOWN"):
-        remediation_named(empty, "shift_cdn")
+        find_remediation(empty, "shift_cdn")

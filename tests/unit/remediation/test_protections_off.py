@@ -13,7 +13,7 @@ from deltaworks.control.records.remediation import RemediationRecord, Remediatio
 from deltaworks.errors import TransientError
 from deltaworks.remediation import remediator as remediating
 from deltaworks.remediation.remediator import Remediator
-from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import Director, running_director
 
 
@@ -41,7 +41,7 @@ def without_records(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_notice_delivered_twice_moves_weight_twice(stage: RemediationStage) -> None:
     notice = stage.fires("a")
     for _ in range(2):
-        stage.remediator().take(notice)
+        stage.remediator().handle_notice(notice)
     assert (len(stage.director.moves), stage.director.weights) == (2, {"a": 0.1, "b": 0.9})
 
 
@@ -56,44 +56,44 @@ def test_a_lost_reply_that_is_taken_for_a_failure_moves_weight_twice(
     stage.director.lost_replies = 1
     notice = stage.fires("a")
     with pytest.raises(TransientError):
-        stage.remediator().take(notice)
-    stage.remediator().take(notice)
+        stage.remediator().handle_notice(notice)
+    stage.remediator().handle_notice(notice)
     assert (len(stage.director.moves), stage.director.weights) == (2, {"a": 0.1, "b": 0.9})
 
 
 def test_a_call_that_is_not_on_record_before_it_begins_is_made_twice(stage: RemediationStage) -> None:
     notice = stage.fires("a")
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     done = stage.record(notice)
     # As it is on record where the attempt is not: planned, and nothing begun.
     stage.records.replace(done, done.replace(state="planned", attempted_at=None, called_at=None))
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert len(stage.director.moves) == 2
 
 
 def test_weight_goes_to_a_target_that_is_slow_itself(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule_state = remediating.rule_state
+    rule_state = remediating.read_rule_state
     monkeypatch.setattr(
         remediating, "rule_state", lambda *arguments: dataclasses.replace(rule_state(*arguments), sick={})
     )
     stage.fires("b")
-    stage.remediator().take(stage.fires("a"))
+    stage.remediator().handle_notice(stage.fires("a"))
     assert stage.director.weights == {"a": 0.3, "b": 0.7}
 
 
 def test_a_shift_that_makes_it_worse_stays(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Remediator, "_verify", lambda self, record: record)
-    stage.remediator().take(stage.fires("a"))
+    stage.remediator().handle_notice(stage.fires("a"))
     stage.passes(10)
     stage.fires("b")
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert stage.director.weights == {"a": 0.3, "b": 0.7}
 
 
 @pytest.mark.usefixtures("without_records")
 def test_weight_swings_back_and_forth(stage: RemediationStage) -> None:
     for cdn in ("a", "b", "a"):
-        stage.remediator().take(stage.fires(cdn))
+        stage.remediator().handle_notice(stage.fires(cdn))
         stage.ends(cdn)
         stage.passes(20)
     assert [(move["from"], move["to"]) for move in stage.director.moves] == [("a", "b"), ("b", "a"), ("a", "b")]
@@ -101,9 +101,9 @@ def test_weight_swings_back_and_forth(stage: RemediationStage) -> None:
 
 def test_a_message_alone_moves_traffic(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
     notice = stage.fires("a")
-    alert = remediating.rule_state(stage.objects, stage.spec, notice.subject)
+    alert = remediating.read_rule_state(stage.objects, stage.spec, notice.subject)
     stage.ends("a")
     # The alert as the message has it, and not as it is now.
     monkeypatch.setattr(remediating, "rule_state", lambda *_: dataclasses.replace(alert, sick={}))
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     assert len(stage.director.moves) == 1

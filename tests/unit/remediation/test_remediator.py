@@ -11,10 +11,10 @@ import pytest
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.errors import TransientError
-from deltaworks.remediation.telling import resumed
-from deltaworks.remediation.traffic import Traffic
+from deltaworks.remediation.step_notifier import resolve_hold_alerts
+from deltaworks.remediation.traffic import TrafficClient
 from deltaworks.rules.subjects import UNKNOWN
-from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import Director, running_director
 
 HALVES = {"a": 0.5, "b": 0.5}
@@ -34,7 +34,7 @@ def stage(tmp_path: Path, director: Director) -> RemediationStage:
 
 def reason(stage: RemediationStage, notice: Notice) -> str:
     """Why nothing was done about a notice."""
-    record = stage.remediator().take(notice)
+    record = stage.remediator().handle_notice(notice)
     assert record is not None
     assert record.state == "refused"
     return record.reason.partition(":")[0]
@@ -42,21 +42,21 @@ def reason(stage: RemediationStage, notice: Notice) -> str:
 
 def test_weight_goes_from_the_slow_target_to_the_other_and_every_step_is_told(stage: RemediationStage) -> None:
     notice = stage.fires("a")
-    record = stage.remediator().take(notice)
+    record = stage.remediator().handle_notice(notice)
     assert record is not None
     assert record.state == "called"
     assert stage.director.weights == SHIFTED
     assert [move["key"] for move in stage.director.moves] == [notice.id]
     stage.passes(10)
     stage.ends("a")
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert stage.record(notice).state == "verified"
     assert stage.steps() == ["planned", "called", "verified"]
 
 
 def test_a_dry_run_calls_nobody(tmp_path: Path, director: Director) -> None:
     stage = RemediationStage(tmp_path, director, dry_run=True)
-    record = stage.remediator().take(stage.fires())
+    record = stage.remediator().handle_notice(stage.fires())
     assert record is not None
     assert (record.state, record.after) == ("dry_run", SHIFTED)
     assert (director.moves, stage.steps()) == ([], ["dry_run"])
@@ -65,9 +65,9 @@ def test_a_dry_run_calls_nobody(tmp_path: Path, director: Director) -> None:
 def test_a_notice_that_is_delivered_twice_moves_weights_once(stage: RemediationStage) -> None:
     notice = stage.fires()
     for _ in range(2):
-        stage.remediator().take(notice)
+        stage.remediator().handle_notice(notice)
     stage.passes(16)
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     assert stage.director.weights == SHIFTED
     assert len(stage.director.moves) == 1
 
@@ -75,7 +75,7 @@ def test_a_notice_that_is_delivered_twice_moves_weights_once(stage: RemediationS
 def test_a_reply_that_is_lost_after_acting_moves_weights_once(stage: RemediationStage) -> None:
     stage.director.lost_replies = 1
     notice = stage.fires()
-    record = stage.remediator().take(notice)
+    record = stage.remediator().handle_notice(notice)
     assert record is not None
     assert record.state == "called"
     assert (stage.director.weights, len(stage.director.moves)) == (SHIFTED, 1)
@@ -86,30 +86,30 @@ def test_a_process_that_died_in_its_call_does_not_call_again(
 ) -> None:
     class Died(Exception): ...
 
-    shift = Traffic.shift
+    shift = TrafficClient.shift
 
-    def shift_and_die(self: Traffic, *arguments: object, **named: object) -> None:
+    def shift_and_die(self: TrafficClient, *arguments: object, **named: object) -> None:
         shift(self, *arguments, **named)  # type: ignore[arg-type]
         raise Died
 
     notice = stage.fires()
     with monkeypatch.context() as patch:
-        patch.setattr(Traffic, "shift", shift_and_die)
+        patch.setattr(TrafficClient, "shift", shift_and_die)
         with pytest.raises(Died):
-            stage.remediator().take(notice)
+            stage.remediator().handle_notice(notice)
     assert stage.record(notice).state == "planned"
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert (stage.record(notice).state, len(stage.director.moves)) == ("called", 1)
 
 
 def test_a_process_that_died_before_its_call_calls(stage: RemediationStage) -> None:
     notice = stage.fires()
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     done = stage.record(notice)
     planned = done.replace(state="planned", attempted_at=None, called_at=None)
     stage.records.replace(done, planned)
     stage.director.weights, stage.director.moves = dict(HALVES), []
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert (stage.record(notice).state, stage.director.weights) == ("called", SHIFTED)
 
 
@@ -119,10 +119,10 @@ def test_a_call_that_was_lost_on_its_way_is_told_and_not_repeated(
     def never_arrives(*_: object, **__: object) -> None:
         raise TransientError("TRAFFIC_UNREACHABLE", "nothing came back")
 
-    monkeypatch.setattr(Traffic, "shift", never_arrives)
+    monkeypatch.setattr(TrafficClient, "shift", never_arrives)
     notice = stage.fires()
-    stage.remediator().take(notice)
-    stage.remediator().go_on()
+    stage.remediator().handle_notice(notice)
+    stage.remediator().resume_pending()
     assert stage.record(notice).state == "failed"
     assert stage.director.moves == []
     assert open_subjects(stage.objects, "REMEDIATION_FAILED") == {"shift_cdn"}
@@ -132,18 +132,18 @@ def test_an_address_that_tells_nothing_for_a_while_is_asked_again(stage: Remedia
     stage.director.lost_replies = 1
     notice = stage.fires()
     remediator = stage.remediator()
-    shift = Traffic.shift
+    shift = TrafficClient.shift
     stage.director.silent_reads = 0
 
-    class Silent(Traffic):
+    class Silent(TrafficClient):
         def shift(self, *arguments: object, **named: object) -> None:
             stage.director.silent_reads = 4
             shift(self, *arguments, **named)  # type: ignore[arg-type]
 
     remediator._traffic = Silent(stage.spec.do)
-    remediator.take(notice)
+    remediator.handle_notice(notice)
     assert stage.record(notice).state == "planned"
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert (stage.record(notice).state, len(stage.director.moves)) == ("called", 1)
 
 
@@ -157,10 +157,10 @@ def test_nothing_is_shifted_to_a_target_that_is_not_well(stage: RemediationStage
 
 def test_a_shift_that_makes_it_worse_is_taken_back(stage: RemediationStage) -> None:
     notice = stage.fires("a")
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     stage.passes(3)
     stage.fires("b")
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert (stage.record(notice).state, stage.director.weights) == ("rolled_back", HALVES)
     assert open_subjects(stage.objects, "REMEDIATION_FAILED") == {"shift_cdn"}
     assert stage.steps() == ["planned", "called", "rolled_back"]
@@ -171,41 +171,41 @@ def test_a_shift_has_to_make_the_figure_better_by_what_is_declared(
     stage: RemediationStage, value: float, state: str
 ) -> None:
     notice = stage.fires("a", value=300.0)
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     stage.passes(9)
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert stage.record(notice).state == "called"
     stage.passes(1)
     stage.fires("a", value=value)
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert stage.record(notice).state == state
 
 
 def test_weights_that_somebody_has_set_since_are_not_overwritten(stage: RemediationStage) -> None:
     notice = stage.fires("a")
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     stage.director.weights = {"a": 0.1, "b": 0.9}
     stage.passes(10)
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert (stage.record(notice).state, stage.director.weights) == ("failed", {"a": 0.1, "b": 0.9})
 
 
 def test_a_reply_that_is_lost_while_taking_back_takes_back_once(stage: RemediationStage) -> None:
     notice = stage.fires("a")
-    stage.remediator().take(notice)
+    stage.remediator().handle_notice(notice)
     stage.passes(10)
     stage.director.lost_replies = 1
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     assert (stage.record(notice).state, stage.director.weights) == ("rolled_back", HALVES)
     assert [move["key"] for move in stage.director.moves] == [notice.id, f"{notice.id}-back"]
 
 
 def test_from_a_to_b_and_back_within_a_day_holds_itself(stage: RemediationStage) -> None:
     first = stage.fires("a")
-    stage.remediator().take(first)
+    stage.remediator().handle_notice(first)
     stage.passes(10)
     stage.ends("a")
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     stage.passes(20)
     assert reason(stage, stage.fires("b")) == "ping_pong"
     assert stage.director.weights == SHIFTED
@@ -213,7 +213,7 @@ def test_from_a_to_b_and_back_within_a_day_holds_itself(stage: RemediationStage)
     stage.passes(20)
     assert reason(stage, stage.fires("b", region="eu")) == "held"
     assert stage.records.resume("shift_cdn")
-    resumed(stage.objects, "shift_cdn")
+    resolve_hold_alerts(stage.objects, "shift_cdn")
     assert open_subjects(stage.objects, "REMEDIATION_HELD") == set()
 
 
@@ -221,26 +221,26 @@ def test_it_waits_between_shifts_and_acts_so_often_a_day(tmp_path: Path, directo
     stage = RemediationStage(tmp_path, director, step=0.05, most_per_day=2)
     for _ in range(2):
         notice = stage.fires("a")
-        stage.remediator().take(notice)
+        stage.remediator().handle_notice(notice)
         stage.ends("a")
         stage.passes(10)
-        stage.remediator().go_on()
+        stage.remediator().resume_pending()
         assert stage.record(notice).state == "verified"
         stage.passes(1)
         assert reason(stage, stage.fires("a", region="eu")) == "cooling"
         stage.ends("a", region="eu")
         stage.passes(20)
-    assert reason(stage, stage.fires("a", region="us")) == "daily_bound"
+    assert reason(stage, stage.fires("a", region="us")) == "daily_limit"
     assert director.weights == {"a": 0.4, "b": 0.6}
 
 
 def test_every_target_keeps_its_floor(tmp_path: Path, director: Director) -> None:
     stage = RemediationStage(tmp_path, director, floor=0.4)
-    stage.remediator().take(stage.fires("a"))
+    stage.remediator().handle_notice(stage.fires("a"))
     assert director.weights == {"a": 0.4, "b": 0.6}
     stage.ends("a")
     stage.passes(10)
-    stage.remediator().go_on()
+    stage.remediator().resume_pending()
     stage.passes(20)
     assert reason(stage, stage.fires("a", region="eu")) == "at_floor"
 
@@ -257,7 +257,7 @@ def test_a_notice_is_believed_only_as_far_as_its_alert_is_open(stage: Remediatio
 
 def test_one_shift_at_a_time(tmp_path: Path, director: Director) -> None:
     stage = RemediationStage(tmp_path, director, cooldown_minutes=1)
-    stage.remediator().take(stage.fires("a"))
+    stage.remediator().handle_notice(stage.fires("a"))
     stage.passes(4)
     assert reason(stage, stage.fires("a", region="eu")) == "under_way"
 
@@ -269,10 +269,10 @@ def test_notices_of_other_rules_and_of_ends_are_none_of_its_concern(stage: Remed
         dataclasses.replace(notice, cause="GOLD_STALE"),
         dataclasses.replace(notice, subject="video_qos.errors{cdn=a}"),
     ):
-        assert stage.remediator().take(other) is None
+        assert stage.remediator().handle_notice(other) is None
     assert list(stage.records.all()) == []
 
 
 def test_weights_that_are_none_are_not_shifted(stage: RemediationStage) -> None:
     stage.director.weights = {"a": 0.5}
-    assert reason(stage, stage.fires("a")) == "weights_unfit"
+    assert reason(stage, stage.fires("a")) == "invalid_weights"

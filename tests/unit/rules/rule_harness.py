@@ -20,7 +20,7 @@ from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
 from deltaworks.rules.stored_state import RuleState, read_rule_state
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import ORDERS, SHOP, project
+from tests.unit.maintenance.table_data import ORDERS, SHOP, project
 
 START = dt.datetime(2026, 3, 2, 10, 0, tzinfo=dt.UTC)
 GOLD = """\

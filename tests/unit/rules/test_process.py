@@ -36,7 +36,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
 @contextmanager
 def running(stage: RuleStage, *, on_tick: Callable[[], None] = lambda: None) -> Iterator[RuleProcess]:
     """The process in a thread of this one, stopped by its flag."""
-    judging = RuleProcess(stage.catalog, on_progress=on_tick)
+    judging = RuleProcess(stage.catalog, on_tick=on_tick)
     thread = threading.Thread(target=judging.run)
     thread.start()
     try:

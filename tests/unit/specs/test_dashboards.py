@@ -12,7 +12,7 @@ from deltaworks.specs.checks.query_cache import QueryCache
 from deltaworks.specs.dashboards import MAX_PANELS
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
-from tests.unit.dashboards.dashboard_stage import ERRORS, ERRORS_SQL, shop
+from tests.unit.dashboards.dashboard_harness import ERRORS, ERRORS_SQL, shop
 
 SPARKLINE = "{title: Errors, chart: number, x: minute, y: errors, unit: percent, sql: panels/errors.sql}"
 

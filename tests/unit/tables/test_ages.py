@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from deltaworks.control.clock import utc_now
 from deltaworks.tables.ages import TableAge, newest_row_time, table_age
-from tests.unit.dashboards.dashboard_stage import START, lake_of, put, shop
+from tests.unit.dashboards.dashboard_harness import START, lake_of, put, shop
 
 TODAY = utc_now()
 HOUR = dt.timedelta(hours=1)

@@ -28,7 +28,7 @@ from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
 from tests.examples import examples
-from tests.unit.maintenance.made_tables import DAYS, append, make
+from tests.unit.maintenance.table_data import DAYS, append, make
 
 GROUP = "7d1c"
 METADATA = user_metadata(pipeline="shop", batch=1, operation=OPTIMIZE, group=GROUP)

@@ -14,7 +14,7 @@ from deltaworks.specs.checks.project import check_project
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from tests.unit.gold.test_references import GOLD, REFERENCES, SPLITS, SQL
-from tests.unit.maintenance.made_tables import ORDERS, SHOP, make, project
+from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
 
 VIEWS = """\
 views:

@@ -139,7 +139,7 @@ JOBS: Final = (
         next_step="Mend the reason that is named, such as a reader that stands still; then VACUUM it.",
     ),
     AlertCause(
-        "UPKEEP_ONLY_COUNTS",
+        "MAINTENANCE_DRY_RUN",
         "warning",
         "reference/alerts.md#upkeep-only-counts",
         "the first night on a lake that was there before has only counted what it would delete",
@@ -147,7 +147,7 @@ JOBS: Final = (
         next_step="Look at what it counted; the next night deletes it.",
     ),
     AlertCause(
-        "UPKEEP_OVER_BOUND",
+        "MAINTENANCE_LIMIT_EXCEEDED",
         "warning",
         "reference/alerts.md#upkeep-stops-at-its-bound",
         "a night would remove more of a table than it may, and has left that to a person",

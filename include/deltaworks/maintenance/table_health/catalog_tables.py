@@ -27,9 +27,9 @@ from deltaworks.tables.lake import Lake
 RELAY_TABLES = ("file_events", "message_quarantine")
 CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress", "zorder_ledger")
 #: Opening a table is waiting for its storage, and a little work outside of Python.
-READERS = 16
+READER_THREADS = 16
 #: How many commits of each table are looked at for its last operations, where there are many tables.
-COMMITS_EACH = 8
+COMMITS_PER_TABLE = 8
 _ERROR_LENGTH = 300
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ def declared_tables(catalog: Catalog, *, pipeline: str = "", control: bool = Tru
     Args:
         pipeline: only this one's, or this relay's.
     """
-    tables = [DeclaredTable(*table) for table in _declared(catalog, control=control)]
+    tables = [DeclaredTable(*table) for table in _declared_tables(catalog, control=control)]
     return [table for table in tables if pipeline in ("", table.owner)]
 
 
@@ -64,7 +64,7 @@ def all_tables(
     pipeline: str = "",
     control: bool = True,
     partitions: bool = False,
-    history_commits: int = COMMITS_EACH,
+    history_commits: int = COMMITS_PER_TABLE,
 ) -> list[DeclaredTable]:
     """The tables of `declared_tables` with their health."""
     declared = declared_tables(catalog, pipeline=pipeline, control=control)
@@ -76,7 +76,7 @@ def with_health(
     tables: Sequence[DeclaredTable],
     *,
     partitions: bool = False,
-    history_commits: int = COMMITS_EACH,
+    history_commits: int = COMMITS_PER_TABLE,
 ) -> list[DeclaredTable]:
     """The same tables with their health, or with what keeps it from being read. Never raises for a single table."""
 
@@ -85,7 +85,7 @@ def with_health(
         try:
             health = table_health(lake, table.key, partitions=partitions, history_commits=history_commits)
         except Exception as problem:  # whatever a damaged log leads to is this table's report
-            error = error_text(problem)
+            error = describe_error(problem)
         return DeclaredTable(table.owner, table.name, table.kind, table.key, health, error)
 
     return list(map_tables(storage, tables, read))
@@ -100,18 +100,18 @@ def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T]
             own.lake = Lake(storage)
         return do(own.lake, table)
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="tables") as pool:
+    with ThreadPoolExecutor(READER_THREADS, thread_name_prefix="tables") as pool:
         yield from pool.map(run, tables)
 
 
-def error_text(problem: Exception) -> str:
+def describe_error(problem: Exception) -> str:
     """An error in a line."""
     return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:_ERROR_LENGTH]
 
 
-def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
+def _declared_tables(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
     for name, spec in catalog.pipelines.items():
-        yield from _of_pipeline(name, spec)
+        yield from _pipeline_tables(name, spec)
     if not control:
         return
     for name in catalog.relays:
@@ -122,7 +122,7 @@ def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, st
             yield name, table_name, "control", paths.pipeline_control(name, table_name)
 
 
-def _of_pipeline(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str, str]]:
+def _pipeline_tables(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str, str]]:
     kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec | ReferenceSpec | ModelSpec]] = {
         "bronze": spec.tables,
         "keyed": spec.keyed_tables,

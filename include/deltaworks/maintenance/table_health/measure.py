@@ -81,7 +81,7 @@ class TableHealth:
     small_bytes: int = 0
     deletion_vector_rows: int | None = 0
     log: LogSize | None = None
-    only_spark: tuple[str, ...] = ()
+    spark_only_reasons: tuple[str, ...] = ()
 
     @property
     def skew(self) -> float:
@@ -135,7 +135,7 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
         version=table.version(),
         files=files,
         bytes=sum(of_partitions),
-        rows=_sum_of(part.rows for part in partition_health),
+        rows=_sum_or_none(part.rows for part in partition_health),
         small_files=small,
         small_file_share=small / files if files else 0.0,
         small_bytes=sum(part.small_bytes for part in partition_health),
@@ -147,9 +147,9 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
         size_histogram=histogram(adds.column("size_bytes").to_pylist()),
         largest_partition_bytes=max(of_partitions, default=0),
         median_partition_bytes=statistics.median(of_partitions) if of_partitions else 0.0,
-        deletion_vector_rows=_sum_of(part.deletion_vector_rows for part in partition_health),
+        deletion_vector_rows=_sum_or_none(part.deletion_vector_rows for part in partition_health),
         log=log_size(lake, key),
-        only_spark=tuple(reasons_against_compacting(table)),
+        spark_only_reasons=tuple(reasons_against_compacting(table)),
     )
 
 
@@ -170,25 +170,25 @@ def _partition_health(adds: pa.Table, deleted: Mapping[str, int] | None) -> tupl
     for place, path, size, at, rows in zip(partitions_of(adds), *columns, records, strict=True):
         marked = None if deleted is None else deleted.get(path, 0)
         members.setdefault(place, []).append(_File(size, at, rows, marked))
-    return tuple(_of_partition(place, files) for place, files in sorted(members.items(), key=str))
+    return tuple(_measure_partition(place, files) for place, files in sorted(members.items(), key=str))
 
 
-def _of_partition(place: Partition, files: Sequence[_File]) -> PartitionHealth:
+def _measure_partition(partition: Partition, files: Sequence[_File]) -> PartitionHealth:
     small = [file.size for file in files if file.size < SMALL_FILE_BYTES]
     mergeable = small if len(small) > 1 else []
     return PartitionHealth(
-        partition=place,
+        partition=partition,
         files=len(files),
         bytes=sum(file.size for file in files),
         small_files=len(mergeable),
         small_bytes=sum(mergeable),
-        rows=_sum_of(file.rows for file in files),
-        deletion_vector_rows=_sum_of(file.deleted for file in files),
+        rows=_sum_or_none(file.rows for file in files),
+        deletion_vector_rows=_sum_or_none(file.deleted for file in files),
         newest_file_at=dt.datetime.fromtimestamp(max(file.modified for file in files) / 1000, tz=dt.UTC),
     )
 
 
-def _sum_of(counts: Iterable[int | None]) -> int | None:
+def _sum_or_none(counts: Iterable[int | None]) -> int | None:
     total = 0
     for count in counts:
         if count is None:
@@ -197,7 +197,7 @@ def _sum_of(counts: Iterable[int | None]) -> int | None:
     return total
 
 
-def files_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
+def file_sizes_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
     """The sizes of the files of each partition, which is named as the log names it."""
     table = lake.open(key)
     if table is None:
@@ -209,10 +209,10 @@ def files_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
     return sizes_by_partition
 
 
-def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
+def file_sizes_by_value(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
     """The sizes of the files of each value of a partition column, as the log writes the value."""
     sizes_by_value: dict[str | None, list[int]] = {}
-    for place, sizes in files_by_partition(lake, key).items():
+    for place, sizes in file_sizes_by_partition(lake, key).items():
         sizes_by_value.setdefault(dict(place).get(column), []).extend(sizes)
     return sizes_by_value
 

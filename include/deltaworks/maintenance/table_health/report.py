@@ -10,28 +10,28 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deltaworks.maintenance.choice import ROW_GROUP_BYTES, Choice, choose
-from deltaworks.maintenance.layout import layout_of, optimized_tables
-from deltaworks.maintenance.survey import policy_of
+from deltaworks.maintenance.layout import optimized_tables, read_layout
+from deltaworks.maintenance.partition_choice import ROW_GROUP_BYTES, TableChoice, choose_partitions
+from deltaworks.maintenance.select_partitions import read_policy
 from deltaworks.maintenance.table_health.catalog_tables import (
-    COMMITS_EACH,
+    COMMITS_PER_TABLE,
     DeclaredTable,
     declared_tables,
-    error_text,
+    describe_error,
     map_tables,
 )
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.maintenance.table_health.score import Score, score
-from deltaworks.maintenance.zorder_ledger import PipelineOrder, ZOrderState, read_order
+from deltaworks.maintenance.zorder_ledger import LedgerState, ZOrderState, read_ledger
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.unreferenced import UnreferencedFiles, count_unreferenced
 
 #: Kinds of tables that OPTIMIZE looks after.
-_OPTIMIZED = ("bronze", "keyed", "live", "gold", "quarantine", "archive")
+_OPTIMIZED_KINDS = ("bronze", "keyed", "live", "gold", "quarantine", "archive")
 #: How many commits of one table are looked at where it is the only one.
-COMMITS_OF_ONE = 200
+COMMITS_FOR_ONE_TABLE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class TableReport:
     key: str
     health: TableHealth | None = None
     score: Score | None = None
-    choice: Choice | None = None
+    choice: TableChoice | None = None
     unordered_share: float | None = None
     unreferenced: UnreferencedFiles | None = None
     error: str = ""
@@ -70,7 +70,7 @@ def report_tables(
         list_folders: look for files that nothing needs, which lists every table's folder.
     """
     tables = declared_tables(catalog, pipeline=pipeline, control=control)
-    return _reports(catalog, tables, list_folders=list_folders, history_commits=COMMITS_EACH, now=now)
+    return _reports(catalog, tables, list_folders=list_folders, history_commits=COMMITS_PER_TABLE, now=now)
 
 
 def report_table(
@@ -78,7 +78,7 @@ def report_table(
 ) -> TableReport | None:
     """The report of one table, its last operations looked for further back; None where none is declared so."""
     tables = [declared for declared in declared_tables(catalog, pipeline=pipeline) if declared.name == table]
-    reports = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_OF_ONE, now=now)
+    reports = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_FOR_ONE_TABLE, now=now)
     return reports[0] if reports else None
 
 
@@ -86,26 +86,26 @@ def _reports(
     catalog: Catalog, tables: Sequence[DeclaredTable], *, list_folders: bool, history_commits: int, now: dt.datetime
 ) -> list[TableReport]:
     storage = catalog.environment.lake
-    owners = sorted({table.owner for table in tables if table.kind in _OPTIMIZED})
-    orders = dict(map_tables(storage, owners, _order_of))
-    reader = _Reader(catalog, orders, list_folders=list_folders, history_commits=history_commits, now=now)
+    owners = sorted({table.owner for table in tables if table.kind in _OPTIMIZED_KINDS})
+    orders = dict(map_tables(storage, owners, _read_ledger))
+    reader = _ReportReader(catalog, orders, list_folders=list_folders, history_commits=history_commits, now=now)
     return list(map_tables(storage, tables, reader.report))
 
 
-def _order_of(lake: Lake, pipeline: str) -> tuple[str, PipelineOrder | Exception]:
+def _read_ledger(lake: Lake, pipeline: str) -> tuple[str, LedgerState | Exception]:
     try:
-        return pipeline, read_order(lake, pipeline)
+        return pipeline, read_ledger(lake, pipeline)
     except Exception as problem:  # reported with each table of the pipeline
         return pipeline, problem
 
 
-class _Reader:
+class _ReportReader:
     """Reads tables one at a time. Safe to use from several threads."""
 
     def __init__(
         self,
         catalog: Catalog,
-        orders: Mapping[str, PipelineOrder | Exception],
+        orders: Mapping[str, LedgerState | Exception],
         *,
         list_folders: bool,
         history_commits: int,
@@ -125,28 +125,30 @@ class _Reader:
             health = table_health(lake, table.key, history_commits=self._history_commits)
             if health is None:
                 return report
-            report = _scored(self._chosen(lake, replace(report, health=health), health), health)
+            report = _with_score(self._with_choice(lake, replace(report, health=health), health), health)
             if self._list_folders:
-                report = _scored(replace(report, unreferenced=count_unreferenced(lake, table.key)), health)
+                report = _with_score(replace(report, unreferenced=count_unreferenced(lake, table.key)), health)
             return report
         except Exception as problem:  # whatever a damaged log leads to is this table's report
-            return replace(report, error=error_text(problem))
+            return replace(report, error=describe_error(problem))
 
-    def _chosen(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
-        order = self._orders.get(report.owner) if report.kind in _OPTIMIZED else None
+    def _with_choice(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
+        order = self._orders.get(report.owner) if report.kind in _OPTIMIZED_KINDS else None
         if order is None:
             return report
         if isinstance(order, Exception):
-            return replace(report, error=f"the Z-order ledger of {report.owner} cannot be read: {error_text(order)}")
-        table, ledger = self._optimized[report.owner][report.name], order.of(report.name)
-        policy = policy_of(self._catalog.pipeline(report.owner))
-        layout = layout_of(lake, report.owner, table)
-        choice = choose(health, layout, ledger=ledger, now=self._now, policy=policy)
+            return replace(
+                report, error=f"the Z-order ledger of {report.owner} cannot be read: {describe_error(order)}"
+            )
+        table, ledger = self._optimized[report.owner][report.name], order.table_state(report.name)
+        policy = read_policy(self._catalog.pipeline(report.owner))
+        layout = read_layout(lake, report.owner, table)
+        choice = choose_partitions(health, layout, ledger=ledger, now=self._now, policy=policy)
         share = None if table.declared is None else unordered_share(health, table.declared, ledger)
         return replace(report, choice=choice, unordered_share=share)
 
 
-def _scored(report: TableReport, health: TableHealth) -> TableReport:
+def _with_score(report: TableReport, health: TableHealth) -> TableReport:
     unneeded = report.unreferenced.bytes if report.unreferenced is not None else None
     return replace(report, score=score(health, unordered_share=report.unordered_share, unreferenced_bytes=unneeded))
 

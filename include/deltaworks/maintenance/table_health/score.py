@@ -41,7 +41,7 @@ class ScorePart:
     name: str
     weight: int
     cost: float
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,46 +66,46 @@ def score(health: TableHealth, *, unordered_share: float | None = None, unrefere
         unreferenced_bytes: on storage, needed by no version within the retention; None where it was not looked.
     """
     costs = {
-        "small_files": _small_files(health),
-        "order": _order(unordered_share),
-        "deletion_vectors": _deletion_vectors(health),
-        "log": _log(health),
-        "partitions": _partitions(health),
-        "unreferenced": _unreferenced(health, unreferenced_bytes),
+        "small_files": _small_file_cost(health),
+        "order": _order_cost(unordered_share),
+        "deletion_vectors": _deletion_vector_cost(health),
+        "log": _log_cost(health),
+        "partitions": _partition_cost(health),
+        "unreferenced": _unreferenced_cost(health, unreferenced_bytes),
     }
     parts = tuple(
         ScorePart(
-            name=name, weight=weight, cost=round(weight * min(1.0, max(0.0, costs[name][0])), 1), why=costs[name][1]
+            name=name, weight=weight, cost=round(weight * min(1.0, max(0.0, costs[name][0])), 1), reason=costs[name][1]
         )
         for name, weight in WEIGHTS.items()
     )
     return Score(value=round(100 - sum(part.cost for part in parts)), parts=parts)
 
 
-def _small_files(health: TableHealth) -> tuple[float, str]:
+def _small_file_cost(health: TableHealth) -> tuple[float, str]:
     bad = health.small_file_share * min(1.0, health.small_files / MANY_SMALL_FILES)
     return bad, f"{health.small_files:,} of {health.files:,} files could be merged"
 
 
-def _order(unordered_share: float | None) -> tuple[float, str]:
+def _order_cost(unordered_share: float | None) -> tuple[float, str]:
     if unordered_share is None:
         return 0.0, "no order is declared, or it is not known"
     return unordered_share, f"{unordered_share:.0%} of the bytes are not in Z-order"
 
 
-def _deletion_vectors(health: TableHealth) -> tuple[float, str]:
+def _deletion_vector_cost(health: TableHealth) -> tuple[float, str]:
     share = health.deletion_vector_share
     if share is None:
         return 0.0, "the log does not say how many rows are marked as deleted"
     return share / WORST_DELETED_SHARE, f"{share:.1%} of the rows are marked as deleted and read all the same"
 
 
-def _log(health: TableHealth) -> tuple[float, str]:
+def _log_cost(health: TableHealth) -> tuple[float, str]:
     commits = health.commits_since_checkpoint
     return (commits - FEW_COMMITS) / (WORST_COMMITS - FEW_COMMITS), f"{commits:,} commits on top of the last checkpoint"
 
 
-def _partitions(health: TableHealth) -> tuple[float, str]:
+def _partition_cost(health: TableHealth) -> tuple[float, str]:
     average = health.bytes / health.partitions if health.partitions else 0.0
     crowd = min(1.0, max(0.0, (health.partitions - FEW_PARTITIONS) / (MANY_PARTITIONS - FEW_PARTITIONS)))
     tiny = max(0.0, 1.0 - average / SMALL_PARTITION_BYTES) * crowd
@@ -115,7 +115,7 @@ def _partitions(health: TableHealth) -> tuple[float, str]:
     return tiny + skewed / 3, why
 
 
-def _unreferenced(health: TableHealth, unreferenced_bytes: int | None) -> tuple[float, str]:
+def _unreferenced_cost(health: TableHealth, unreferenced_bytes: int | None) -> tuple[float, str]:
     if unreferenced_bytes is None:
         return 0.0, "it was not looked for"
     stored = health.bytes + unreferenced_bytes

@@ -56,15 +56,15 @@ SNAPSHOT_SCHEMA = arrow_schema(
         "last_write_at": "timestamp",
         "last_optimize_at": "timestamp",
         "last_vacuum_at": "timestamp",
-        "would_do": "string",
+        "planned_action": "string",
         "run": "string",
     }
 )
 PARTITION = ("taken_on",)
 #: Written from operations that a scan may not see any more.
-CARRIED = ("last_write_at", "last_optimize_at", "last_vacuum_at")
+CARRIED_OVER = ("last_write_at", "last_optimize_at", "last_vacuum_at")
 #: How far back a table's last snapshot is looked for.
-_CARRIED_DAYS = 40
+_CARRY_OVER_DAYS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +78,13 @@ class Trend:
     score: int | None
     score_change: int | None
     files: int
-    files_a_day: float | None
+    files_per_day: float | None
     bytes: int
-    bytes_a_day: float | None
-    log_bytes_a_day: float | None
+    bytes_per_day: float | None
+    log_bytes_per_day: float | None
 
 
-def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: dt.datetime, of: str) -> int:
+def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: dt.datetime, pipeline: str) -> int:
     """Append one row for each table, as one commit; the version it made.
 
     Written twice with one time, as by a task that is tried again, rows land once.
@@ -95,25 +95,25 @@ def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: 
         of: whose tables they are: a pipeline, or empty for all.
     """
     key, version = paths.table_snapshots(), int(taken_at.timestamp() * 1000)
-    step = Step(f"table_health/{of or 'all'}", version)
-    made = user_metadata(
-        pipeline=of or "all", batch=version, operation=OPERATION, step=step.app_id, step_version=version
+    step = Step(f"table_health/{pipeline or 'all'}", version)
+    metadata = user_metadata(
+        pipeline=pipeline or "all", batch=version, operation=OPERATION, step=step.app_id, step_version=version
     )
-    table = lake.ensure(key, SNAPSHOT_SCHEMA, user_metadata=made, partition_by=PARTITION)
+    table = lake.ensure(key, SNAPSHOT_SCHEMA, user_metadata=metadata, partition_by=PARTITION)
     day = taken_at.astimezone(dt.UTC).date()
     stamped = {"taken_at": taken_at, "taken_on": day, "run": current_run()}
-    before = last_snapshots(lake, since=day - dt.timedelta(days=_CARRIED_DAYS))
-    filled = [{**row, **stamped, **_carried(row, before)} for row in rows]
+    before = last_snapshots(lake, since=day - dt.timedelta(days=_CARRY_OVER_DAYS))
+    filled = [{**row, **stamped, **_carry_over(row, before)} for row in rows]
     data = pa.Table.from_pylist(filled, schema=SNAPSHOT_SCHEMA)
-    return lake.append(table, key, data, step=step, user_metadata=made).version
+    return lake.append(table, key, data, step=step, user_metadata=metadata).version
 
 
-def _carried(row: Mapping[str, Any], before: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
+def _carry_over(row: Mapping[str, Any], before: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
     earlier = before.get((row["owner"], row["table_name"]), {})
     # A table that was recreated has another history.
     if row.get("version") is None or (earlier.get("version") or 0) > row["version"]:
         return {}
-    return {name: row.get(name) or earlier.get(name) for name in CARRIED}
+    return {name: row.get(name) or earlier.get(name) for name in CARRIED_OVER}
 
 
 def read_snapshots(
@@ -132,7 +132,7 @@ def read_snapshots(
 
 def last_snapshots(lake: Lake, *, since: dt.date) -> dict[tuple[str, str], dict[str, Any]]:
     """The newest snapshot of each table, by owner and name."""
-    columns = ["taken_at", "owner", "table_name", "version", *CARRIED]
+    columns = ["taken_at", "owner", "table_name", "version", *CARRIED_OVER]
     return {(row["owner"], row["table_name"]): row for row in read_snapshots(lake, since=since, columns=columns)}
 
 
@@ -149,7 +149,7 @@ def _trend(rows: Sequence[Mapping[str, Any]]) -> Trend:
     first, last = rows[0], rows[-1]
     days = (last["taken_at"] - first["taken_at"]).total_seconds() / 86_400
 
-    def a_day(name: str) -> float | None:
+    def per_day(name: str) -> float | None:
         if not days or last[name] is None or first[name] is None:
             return None
         return float(last[name] - first[name]) / float(days)
@@ -163,19 +163,19 @@ def _trend(rows: Sequence[Mapping[str, Any]]) -> Trend:
         score=last["score"],
         score_change=None if None in scores else last["score"] - first["score"],
         files=last["files"],
-        files_a_day=a_day("files"),
+        files_per_day=per_day("files"),
         bytes=last["bytes"],
-        bytes_a_day=a_day("bytes"),
-        log_bytes_a_day=a_day("log_bytes"),
+        bytes_per_day=per_day("bytes"),
+        log_bytes_per_day=per_day("log_bytes"),
     )
 
 
-def costs_text(costs: Mapping[str, float]) -> str:
+def encode_costs(costs: Mapping[str, float]) -> str:
     """What each part of a score cost, as the snapshot keeps it."""
     return json.dumps(dict(costs), separators=(",", ":"))
 
 
-_WRITES = ("WRITE", "MERGE", "UPDATE", "DELETE", "STREAMING UPDATE", "RESTORE")
+_WRITE_OPERATIONS = ("WRITE", "MERGE", "UPDATE", "DELETE", "STREAMING UPDATE", "RESTORE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ def snapshot_tables(
     kept = [one for one in reports if one.health is not None or one.error]
     if kept:
         rows = [snapshot_row(one) for one in kept]
-        write_snapshots(Lake(catalog.environment.lake), rows, taken_at=taken_at, of=pipeline)
+        write_snapshots(Lake(catalog.environment.lake), rows, taken_at=taken_at, pipeline=pipeline)
     report(kept, taken_at)
     return [_result(one) for one in kept]
 
@@ -222,7 +222,7 @@ def _result(report: TableReport) -> SnapshotResult:
         score=judged.value if judged is not None else None,
         files=health.files if health is not None else None,
         bytes=health.bytes if health is not None else None,
-        reason=report.error or (f"{dearest.name}: {dearest.why}" if dearest is not None else ""),
+        reason=report.error or (f"{dearest.name}: {dearest.reason}" if dearest is not None else ""),
     )
 
 
@@ -234,18 +234,18 @@ def snapshot_row(report: TableReport) -> dict[str, Any]:
         "kind": report.kind,
         "error": report.error or None,
         "unordered_share": report.unordered_share,
-        "would_do": report.choice.reason if report.choice is not None else None,
+        "planned_action": report.choice.reason if report.choice is not None else None,
     }
     if report.score is not None:
         row["score"] = report.score.value
-        row["score_costs"] = costs_text({part.name: part.cost for part in report.score.parts})
+        row["score_costs"] = encode_costs({part.name: part.cost for part in report.score.parts})
     if report.unreferenced is not None:
         row["unreferenced_files"] = report.unreferenced.files
         row["unreferenced_bytes"] = report.unreferenced.bytes
-    return row | (_of_health(report.health) if report.health is not None else {})
+    return row | (_health_columns(report.health) if report.health is not None else {})
 
 
-def _of_health(health: TableHealth) -> dict[str, Any]:
+def _health_columns(health: TableHealth) -> dict[str, Any]:
     row: dict[str, Any] = {
         "version": health.version,
         "files": health.files,
@@ -258,9 +258,9 @@ def _of_health(health: TableHealth) -> dict[str, Any]:
         "skew": health.skew,
         "deletion_vector_rows": health.deletion_vector_rows,
         "commits_since_checkpoint": health.commits_since_checkpoint,
-        "last_write_at": _newest(health, _WRITES),
-        "last_optimize_at": _newest(health, ("OPTIMIZE",)),
-        "last_vacuum_at": _newest(health, ("VACUUM END",)),
+        "last_write_at": _newest_operation(health, _WRITE_OPERATIONS),
+        "last_optimize_at": _newest_operation(health, ("OPTIMIZE",)),
+        "last_vacuum_at": _newest_operation(health, ("VACUUM END",)),
     }
     if health.log is not None:
         row |= {
@@ -271,6 +271,6 @@ def _of_health(health: TableHealth) -> dict[str, Any]:
     return row
 
 
-def _newest(health: TableHealth, operations: Sequence[str]) -> dt.datetime | None:
+def _newest_operation(health: TableHealth, operations: Sequence[str]) -> dt.datetime | None:
     last: list[LastOperation] = [health.last_operations[name] for name in operations if name in health.last_operations]
     return max((operation.at for operation in last), default=None)

@@ -24,8 +24,8 @@ from deltaworks.control.summaries.tables import (
     with_nights,
 )
 from deltaworks.control.summary_paths import tables_summary
-from deltaworks.maintenance.choice import Choice
-from deltaworks.maintenance.night import Night, plan_night
+from deltaworks.maintenance.night_plan import NightPlan, plan_night
+from deltaworks.maintenance.partition_choice import TableChoice
 from deltaworks.maintenance.table_health.catalog_tables import map_tables
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport
@@ -37,7 +37,7 @@ from deltaworks.tables.lake import Lake
 #: Kinds of tables that others read by version, so that their files may be kept for them.
 _READ_BY_VERSION = ("bronze", "keyed", "gold", "live")
 _TIMES = ("last_write_at", "last_optimize_at", "last_vacuum_at")
-_MOST_HOLDS = 20
+_MAX_HOLDS = 20
 
 
 def write_tables_summary(
@@ -55,12 +55,12 @@ def write_tables_summary(
         own = [report for report in reports if report.owner == pipeline]
         key = tables_summary(pipeline)
         before, etag = read_summary(TablesSummary, home.objects, key)
-        nights = before.nights() if before is not None else _nights_of_snapshots(lake, pipeline, taken_at)
-        summary = summarised(
+        nights = before.nights() if before is not None else _nights_from_snapshots(lake, pipeline, taken_at)
+        summary = build_summary(
             pipeline,
             own,
-            plan=planned(catalog, pipeline, own),
-            holds=_holds(catalog, home.objects, pipeline, own),
+            plan=plan_next_night(catalog, pipeline, own),
+            holds=_table_holds(catalog, home.objects, pipeline, own),
             nights=nights,
             taken_at=taken_at,
         )
@@ -68,18 +68,18 @@ def write_tables_summary(
             home.objects.put(key, summary.encode())
 
 
-def planned(catalog: Catalog, pipeline: str, reports: Sequence[TableReport]) -> Night:
+def plan_next_night(catalog: Catalog, pipeline: str, reports: Sequence[TableReport]) -> NightPlan:
     """What the next night takes of what the tables need. Pure."""
     minutes = catalog.pipeline(pipeline).maintenance.optimize_minutes
     choices = [report.choice for report in reports if report.choice is not None]
     return plan_night(choices, budget_seconds=minutes * 60)
 
 
-def summarised(
+def build_summary(
     pipeline: str,
     reports: Sequence[TableReport],
     *,
-    plan: Night,
+    plan: NightPlan,
     holds: Mapping[str, tuple[HoldSummary, ...]],
     nights: Mapping[str, Sequence[HealthPoint]],
     taken_at: dt.datetime,
@@ -90,7 +90,9 @@ def summarised(
         holds: who keeps files of a table, by its name.
         nights: the nights before, by table.
     """
-    tables = [_of_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MAX_TABLES]]
+    tables = [
+        _summarize_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MAX_TABLES]
+    ]
     date = taken_at.astimezone(dt.UTC).date().isoformat()
     return TablesSummary(
         pipeline=pipeline,
@@ -101,7 +103,7 @@ def summarised(
     )
 
 
-def _of_report(report: TableReport, plan: Night) -> TableSummary:
+def _summarize_report(report: TableReport, plan: NightPlan) -> TableSummary:
     named = TableSummary(name=report.name, kind=report.kind, error=truncate(report.error))
     health = report.health
     if health is None:
@@ -109,18 +111,18 @@ def _of_report(report: TableReport, plan: Night) -> TableSummary:
     row = snapshot_row(report)
     return named.replace(
         score=row.get("score"),
-        costs=_costs(report),
+        costs=_score_costs(report),
         unordered_share=report.unordered_share,
         unreferenced_files=row.get("unreferenced_files"),
         unreferenced_bytes=row.get("unreferenced_bytes"),
         log_commits=row.get("log_commits"),
-        tonight=None if report.choice is None else _plan(report.choice, plan),
-        **_measured(health),
-        **{name: _iso(row[name]) for name in _TIMES},
+        tonight=None if report.choice is None else _table_plan(report.choice, plan),
+        **_health_fields(health),
+        **{name: _iso_or_empty(row[name]) for name in _TIMES},
     )
 
 
-def _measured(health: TableHealth) -> dict[str, object]:
+def _health_fields(health: TableHealth) -> dict[str, object]:
     return {
         "version": health.version,
         "files": health.files,
@@ -135,26 +137,26 @@ def _measured(health: TableHealth) -> dict[str, object]:
     }
 
 
-def _costs(report: TableReport) -> tuple[ScorePenalty, ...]:
+def _score_costs(report: TableReport) -> tuple[ScorePenalty, ...]:
     parts = () if report.score is None else report.score.parts
     return tuple(
-        ScorePenalty(name=part.name, weight=part.weight, cost=part.cost, reason=truncate(part.why)) for part in parts
+        ScorePenalty(name=part.name, weight=part.weight, cost=part.cost, reason=truncate(part.reason)) for part in parts
     )
 
 
-def _plan(choice: Choice, plan: Night) -> MaintenancePlan:
-    taken = plan.of(choice.table)
+def _table_plan(choice: TableChoice, plan: NightPlan) -> MaintenancePlan:
+    taken = plan.selected_partitions(choice.table)
     return MaintenancePlan(
         reason=truncate(choice.reason),
         partitions=len(taken),
         files_saved=sum(partition.files_saved for partition in taken),
         bytes_rewritten=sum(partition.bytes_rewritten for partition in taken),
         seconds=sum(partition.cost_seconds for partition in taken),
-        deferred=len(plan.put_off_of(choice.table)),
+        deferred=len(plan.deferred_partitions(choice.table)),
     )
 
 
-def _holds(
+def _table_holds(
     catalog: Catalog, objects: ObjectStore, pipeline: str, reports: Sequence[TableReport]
 ) -> dict[str, tuple[HoldSummary, ...]]:
     """Who keeps files of each table; one whose holds cannot be read says so."""
@@ -166,12 +168,14 @@ def _holds(
             holds = holds_on(catalog, lake, home, name)
         except Exception as error:  # of one table
             return name, (HoldSummary(by=truncate(f"not known: {error}")),)
-        return name, tuple(HoldSummary(by=truncate(hold.by), since=_iso(hold.since)) for hold in holds[:_MOST_HOLDS])
+        return name, tuple(
+            HoldSummary(by=truncate(hold.holder), since=_iso_or_empty(hold.since)) for hold in holds[:_MAX_HOLDS]
+        )
 
     return dict(map_tables(catalog.environment.lake, names, read))
 
 
-def _nights_of_snapshots(lake: Lake, pipeline: str, taken_at: dt.datetime) -> dict[str, tuple[HealthPoint, ...]]:
+def _nights_from_snapshots(lake: Lake, pipeline: str, taken_at: dt.datetime) -> dict[str, tuple[HealthPoint, ...]]:
     since = taken_at.astimezone(dt.UTC).date() - dt.timedelta(days=MAX_NIGHTS)
     columns = ["taken_at", "taken_on", "table_name", "score", "bytes", "error"]
     nights: dict[str, dict[str, HealthPoint]] = {}
@@ -184,5 +188,5 @@ def _nights_of_snapshots(lake: Lake, pipeline: str, taken_at: dt.datetime) -> di
     return {name: tuple(points[date] for date in sorted(points)) for name, points in nights.items()}
 
 
-def _iso(at: dt.datetime | None) -> str:
+def _iso_or_empty(at: dt.datetime | None) -> str:
     return "" if at is None else at.isoformat(timespec="seconds")

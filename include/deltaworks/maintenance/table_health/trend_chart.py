@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 Snapshot = Mapping[str, Any]
-Line = Callable[[Snapshot], float | None]
+LineValue = Callable[[Snapshot], float | None]
 _STYLE = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
 
 
@@ -25,7 +25,7 @@ def small_file_share(row: Snapshot) -> float | None:
 
 
 #: Each chart: its title, its axis, and what a snapshot puts into it.
-CHARTS: tuple[tuple[str, str, Line], ...] = (
+CHARTS: tuple[tuple[str, str, LineValue], ...] = (
     ("Score", "of 100", lambda row: row["score"]),
     ("Files", "files", lambda row: row["files"]),
     ("Share of small files", "share", small_file_share),
@@ -33,7 +33,7 @@ CHARTS: tuple[tuple[str, str, Line], ...] = (
 )
 
 
-def worst_tables(snapshots: Iterable[Snapshot], most: int) -> dict[str, list[Snapshot]]:
+def worst_tables(snapshots: Iterable[Snapshot], max_tables: int) -> dict[str, list[Snapshot]]:
     """The snapshots of the tables whose newest score is lowest, worst first, by `owner.table`. Pure.
 
     Args:
@@ -42,17 +42,17 @@ def worst_tables(snapshots: Iterable[Snapshot], most: int) -> dict[str, list[Sna
     by_table: dict[str, list[Snapshot]] = {}
     for row in snapshots:
         by_table.setdefault(f"{row['owner']}.{row['table_name']}", []).append(row)
-    judged = sorted(
+    scored = sorted(
         (score, name)
         for name, rows in by_table.items()
         if (score := next((row["score"] for row in reversed(rows) if row["score"] is not None), None)) is not None
     )
-    return {name: by_table[name] for _, name in judged[:most]}
+    return {name: by_table[name] for _, name in scored[:max_tables]}
 
 
 def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Path:
     """Write a page with a line for each table in each of CHARTS, and return its path. A gap is a table not read."""
-    figures = [_figure(title, axis, of, by_table) for title, axis, of in CHARTS]
+    figures = [_trend_figure(title, axis, of, by_table) for title, axis, of in CHARTS]
     times = [row["taken_at"] for rows in by_table.values() for row in rows]
     summary = f"{len(by_table)} tables"
     if times:
@@ -60,7 +60,7 @@ def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Pat
     return write_chart_page(path, title="Health of tables over time", summary=f"{summary}.", figures=figures)
 
 
-def _figure(title: str, axis: str, of: Line, by_table: Mapping[str, list[Snapshot]]) -> go.Figure:
+def _trend_figure(title: str, axis: str, of: LineValue, by_table: Mapping[str, list[Snapshot]]) -> go.Figure:
     lines = [
         go.Scatter(name=name, x=[row["taken_at"] for row in rows], y=[of(row) for row in rows], mode="lines+markers")
         for name, rows in by_table.items()

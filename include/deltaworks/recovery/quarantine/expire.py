@@ -25,7 +25,7 @@ from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.maintenance.alerts import exclusive_maintenance
-from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
+from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.specs.archive import ARCHIVE
@@ -61,7 +61,7 @@ def expire_quarantine(
     *,
     dry_run: bool = True,
     now: dt.datetime | None = None,
-    bound: NightBound | None = None,
+    bound: DeletionLimit | None = None,
 ) -> list[ExpiryResult]:
     """Remove what is older than declared from a pipeline's quarantine, archive and tables, and its relay's messages.
 
@@ -94,7 +94,9 @@ def expire_quarantine(
 class _Expiry:
     """One run over the tables of a pipeline."""
 
-    def __init__(self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime, bound: NightBound | None) -> None:
+    def __init__(
+        self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime, bound: DeletionLimit | None
+    ) -> None:
         self._lake = lake
         self._pipeline = pipeline
         self._dry_run = dry_run
@@ -173,9 +175,9 @@ class _Expiry:
         """The day before which rows go: an earlier one than `before` where these are more than a night removes."""
         if self._bound is None or self._dry_run:
             return before
-        most = self._bound.rows(table_content(table).rows)
+        most = self._bound.max_rows(table_content(table).rows)
         if len(days) <= most:
-            resolve_over_bound(self._home, what)
+            resolve_limit_exceeded(self._home, what)
             return before
         counts = sorted(Counter(days).items())
         rows, fits = 0, counts[0][0]
@@ -186,7 +188,7 @@ class _Expiry:
             fits = day
         summary = f"{len(days):,} rows are older than declared, more than a night removes: the oldest went."
         command = f"`deltaworks quarantine expire {self._pipeline} --no-dry-run`, or let the next nights do it"
-        alert_over_bound(self._home, what, summary=summary, command=command)
+        alert_limit_exceeded(self._home, what, summary=summary, command=command)
         return fits + dt.timedelta(days=1)
 
     def _left(self, name: str, days: int | None) -> ExpiryResult:

@@ -15,7 +15,7 @@ from deltaworks.engine.keyed import merge
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.parts import Part
-from deltaworks.maintenance.layout import layout_of, optimized_tables
+from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.optimize import optimize_table
 from tests.unit.engine.keyed.keyed_stage import LATEST, START, KeyedStage, declared, tick
 
@@ -67,7 +67,7 @@ def test_both_engines_leave_the_same_rows(
     assert [how for how, _ in engines] == ["newer", "newer", "exact", "newer"]
     assert stage.follow(stage.tables(spark=spark)) is None
 
-    optimize_table(spark, stage.lake, "market", layout_of(stage.lake, "market", optimized_tables(stage.spec)[LATEST]))
+    optimize_table(spark, stage.lake, "market", read_layout(stage.lake, "market", optimized_tables(stage.spec)[LATEST]))
     assert stage.latest() == stage.owed()
     pinned = pin_inputs(stage.lake, stage.spec, [LATEST])
     with InputViews(spark, stage.lake, pinned, None) as views:

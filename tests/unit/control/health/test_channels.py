@@ -10,7 +10,7 @@ from deltaworks.control.health.channels import channel_finding, channel_warning
 from deltaworks.control.troubles import HEALTH_CAUSES
 from deltaworks.specs.environment import AlertsSpec
 from deltaworks.specs.project import load_catalog
-from tests.unit.maintenance.made_tables import project
+from tests.unit.maintenance.table_data import project
 
 WEBHOOK = {"kind": "webhook", "name": "chat", "url": "env:CHAT_URL"}
 SNS = {"kind": "sns", "name": "pager", "topic": "arn:aws:sns:eu-central-1:1:pager"}

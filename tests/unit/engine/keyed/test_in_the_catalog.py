@@ -9,10 +9,10 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.layout import layout_of, optimized_tables
+from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
-from deltaworks.maintenance.vacuum import _selected
+from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.recover.check import check_pipeline
 from deltaworks.recovery.restore.dependents import refuse_mutable
 from deltaworks.specs.catalog import Catalog
@@ -57,10 +57,10 @@ def test_it_is_listed_with_its_health(stage: KeyedStage, catalog: Catalog) -> No
 def test_upkeep_takes_it_under_its_write_turn(stage: KeyedStage, catalog: Catalog) -> None:
     optimized = optimized_tables(stage.spec)[LATEST]
 
-    assert optimized.merged
-    assert layout_of(stage.lake, "market", optimized).rewritten
-    assert LATEST in _selected(stage.spec, None)
-    assert LATEST in {result.what for result in remove_orphans(catalog, "market", dry_run=True)}
+    assert optimized.needs_write_turn
+    assert read_layout(stage.lake, "market", optimized).has_mutable_rows
+    assert LATEST in _select_tables(stage.spec, None)
+    assert LATEST in {result.target for result in remove_orphans(catalog, "market", dry_run=True)}
 
 
 def test_it_is_not_restored_by_itself(stage: KeyedStage) -> None:

@@ -16,10 +16,10 @@ from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables, _
 from deltaworks.engine.keyed.keyed_catchup import CatchUpResult, KeyedTableCatchUp
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.lineage.datasets import stream_outputs
-from deltaworks.maintenance.layout import layout_of, optimized_tables
+from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables
-from deltaworks.maintenance.vacuum import _selected
+from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.recover.check import check_pipeline
 from deltaworks.recovery.restore.dependents import refuse_mutable
 from deltaworks.recovery.restore.pipeline_plan import declared_tables
@@ -184,11 +184,11 @@ def catalog(latest: LatestStage) -> Catalog:
 
 def test_whoever_looks_after_tables_knows_it_without_a_window_date(latest: LatestStage, catalog: Catalog) -> None:
     optimized = optimized_tables(latest.spec)[NOW]
-    assert optimized.merged
+    assert optimized.needs_write_turn
     assert not optimized.only_closed
-    assert layout_of(latest.lake, "market", optimized).partition_by == ()
-    assert NOW in _selected(latest.spec, None)
-    assert NOW in {result.what for result in remove_orphans(catalog, "market", dry_run=True)}
+    assert read_layout(latest.lake, "market", optimized).partition_by == ()
+    assert NOW in _select_tables(latest.spec, None)
+    assert NOW in {result.target for result in remove_orphans(catalog, "market", dry_run=True)}
     (table,) = (table for table in all_tables(latest.lake, catalog) if table.name == NOW)
     assert (table.kind, table.error) == ("live", "")
 

@@ -50,7 +50,7 @@ def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) 
 
 
 def test_many_tables_are_read_at_once_and_told_in_order(lake: Lake) -> None:
-    tables = known(lake, 3 * known_tables.READERS)
+    tables = known(lake, 3 * known_tables.READER_THREADS)
 
     found = with_health(lake.storage, tables)
 

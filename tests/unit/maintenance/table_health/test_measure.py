@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.table_health import measure as health
-from deltaworks.maintenance.table_health.measure import files_per_partition, table_health
+from deltaworks.maintenance.table_health.measure import file_sizes_by_value, table_health
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -44,7 +44,7 @@ def test_files_rows_and_partitions_are_those_of_the_newest_version(lake: Lake) -
     assert found.bytes == sum(file.stat().st_size for file in files)
     assert found.partition_by == ("event_date",)
     assert found.average_file_bytes == found.bytes / 4
-    assert {value: len(sizes) for value, sizes in files_per_partition(lake, KEY, "event_date").items()} == {
+    assert {value: len(sizes) for value, sizes in file_sizes_by_value(lake, KEY, "event_date").items()} == {
         "2025-03-01": 2,
         "2025-03-02": 1,
         "2025-03-03": 1,
@@ -90,7 +90,7 @@ def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.Mo
 
 def test_a_table_that_is_not_there_has_no_health(lake: Lake) -> None:
     assert table_health(lake, KEY) is None
-    assert files_per_partition(lake, KEY, "event_date") == {}
+    assert file_sizes_by_value(lake, KEY, "event_date") == {}
 
 
 def test_each_partition_is_told_with_what_could_be_merged_in_it(lake: Lake) -> None:

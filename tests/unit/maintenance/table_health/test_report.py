@@ -16,8 +16,8 @@ from deltaworks.maintenance.table_health.report import TableReport, report_table
 from deltaworks.maintenance.table_health.snapshots import read_snapshots, snapshot_tables, trends
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import append, make
-from tests.unit.maintenance.table_health.health_stage import NOW, declared_shop, made_shop
+from tests.unit.maintenance.table_data import append, make
+from tests.unit.maintenance.table_health.health_harness import NOW, declared_shop, made_shop
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_snapshots_are_a_row_for_each_table_and_run_and_land_once(catalog: Catal
     assert (orders["files"], orders["partitions"], sum(orders["size_histogram"])) == (18, 3, 18)
     assert 100 - sum(json.loads(orders["score_costs"]).values()) == pytest.approx(orders["score"], abs=0.5)
     assert orders["last_optimize_at"] is None
-    assert "to rewrite" in orders["would_do"]
+    assert "to rewrite" in orders["planned_action"]
 
 
 def test_what_a_scan_no_longer_sees_is_carried_over_until_the_table_is_made_anew(catalog: Catalog, lake: Lake) -> None:
@@ -171,7 +171,7 @@ def test_what_a_scan_no_longer_sees_is_carried_over_until_the_table_is_made_anew
 def test_a_trend_is_the_growth_a_day_between_the_first_and_the_last_snapshot(catalog: Catalog, lake: Lake) -> None:
     snapshot_tables(catalog, now=NOW)
     (alone,) = [trend for trend in trends(read_snapshots(lake, since=NOW.date())) if trend.table == "orders"]
-    assert (alone.snapshots, alone.files, alone.files_a_day) == (1, 18, None)
+    assert (alone.snapshots, alone.files, alone.files_per_day) == (1, 18, None)
 
     append(lake, paths.table("shop", "orders"), 4, days=(0, 1))
     snapshot_tables(catalog, now=NOW + dt.timedelta(days=2))
@@ -180,7 +180,7 @@ def test_a_trend_is_the_growth_a_day_between_the_first_and_the_last_snapshot(cat
 
     found = {trend.table: trend for trend in trends(read_snapshots(lake, since=NOW.date()))}
     orders = found["orders"]
-    assert (orders.snapshots, orders.days, orders.files, orders.files_a_day) == (2, 2.0, 26, 4.0)
-    assert orders.bytes_a_day is not None
-    assert orders.bytes_a_day > 0
-    assert found["items"].files_a_day == 0.0
+    assert (orders.snapshots, orders.days, orders.files, orders.files_per_day) == (2, 2.0, 26, 4.0)
+    assert orders.bytes_per_day is not None
+    assert orders.bytes_per_day > 0
+    assert found["items"].files_per_day == 0.0

@@ -85,7 +85,7 @@ def test_each_trouble_costs_its_part_and_nothing_else(
     assert part(found, name) == cost
     assert {each.name for each in found.costly} == ({name} if cost else set())
     assert found.value == round(100 - cost)
-    assert next(each.why for each in found.parts if each.name == name)
+    assert next(each.reason for each in found.parts if each.name == name)
 
 
 def test_what_is_not_known_costs_nothing_and_says_so() -> None:
@@ -94,7 +94,7 @@ def test_what_is_not_known_costs_nothing_and_says_so() -> None:
     found = score(unknown)
 
     assert found.value == 100
-    said = {each.name: each.why for each in found.parts}
+    said = {each.name: each.reason for each in found.parts}
     assert "not" in said["deletion_vectors"]
     assert said["unreferenced"] == "it was not looked for"
 

@@ -16,7 +16,7 @@ from deltaworks.maintenance.table_health import summary as summaries
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.maintenance.table_health.summary import write_tables_summary
 from deltaworks.specs.catalog import Catalog
-from tests.unit.maintenance.table_health.health_stage import NOW, declared_shop, made_shop
+from tests.unit.maintenance.table_health.health_harness import NOW, declared_shop, made_shop
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
 from deltaworks.events.parse import BatchStamp
-from deltaworks.maintenance import unattended
-from deltaworks.maintenance.unattended import NightBound
+from deltaworks.maintenance import deletion_limits
+from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
@@ -87,7 +87,7 @@ def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
 def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_continue(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unattended, "FREE_ROWS", 0)
+    monkeypatch.setattr(deletion_limits, "FREE_ROWS", 0)
     table = stage.lake.open(paths.table("shop", "quarantine"))
     assert table is not None
     rows = stage.rows("quarantine")
@@ -100,7 +100,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
 
     def night(share: float) -> list[int]:
         done = expire_quarantine(
-            stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, bound=NightBound(share=share)
+            stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, bound=DeletionLimit(share=share)
         )
         open_ones = [alert.cause for alert in alerts(open_objects(stage.environment.lake)) if alert.standing.open]
         return [done[0].rows, len(stage.rows("quarantine")), len(open_ones)]

@@ -13,7 +13,7 @@ from deltaworks.cli import app
 from sandbox.cli import stack as commands
 from sandbox.stack.alert_channel import keep_webhook, kept_webhook, webhook_variable
 from sandbox.stack.home import StackHome
-from tests.unit.maintenance.made_tables import project
+from tests.unit.maintenance.table_data import project
 
 URL = "https://hooks.example.com/T0/secret"
 

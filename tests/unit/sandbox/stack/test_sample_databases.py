@@ -16,7 +16,7 @@ from generator.networks import CITIES, PROVIDERS
 from sandbox.stack.environment import write_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.sample_databases import put_sample_databases
-from tests.unit.maintenance.made_tables import ENVIRONMENT
+from tests.unit.maintenance.table_data import ENVIRONMENT
 
 
 @pytest.fixture

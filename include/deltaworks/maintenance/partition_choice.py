@@ -33,12 +33,12 @@ from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, ZOrderSt
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.compaction import MAX_BYTES_PER_PARTITION
 
-Round = Literal["daily", "weekly", "inline"]
+OptimizeRound = Literal["daily", "weekly", "inline"]
 #: The cost of opening a file, in bytes a reader could have read instead: Spark's own figure.
 OPEN_COST_BYTES = 4 << 20
 #: A row group of a table's files has about so many bytes on disk: Spark ends one at 128 MiB before compression.
 ROW_GROUP_BYTES = 32 << 20
-_REASONS_NAMED = 3
+_MAX_LISTED_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class OptimizePolicy:
     With `closed_after` None every partition counts as closed, for a job that holds the table exclusively.
     """
 
-    round: Round = "daily"
+    round: OptimizeRound = "daily"
     target_file_bytes: int = 256 << 20
-    fewest_small_files: int = 4
+    min_small_files: int = 4
     unordered_share: float = 0.1
     deleted_share: float = 0.05
     row_group_bytes: int = ROW_GROUP_BYTES
@@ -72,7 +72,7 @@ class PartitionChoice:
 
     partition: Partition
     action: Action
-    why: str
+    reason: str
     files: int
     bytes: int
     files_saved: int
@@ -82,15 +82,15 @@ class PartitionChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class TableChoice:
     """The actions for a table, and a sentence with the reason, also where there is nothing to do."""
 
     table: str
     partitions: tuple[PartitionChoice, ...]
     reason: str
-    left: int = 0
+    skipped_count: int = 0
 
-    def without_spark(self) -> Choice:
+    def without_spark(self) -> TableChoice:
         """The same with those partitions only that are rewritten without Spark."""
         return replace(self, partitions=tuple(one for one in self.partitions if one.action not in SPARK_ACTIONS))
 
@@ -120,9 +120,9 @@ class Choice:
         return sum(choice.cost_seconds for choice in self.partitions)
 
 
-def choose(
+def choose_partitions(
     health: TableHealth | None, layout: Layout, *, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
-) -> Choice:
+) -> TableChoice:
     """Choose what OPTIMIZE should do with a table now. Pure.
 
     Args:
@@ -130,25 +130,30 @@ def choose(
         now: with its time zone.
     """
     if health is None:
-        return Choice(table=layout.name, partitions=(), reason="it does not exist yet")
+        return TableChoice(table=layout.name, partitions=(), reason="it does not exist yet")
     if set(health.partition_by) != set(layout.partition_by):
         has = ", ".join(health.partition_by) or "nothing"
-        return Choice(table=layout.name, partitions=(), reason=f"it is partitioned by {has}, not as declared")
+        return TableChoice(table=layout.name, partitions=(), reason=f"it is partitioned by {has}, not as declared")
     if not health.partition_health:
-        return Choice(table=layout.name, partitions=(), reason="it is empty")
-    judge = _Judge(layout, ledger, now, policy, only_spark=bool(health.only_spark))
-    taken: list[PartitionChoice] = []
-    left: Counter[str] = Counter()
+        return TableChoice(table=layout.name, partitions=(), reason="it is empty")
+    chooser = _PartitionChooser(layout, ledger, now, policy, only_spark=bool(health.spark_only_reasons))
+    chosen: list[PartitionChoice] = []
+    skipped: Counter[str] = Counter()
     for partition in health.partition_health:
-        verdict = judge.verdict(partition)
+        verdict = chooser.choose(partition)
         if isinstance(verdict, str):
-            left[verdict] += 1
+            skipped[verdict] += 1
         else:
-            taken.append(verdict)
-    return Choice(table=layout.name, partitions=tuple(taken), reason=_sentence(taken, left), left=left.total())
+            chosen.append(verdict)
+    return TableChoice(
+        table=layout.name,
+        partitions=tuple(chosen),
+        reason=_describe_choice(chosen, skipped),
+        skipped_count=skipped.total(),
+    )
 
 
-class _Judge:
+class _PartitionChooser:
     """Judges the partitions of one table."""
 
     def __init__(
@@ -160,11 +165,11 @@ class _Judge:
         self._policy = policy
         self._only_spark = only_spark
 
-    def verdict(self, health: PartitionHealth) -> PartitionChoice | str:
+    def choose(self, health: PartitionHealth) -> PartitionChoice | str:
         """The action for a partition, or the reason why it is skipped."""
         layout, policy = self._layout, self._policy
         purge = _deleted_share(health) > policy.deleted_share
-        ordered = _is_worth_an_order(health, layout, policy)
+        ordered = _benefits_from_order(health, layout, policy)
         share = _unordered_share(health, layout, self._ledger) if ordered else 0.0
         if any(value is None for _, value in health.partition):
             # Rows without a partition value are mostly errors; ordering them helps nobody.
@@ -176,10 +181,12 @@ class _Judge:
         if _is_open(health, layout, self._now, policy):
             if layout.only_closed or health.small_files < policy.open_small_files:
                 return "still written"
-            return self._compact(health, why=f"still written, with {health.small_files} small files")
-        return self._of_closed(health, ordered=ordered, share=share, purge=purge)
+            return self._compaction(health, why=f"still written, with {health.small_files} small files")
+        return self._choose_closed(health, ordered=ordered, share=share, purge=purge)
 
-    def _of_closed(self, health: PartitionHealth, *, ordered: bool, share: float, purge: bool) -> PartitionChoice | str:
+    def _choose_closed(
+        self, health: PartitionHealth, *, ordered: bool, share: float, purge: bool
+    ) -> PartitionChoice | str:
         layout, policy = self._layout, self._policy
         deleted = f"{_deleted_share(health):.0%} deleted"
         if ordered and (purge or share >= policy.unordered_share):
@@ -188,19 +195,21 @@ class _Judge:
         if purge:
             return _purge(health, self._ledger, why=deleted)
         # Any OPTIMIZE of a clustered table clusters it.
-        if health.small_files >= policy.fewest_small_files and not layout.cluster_by:
-            return self._compact(health, why=f"{health.small_files} small files")
+        if health.small_files >= policy.min_small_files and not layout.cluster_by:
+            return self._compaction(health, why=f"{health.small_files} small files")
         return "with few late rows" if ordered else "with few small files"
 
-    def _compact(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
+    def _compaction(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
         # With a bound of 0 everything is put in order, and everything goes through Spark.
         small = health.small_bytes <= min(MAX_BYTES_PER_PARTITION, self._policy.row_group_bytes)
         action: Action = "compact_small" if small and not self._only_spark else "compact"
         after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
-        return _choice(health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0)
+        return _partition_choice(
+            health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0
+        )
 
 
-def _is_worth_an_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
+def _benefits_from_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
     """Whether an order lets readers skip anything. A clustered table is one partition, and rewritten in one way."""
     return bool(layout.cluster_by) or (bool(layout.zorder_by) and health.bytes > policy.row_group_bytes)
 
@@ -217,20 +226,24 @@ def _unordered_share(health: PartitionHealth, layout: Layout, ledger: ZOrderStat
         return 1.0
     share = entry.unordered_share(health)
     # A merge replaces files, and the share of bytes does not show how many.
-    return 1.0 if layout.rewritten and share > 0 else share
+    return 1.0 if layout.has_mutable_rows and share > 0 else share
 
 
 def _is_open(health: PartitionHealth, layout: Layout, now: dt.datetime, policy: OptimizePolicy) -> bool:
     if policy.closed_after is None or layout.cluster_by:
         return False
-    settled = now - max(policy.closed_after, layout.settles_after)
-    days = [day for name, value in health.partition if name in layout.date_columns and (day := _day(value)) is not None]
+    closed_before = now - max(policy.closed_after, layout.final_after)
+    days = [
+        day
+        for name, value in health.partition
+        if name in layout.date_columns and (day := _parse_date(value)) is not None
+    ]
     if days:
-        return max(days) >= settled.astimezone(dt.UTC).date()
-    return health.newest_file_at > settled
+        return max(days) >= closed_before.astimezone(dt.UTC).date()
+    return health.newest_file_at > closed_before
 
 
-def _day(value: str | None) -> dt.date | None:
+def _parse_date(value: str | None) -> dt.date | None:
     try:
         return None if value is None else dt.date.fromisoformat(value)
     except ValueError:
@@ -244,15 +257,17 @@ def _zorder(
     groups = max(1, -(-health.bytes // max(1, policy.row_group_bytes)))
     # Out of order, a read by an ordered column reads every row group; in order, about one of them.
     skipped = health.bytes * share * (1 - 1 / groups)
-    return _choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
+    return _partition_choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
 
 
 def _purge(health: PartitionHealth, ledger: ZOrderState, *, why: str) -> PartitionChoice:
     """Delta rewrites the files with deleted rows; the health of a partition does not show which these are."""
-    return _choice(health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0)
+    return _partition_choice(
+        health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0
+    )
 
 
-def _choice(
+def _partition_choice(
     health: PartitionHealth,
     action: Action,
     ledger: ZOrderState,
@@ -266,36 +281,36 @@ def _choice(
     return PartitionChoice(
         partition=health.partition,
         action=action,
-        why=why,
+        reason=why,
         files=health.files,
         bytes=health.bytes,
         files_saved=saved,
         bytes_rewritten=rewritten,
         benefit=saved * OPEN_COST_BYTES + skipped + _deleted_share(health) * health.bytes,
-        cost_seconds=ledger.paces[action].seconds(rewritten),
+        cost_seconds=ledger.rates[action].seconds(rewritten),
     )
 
 
-def partition_name(partition: Partition) -> str:
+def describe_partition(partition: Partition) -> str:
     """The name of a partition in messages."""
     return "/".join("null" if value is None else value for _, value in partition) or "the table"
 
 
-def _sentence(taken: list[PartitionChoice], left: Counter[str]) -> str:
+def _describe_choice(chosen: list[PartitionChoice], skipped: Counter[str]) -> str:
     parts = []
-    if taken:
-        ranked = sorted(taken, key=lambda choice: -choice.benefit)
-        named = [f"{partition_name(choice.partition)} ({choice.why})" for choice in ranked[:_REASONS_NAMED]]
-        more = f" and {len(taken) - _REASONS_NAMED} more" if len(taken) > _REASONS_NAMED else ""
-        parts.append(f"{_partitions(len(taken))} to rewrite: {', '.join(named)}{more}")
-    if left:
-        parts.append(f"{'left' if taken else 'nothing to do'}: {_listed(left.most_common())}")
+    if chosen:
+        ranked = sorted(chosen, key=lambda choice: -choice.benefit)
+        named = [f"{describe_partition(choice.partition)} ({choice.reason})" for choice in ranked[:_MAX_LISTED_REASONS]]
+        more = f" and {len(chosen) - _MAX_LISTED_REASONS} more" if len(chosen) > _MAX_LISTED_REASONS else ""
+        parts.append(f"{_count_partitions(len(chosen))} to rewrite: {', '.join(named)}{more}")
+    if skipped:
+        parts.append(f"{'left' if chosen else 'nothing to do'}: {_describe_counts(skipped.most_common())}")
     return "; ".join(parts)
 
 
-def _listed(kinds: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{_partitions(count)} {kind}" for kind, count in kinds)
+def _describe_counts(kinds: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{_count_partitions(count)} {kind}" for kind, count in kinds)
 
 
-def _partitions(count: int) -> str:
+def _count_partitions(count: int) -> str:
     return f"{count:,} partition{'' if count == 1 else 's'}"

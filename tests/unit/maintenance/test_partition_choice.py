@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from deltaworks.maintenance.choice import ROW_GROUP_BYTES, Choice, OptimizePolicy, choose
 from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.partition_choice import ROW_GROUP_BYTES, OptimizePolicy, TableChoice, choose_partitions
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
-from deltaworks.maintenance.zorder_ledger import Ordered, Pace, ZOrderState
+from deltaworks.maintenance.zorder_ledger import OrderedPartition, RewriteRate, ZOrderState
 from deltaworks.tables.changes import Partition
 
 NOW = dt.datetime(2026, 3, 10, 3, 30, tzinfo=dt.UTC)
@@ -55,8 +55,8 @@ def layout(*, by: tuple[str, ...] = ("event_date",), zorder: tuple[str, ...] = (
     return Layout(name="events", partition_by=by, zorder_by=zorder, types=types, **given)
 
 
-def ordered(found: PartitionHealth, **changes: Any) -> Ordered:
-    left = Ordered(
+def ordered(found: PartitionHealth, **changes: Any) -> OrderedPartition:
+    left = OrderedPartition(
         columns=("id",),
         version=6,
         files=found.files,
@@ -69,16 +69,16 @@ def ordered(found: PartitionHealth, **changes: Any) -> Ordered:
 
 def chosen(
     *parts: PartitionHealth,
-    known: dict[Partition, Ordered] | None = None,
+    known: dict[Partition, OrderedPartition] | None = None,
     policy: OptimizePolicy = DAILY,
     lies: Layout | None = None,
-) -> Choice:
+) -> TableChoice:
     lies = lies or layout()
     state = ZOrderState(ordered=known or {})
-    return choose(table(*parts, by=lies.partition_by), lies, ledger=state, now=NOW, policy=policy)
+    return choose_partitions(table(*parts, by=lies.partition_by), lies, ledger=state, now=NOW, policy=policy)
 
 
-def actions(choice: Choice) -> dict[str, str]:
+def actions(choice: TableChoice) -> dict[str, str]:
     return {dict(each.partition).get("event_date") or "": each.action for each in choice.partitions}
 
 
@@ -187,7 +187,7 @@ def test_spark_merges_small_files_of_many_bytes_and_those_of_tables_that_nobody_
     few = part(day(2), small=8)
 
     choice = chosen(many, few, lies=lies)
-    only_spark = choose(
+    only_spark = choose_partitions(
         replace(table(few), only_spark=("column mapping",)), lies, ledger=ZOrderState(), now=NOW, policy=DAILY
     )
 
@@ -212,7 +212,7 @@ def test_every_partition_that_is_left_is_counted_with_its_reason() -> None:
 
     choice = chosen(one_file, in_order, part(nothing), known={day(2): ordered(in_order)})
 
-    assert choice.left == 3
+    assert choice.skipped_count == 3
     assert choice.reason == (
         "nothing to do: 1 partition of one file, 1 partition in order, 1 partition without a value"
     )
@@ -222,24 +222,26 @@ def test_a_table_that_is_missing_empty_or_partitioned_otherwise_says_so() -> Non
     state, lies = ZOrderState(), layout()
     other = table(part((("org_id", "a"),)), by=("org_id",))
 
-    told = [choose(health, lies, ledger=state, now=NOW, policy=DAILY).reason for health in (None, table(), other)]
+    told = [
+        choose_partitions(health, lies, ledger=state, now=NOW, policy=DAILY).reason for health in (None, table(), other)
+    ]
 
     assert told == ["it does not exist yet", "it is empty", "it is partitioned by org_id, not as declared"]
 
 
 def test_the_cost_is_that_of_earlier_runs_and_a_large_unordered_partition_gains_most() -> None:
     paces = {
-        "zorder": Pace(seconds_per_partition=2, bytes_per_second=MIB),
-        "compact": Pace(seconds_per_partition=1, bytes_per_second=2 * MIB),
-        "compact_small": Pace(seconds_per_partition=0.5, bytes_per_second=4 * MIB),
+        "zorder": RewriteRate(seconds_per_partition=2, bytes_per_second=MIB),
+        "compact": RewriteRate(seconds_per_partition=1, bytes_per_second=2 * MIB),
+        "compact_small": RewriteRate(seconds_per_partition=0.5, bytes_per_second=4 * MIB),
     }
     large = part(day(1), files=20, small=0, size=2048 * MIB)
     small = part(day(2), files=20, small=20, size=20 * MIB)
 
-    choice = choose(
+    choice = choose_partitions(
         table(large, small),
         layout(),
-        ledger=ZOrderState(paces=paces),  # type: ignore[arg-type]
+        ledger=ZOrderState(rates=paces),  # type: ignore[arg-type]
         now=NOW,
         policy=DAILY,
     )
@@ -254,7 +256,7 @@ def test_the_cost_is_that_of_earlier_runs_and_a_large_unordered_partition_gains_
 def test_choosing_needs_no_spark() -> None:
     import subprocess
 
-    program = "import sys, deltaworks.maintenance.choice; print('pyspark' in sys.modules)"
+    program = "import sys, deltaworks.maintenance.partition_choice; print('pyspark' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

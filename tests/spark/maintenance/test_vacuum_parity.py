@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
-from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
 from deltaworks.maintenance.vacuum_files import vacuum_files
+from deltaworks.maintenance.vacuum_with_spark import vacuum_with_spark
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import override_settings
@@ -128,7 +128,7 @@ def test_after_either_the_other_goes_on_where_it_ended_and_the_rows_are_the_same
     assert by_spark(spark, uri, "LITE") == ours(lake, candidates_by_log)
     table = lake.open(KEY)
     assert table is not None
-    vacuum_by_spark(spark, lake, KEY, full=False, version=table.version(), metadata="{}", **options)
+    vacuum_with_spark(spark, lake, KEY, full=False, version=table.version(), metadata="{}", **options)
     assert ours(lake, candidates_by_log) == set()
     operations = [row["operation"] for row in spark.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 4").collect()]
     assert operations == ["VACUUM END", "VACUUM START"] * 2

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.maintenance import night as night_module
-from deltaworks.maintenance.choice import Choice, PartitionChoice
-from deltaworks.maintenance.night import Candidate, plan_night
+from deltaworks.maintenance import night_plan as night_module
+from deltaworks.maintenance.night_plan import Candidate, plan_night
+from deltaworks.maintenance.partition_choice import PartitionChoice, TableChoice
 
 #: Benefits and costs of partitions: small numbers, so that every selection can be tried.
 ITEMS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=9)
@@ -20,7 +20,7 @@ def item(number: int, benefit: float, cost: float) -> PartitionChoice:
     return PartitionChoice(
         partition=(("event_date", f"2026-01-{number:02d}"),),
         action="zorder",
-        why="not in order",
+        reason="not in order",
         files=2,
         bytes=1,
         files_saved=1,
@@ -30,10 +30,11 @@ def item(number: int, benefit: float, cost: float) -> PartitionChoice:
     )
 
 
-def choices(items: Sequence[tuple[float, float]]) -> list[Choice]:
+def choices(items: Sequence[tuple[float, float]]) -> list[TableChoice]:
     made = [item(number, *each) for number, each in enumerate(items, 1)]
     return [
-        Choice(table=name, partitions=tuple(made[at::2]), reason="") for at, name in enumerate(("events", "orders"))
+        TableChoice(table=name, partitions=tuple(made[at::2]), reason="")
+        for at, name in enumerate(("events", "orders"))
     ]
 
 
@@ -54,8 +55,8 @@ def test_it_keeps_to_its_time_and_brings_half_of_the_best_selection_at_least(
     night = plan_night(choices(items), budget_seconds=budget)
 
     assert night.cost_seconds <= budget
-    assert 2 * benefit(night.taken) >= best(items, budget)
-    assert sorted(str(each) for each in (*night.taken, *night.put_off)) == sorted(
+    assert 2 * benefit(night.selected) >= best(items, budget)
+    assert sorted(str(each) for each in (*night.selected, *night.deferred)) == sorted(
         str(Candidate(choice.table, each)) for choice in choices(items) for each in choice.partitions
     )
 
@@ -64,9 +65,9 @@ def test_it_keeps_to_its_time_and_brings_half_of_the_best_selection_at_least(
 def test_when_all_fits_all_is_taken_best_first(items: list[tuple[int, int]]) -> None:
     night = plan_night(choices(items), budget_seconds=sum(cost for _, cost in items))
 
-    assert benefit(night.taken) == sum(each[0] for each in items)
-    assert not night.put_off
-    worths = [each.worth for each in night.taken]
+    assert benefit(night.selected) == sum(each[0] for each in items)
+    assert not night.deferred
+    worths = [each.benefit_per_second for each in night.selected]
     assert worths == sorted(worths, reverse=True)
 
 
@@ -74,15 +75,15 @@ def test_ranking_alone_would_take_a_trifle_in_the_place_of_what_counts() -> None
     items = [(3.0, 1.0), (100.0, 60.0)]
     ranked = [Candidate(choice.table, each) for choice in choices(items) for each in choice.partitions]
 
-    assert benefit(night_module._within(sorted(ranked, key=lambda each: -each.worth), 60)) == 3.0
-    assert benefit(plan_night(choices(items), budget_seconds=60).taken) == 100.0
+    assert benefit(night_module._fit_budget(sorted(ranked, key=lambda each: -each.benefit_per_second), 60)) == 3.0
+    assert benefit(plan_night(choices(items), budget_seconds=60).selected) == 100.0
 
 
 def test_what_no_night_could_take_is_named() -> None:
     night = plan_night(choices([(10, 5), (10, 70)]), budget_seconds=20, night_seconds=60)
 
-    assert [each.choice.cost_seconds for each in night.put_off] == [70]
-    assert night.too_large == night.put_off
+    assert [each.choice.cost_seconds for each in night.deferred] == [70]
+    assert night.too_large == night.deferred
     assert plan_night(choices([(10, 50)]), budget_seconds=20, night_seconds=60).too_large == ()
 
 
@@ -90,4 +91,4 @@ def test_tables_come_in_the_order_of_their_best_partition() -> None:
     night = plan_night(choices([(1, 1), (9, 1), (5, 1)]), budget_seconds=60)
 
     assert night.tables() == ["orders", "events"]
-    assert [each.benefit for each in night.of("events")] == [5, 1]
+    assert [each.benefit for each in night.selected_partitions("events")] == [5, 1]

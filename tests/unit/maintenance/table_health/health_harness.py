@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import SHOP, make, project
+from tests.unit.maintenance.table_data import SHOP, make, project
 
 TABLES = """\
 tables:

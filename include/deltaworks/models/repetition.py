@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import FoldReport, ModelRun
 from deltaworks.errors import ConfigError
-from deltaworks.models.training import code_digest, judge
+from deltaworks.models.training import code_digest, evaluate_model
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Sums over several parts may differ in their last bits.
 TOLERANCE: Final = 1e-4
-_MOST_DIFFERENCES: Final = 5
+_MAX_DIFFERENCES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Repetition:
     run: ModelRun
     folds: tuple[FoldReport, ...]
     differences: tuple[str, ...]
-    other_code: bool
+    has_other_code: bool
 
 
 def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: str, number: int) -> Repetition:
@@ -46,25 +46,28 @@ def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: 
         raise ConfigError(
             "MODEL_RUN_UNKNOWN", f"There is no training {name}/{number}.", hint=f"Its trainings are {numbers}."
         )
-    again = judge(spark, Lake(catalog.environment.lake), run)
+    outcome = evaluate_model(spark, Lake(catalog.environment.lake), run)
     before: dict[str, Any] = {"outcome": run.outcome, "folds": [fold.model_dump(mode="json") for fold in run.folds]}
-    after: dict[str, Any] = {"outcome": again.outcome, "folds": [fold.model_dump(mode="json") for fold in again.folds]}
-    if run.model is not None and again.model is not None:
-        before["model"], after["model"] = run.model.threshold, again.model.threshold
-    differing = tuple(differences(before, after))[:_MOST_DIFFERENCES]
-    return Repetition(run, again.folds, differing, other_code=run.code != code_digest())
+    after: dict[str, Any] = {
+        "outcome": outcome.outcome,
+        "folds": [fold.model_dump(mode="json") for fold in outcome.folds],
+    }
+    if run.model is not None and outcome.model is not None:
+        before["model"], after["model"] = run.model.threshold, outcome.model.threshold
+    differing = tuple(find_differences(before, after))[:_MAX_DIFFERENCES]
+    return Repetition(run, outcome.folds, differing, has_other_code=run.code != code_digest())
 
 
-def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+def find_differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
     """Where two trees of plain data differ by more than the tolerance, the first of each list or mapping that does."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
-            yield from differences(before.get(key), after.get(key), f"{place}.{key}".lstrip("."))
+            yield from find_differences(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, pair in enumerate(zip(before, after, strict=True)):
-            yield from differences(*pair, f"{place}[{index}]")
+            yield from find_differences(*pair, f"{path}[{index}]")
     elif isinstance(before, int | float) and isinstance(after, int | float):
         if not abs(before - after) <= TOLERANCE * max(1.0, abs(before)):
-            yield f"{place} was {before} and is {after}"
+            yield f"{path} was {before} and is {after}"
     elif before != after:
-        yield f"{place} was {before} and is {after}"
+        yield f"{path} was {before} and is {after}"

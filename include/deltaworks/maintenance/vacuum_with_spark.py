@@ -23,14 +23,14 @@ _SETTINGS = {
     "spark.databricks.delta.vacuum.logging.enabled": "true",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
 }
-_CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
+_RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 #: VACUUM lists folders in this many tasks, 10,000 by default: 40 s for an empty table on two cores, instead of one.
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 #: Delta's error where the log no longer reaches back to the last VACUUM.
-_NO_LITE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
+_LITE_UNAVAILABLE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 
 
-def vacuum_by_spark(
+def vacuum_with_spark(
     spark: SparkSession, lake: Lake, key: str, *, hours: int, full: bool, dry_run: bool, version: int, metadata: str
 ) -> tuple[int, int]:
     """Run the command, with the settings it needs; files and bytes that were deleted, or would be.
@@ -48,20 +48,20 @@ def vacuum_by_spark(
     command = f"VACUUM delta.`{lake.storage.spark_uri(key)}` {mode} RETAIN {hours} HOURS"
     tasks = str(max(8, 4 * spark.sparkContext.defaultParallelism))
     checked = str(hours >= MINIMUM_RETENTION_HOURS).lower()
-    settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: tasks, USER_METADATA: metadata}
+    settings = {**_SETTINGS, _RETENTION_CHECK: checked, _LISTING_TASKS: tasks, USER_METADATA: metadata}
     try:
         with override_settings(spark, settings):
             if dry_run:
-                return _sizes(lake, [row["path"] for row in spark.sql(f"{command} DRY RUN").toLocalIterator()])
+                return _count_files(lake, [row["path"] for row in spark.sql(f"{command} DRY RUN").toLocalIterator()])
             spark.sql(command).collect()
     except Exception as error:
-        if full or not _NO_LITE.search(str(error)):
+        if full or not _LITE_UNAVAILABLE.search(str(error)):
             raise
         raise LogTooShort from error
-    return _deleted(lake, key, after_version=version, metadata=metadata)
+    return _count_deleted(lake, key, after_version=version, metadata=metadata)
 
 
-def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
+def _count_files(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
     """The number of files among these, without folders, and their bytes."""
     # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
     locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
@@ -69,7 +69,7 @@ def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
+def _count_deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
     """Files and bytes by the commits of this VACUUM: VACUUM START has the bytes, VACUUM END the files."""
     opened = lake.open(key)
     newest = opened.version() if opened else after_version

@@ -11,12 +11,12 @@ from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.maintenance import unattended
-from deltaworks.maintenance.unattended import NightBound, only_counts
-from deltaworks.maintenance.vacuum import VacuumResult, over_bound
+from deltaworks.maintenance import deletion_limits
+from deltaworks.maintenance.deletion_limits import DeletionLimit, first_night_reason
+from deltaworks.maintenance.vacuum import VacuumResult, limit_exceeded
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import make
+from tests.unit.maintenance.table_data import make
 
 TABLES = ["orders", "quarantine"]
 MONTH = dt.timedelta(days=30)
@@ -40,13 +40,13 @@ def open_alerts(home: PipelineHome) -> list[str]:
 def test_a_new_lake_deletes_from_its_first_night_on_and_for_good(lake: Lake, home: PipelineHome) -> None:
     make(lake, "shop", "orders", files=1, days=1)
 
-    assert only_counts(lake, home, TABLES) == ""
-    assert only_counts(lake, home, TABLES, now=utc_now() + MONTH) == ""
+    assert first_night_reason(lake, home, TABLES) == ""
+    assert first_night_reason(lake, home, TABLES, now=utc_now() + MONTH) == ""
     assert open_alerts(home) == []
 
 
 def test_a_pipeline_without_tables_is_new(lake: Lake, home: PipelineHome) -> None:
-    assert only_counts(lake, home, TABLES, now=utc_now() + MONTH) == ""
+    assert first_night_reason(lake, home, TABLES, now=utc_now() + MONTH) == ""
 
 
 def test_the_first_night_on_a_lake_that_was_there_before_only_counts_and_says_so(
@@ -55,34 +55,34 @@ def test_the_first_night_on_a_lake_that_was_there_before_only_counts_and_says_so
     make(lake, "shop", "orders", files=1, days=1)
     begun = utc_now() + MONTH
 
-    first = only_counts(lake, home, TABLES, now=begun)
-    later_that_night = only_counts(lake, home, TABLES, now=begun + 12 * HOUR)
+    first = first_night_reason(lake, home, TABLES, now=begun)
+    later_that_night = first_night_reason(lake, home, TABLES, now=begun + 12 * HOUR)
 
     assert first == later_that_night
     assert f"nights from {begun + 18 * HOUR:%Y-%m-%d %H:%M} UTC on delete" in first
-    assert open_alerts(home) == ["UPKEEP_ONLY_COUNTS"]
-    assert only_counts(lake, home, TABLES, now=begun + 24 * HOUR) == ""
+    assert open_alerts(home) == ["MAINTENANCE_DRY_RUN"]
+    assert first_night_reason(lake, home, TABLES, now=begun + 24 * HOUR) == ""
     assert open_alerts(home) == []
 
 
 def test_another_process_and_a_restart_see_the_same_first_night(lake: Lake, home: PipelineHome) -> None:
     make(lake, "shop", "orders", files=1, days=1)
     begun = utc_now() + MONTH
-    only_counts(lake, home, TABLES, now=begun)
+    first_night_reason(lake, home, TABLES, now=begun)
 
     restarted = PipelineHome.open(lake.storage, "shop")
 
-    assert only_counts(Lake(lake.storage), restarted, TABLES, now=begun + HOUR) != ""
-    assert only_counts(Lake(lake.storage), restarted, TABLES, now=begun + 24 * HOUR) == ""
+    assert first_night_reason(Lake(lake.storage), restarted, TABLES, now=begun + HOUR) != ""
+    assert first_night_reason(Lake(lake.storage), restarted, TABLES, now=begun + 24 * HOUR) == ""
 
 
 def test_a_night_that_counts_by_declaration_is_one_that_people_could_see(lake: Lake, home: PipelineHome) -> None:
     make(lake, "shop", "orders", files=1, days=1)
     begun = utc_now() + MONTH
 
-    assert only_counts(lake, home, TABLES, alert=False, now=begun) != ""
+    assert first_night_reason(lake, home, TABLES, alert=False, now=begun) != ""
     assert open_alerts(home) == []
-    assert only_counts(lake, home, TABLES, now=begun + 24 * HOUR) == ""
+    assert first_night_reason(lake, home, TABLES, now=begun + 24 * HOUR) == ""
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"at": "yesterday", "new": true}', b'{"new": true}'])
@@ -92,25 +92,25 @@ def test_where_the_record_cannot_be_read_it_is_the_first_night_again(
     home.objects.put(paths.first_maintenance("shop"), torn)
     now = utc_now()
 
-    assert only_counts(lake, home, TABLES, now=now) != ""
-    assert only_counts(lake, home, TABLES, now=now + 24 * HOUR) == ""
+    assert first_night_reason(lake, home, TABLES, now=now) != ""
+    assert first_night_reason(lake, home, TABLES, now=now + 24 * HOUR) == ""
 
 
 def test_a_bound_is_a_share_and_lets_trifles_pass() -> None:
-    half = NightBound(share=0.5)
+    half = DeletionLimit(share=0.5)
 
-    assert (half.rows(100), half.rows(100_000)) == (unattended.FREE_ROWS, 50_000)
-    assert (half.bytes(0), half.bytes(1 << 40)) == (unattended.FREE_BYTES, 1 << 39)
-    assert NightBound(share=1).rows(7) == 7
+    assert (half.max_rows(100), half.max_rows(100_000)) == (deletion_limits.UNLIMITED_ROWS, 50_000)
+    assert (half.max_bytes(0), half.max_bytes(1 << 40)) == (deletion_limits.UNLIMITED_BYTES, 1 << 39)
+    assert DeletionLimit(share=1).max_rows(7) == 7
 
 
 def test_vacuum_leaves_a_table_that_would_lose_more_than_a_night_removes() -> None:
     counted = VacuumResult(table="orders", dry_run=True, files=900, bytes=9 << 30, mode="lite")
-    bound = NightBound(share=0.75)
+    bound = DeletionLimit(share=0.75)
 
-    refused = over_bound(counted, bound, live_bytes=1 << 30)
+    refused = limit_exceeded(counted, bound, live_bytes=1 << 30)
 
-    assert over_bound(counted, bound, live_bytes=3 << 30) is None
+    assert limit_exceeded(counted, bound, live_bytes=3 << 30) is None
     assert refused is not None
     assert (refused.skipped, refused.files, refused.bytes, refused.dry_run) == (True, 0, 0, False)
     assert "900 files, 90% of its 10.7 GB on storage, would go" in refused.reason

@@ -13,7 +13,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
-from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger
+from deltaworks.maintenance.zorder_ledger import RewriteGroup, ZOrderLedger
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
@@ -151,7 +151,7 @@ def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> N
             make(lake, "shop", name, files=1, days=2, columns=columns)
         elif kind in (5, 6):
             key = make(lake, "shop", name, files=4, days=1, columns=columns)
-            left = Group(
+            left = RewriteGroup(
                 name=name, table=name, action="zorder", columns=("event_name",), after_version=0, round="daily"
             )
             arranged(lake, key, name)

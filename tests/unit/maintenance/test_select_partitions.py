@@ -9,15 +9,15 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.choice import OptimizePolicy
-from deltaworks.maintenance.night import plan_night
-from deltaworks.maintenance.survey import policy_of, survey
-from deltaworks.maintenance.zorder_ledger import FIRST_GUESS, PipelineOrder
+from deltaworks.maintenance.night_plan import plan_night
+from deltaworks.maintenance.partition_choice import OptimizePolicy
+from deltaworks.maintenance.select_partitions import read_policy, select_partitions
+from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, TABLES, fill_hundred, hundred_tables
+from tests.unit.maintenance.table_data import IN_NEED, NIGHT, TABLES, fill_hundred, hundred_tables
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
 
 def large(spec: PipelineSpec) -> OptimizePolicy:
     """The policy of tables so large that each partition is worth an order."""
-    return replace(policy_of(spec), row_group_bytes=0)
+    return replace(read_policy(spec), row_group_bytes=0)
 
 
 def test_a_small_table_is_compacted_whatever_its_order_and_the_others_are_left(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT)
+    found = select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT)
 
     taken = {choice.action for each in found for choice in each.partitions}
     assert (taken, sum(each.for_spark for each in found)) == ({"compact_small"}, 0)
@@ -49,11 +49,11 @@ def test_a_small_table_is_compacted_whatever_its_order_and_the_others_are_left(l
 
 
 def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=large(spec), now=NIGHT)
+    found = select_partitions(lake, spec, policy=large(spec), now=NIGHT)
     night = plan_night(found, budget_seconds=3_600)
 
     assert sorted(night.tables()) == sorted(IN_NEED)
-    assert len(night.taken) == 20
+    assert len(night.selected) == 20
     left = {each.table: each.reason for each in found if not each.partitions}
     assert left.pop("quarantine") == "it does not exist yet"
     assert len(left) == TABLES - 10
@@ -73,35 +73,35 @@ def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lak
 
 
 def test_without_the_ledger_what_is_in_order_would_be_rewritten_every_night(lake: Lake, spec: PipelineSpec) -> None:
-    nothing = PipelineOrder(ordered={}, paces=FIRST_GUESS)
+    nothing = LedgerState(ordered={}, rates=DEFAULT_RATES)
 
-    found = survey(lake, spec, policy=large(spec), now=NIGHT, order=nothing)
+    found = select_partitions(lake, spec, policy=large(spec), now=NIGHT, ledger_state=nothing)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 30
 
 
 def test_without_closing_days_what_is_written_tomorrow_would_be_rewritten_today(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=OptimizePolicy(closed_after=None, row_group_bytes=0), now=NIGHT)
+    found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, row_group_bytes=0), now=NIGHT)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
 
 
 def test_the_second_round_takes_what_the_daily_one_leaves(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=large(spec).weekly(), now=NIGHT)
+    found = select_partitions(lake, spec, policy=large(spec).weekly(), now=NIGHT)
 
     taken = plan_night(found, budget_seconds=3_600).tables()
     assert sorted(set(taken) - set(IN_NEED)) == [f"t{number:03d}" for number in range(3, TABLES, 10)]
 
 
 def test_a_night_that_is_too_short_takes_the_best_and_puts_the_others_off(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=large(spec), now=NIGHT, tables=list(IN_NEED))
+    found = select_partitions(lake, spec, policy=large(spec), now=NIGHT, tables=list(IN_NEED))
 
     night = plan_night(found, budget_seconds=5.5)
 
-    assert (len(night.taken), len(night.put_off)) == (5, 15)
+    assert (len(night.selected), len(night.deferred)) == (5, 15)
     assert night.cost_seconds <= 5.5
 
 
 def test_an_unknown_table_is_a_configuration_error(lake: Lake, spec: PipelineSpec) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
-        survey(lake, spec, policy=large(spec), now=NIGHT, tables=["evnts"])
+        select_partitions(lake, spec, policy=large(spec), now=NIGHT, tables=["evnts"])

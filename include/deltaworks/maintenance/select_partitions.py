@@ -6,30 +6,30 @@ import datetime as dt
 from collections.abc import Sequence
 
 from deltaworks.control import paths
-from deltaworks.maintenance.choice import Choice, OptimizePolicy, choose
-from deltaworks.maintenance.layout import layout_of, selected_tables
+from deltaworks.maintenance.layout import read_layout, select_tables
+from deltaworks.maintenance.partition_choice import OptimizePolicy, TableChoice, choose_partitions
 from deltaworks.maintenance.table_health.measure import table_health
-from deltaworks.maintenance.zorder_ledger import PipelineOrder, read_order
+from deltaworks.maintenance.zorder_ledger import LedgerState, read_ledger
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
 
-def policy_of(spec: PipelineSpec) -> OptimizePolicy:
+def read_policy(spec: PipelineSpec) -> OptimizePolicy:
     """The policy of a pipeline's daily round."""
     upkeep = spec.maintenance
     closed_after = dt.timedelta(hours=upkeep.closed_after_hours)
     return OptimizePolicy(target_file_bytes=upkeep.target_file_bytes, closed_after=closed_after)
 
 
-def survey(
+def select_partitions(
     lake: Lake,
     spec: PipelineSpec,
     *,
     policy: OptimizePolicy,
     now: dt.datetime,
     tables: Sequence[str] | None = None,
-    order: PipelineOrder | None = None,
-) -> list[Choice]:
+    ledger_state: LedgerState | None = None,
+) -> list[TableChoice]:
     """What OPTIMIZE should do now with each table it maintains in a pipeline, with a reason for every one.
 
     Args:
@@ -39,14 +39,14 @@ def survey(
     Raises:
         ConfigError: TABLE_UNKNOWN.
     """
-    ledger = read_order(lake, spec.pipeline) if order is None else order
+    ledger = read_ledger(lake, spec.pipeline) if ledger_state is None else ledger_state
     return [
-        choose(
+        choose_partitions(
             table_health(lake, paths.table(spec.pipeline, table.name), history_commits=0),
-            layout_of(lake, spec.pipeline, table),
-            ledger=ledger.of(table.name),
+            read_layout(lake, spec.pipeline, table),
+            ledger=ledger.table_state(table.name),
             now=now,
             policy=policy,
         )
-        for table in selected_tables(spec, tables).values()
+        for table in select_tables(spec, tables).values()
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deltaworks.maintenance.choice import Choice, PartitionChoice
+from deltaworks.maintenance.partition_choice import PartitionChoice, TableChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +22,41 @@ class Candidate:
     choice: PartitionChoice
 
     @property
-    def worth(self) -> float:
+    def benefit_per_second(self) -> float:
         """Benefit for cost: bytes that reads save for each second of rewriting."""
         return self.choice.benefit / max(self.choice.cost_seconds, 1e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Night:
+class NightPlan:
     """The selection: `taken`, best first, and `put_off`, of which `too_large` exceed a whole night."""
 
     budget_seconds: float
-    taken: tuple[Candidate, ...]
-    put_off: tuple[Candidate, ...]
+    selected: tuple[Candidate, ...]
+    deferred: tuple[Candidate, ...]
     too_large: tuple[Candidate, ...]
 
     @property
     def cost_seconds(self) -> float:
         """Estimated seconds of what is taken."""
-        return sum(candidate.choice.cost_seconds for candidate in self.taken)
+        return sum(candidate.choice.cost_seconds for candidate in self.selected)
 
     def tables(self) -> list[str]:
         """The tables with partitions taken, in the order of their best partition."""
-        return list(dict.fromkeys(candidate.table for candidate in self.taken))
+        return list(dict.fromkeys(candidate.table for candidate in self.selected))
 
-    def of(self, table: str) -> list[PartitionChoice]:
+    def selected_partitions(self, table: str) -> list[PartitionChoice]:
         """The partitions taken of a table, best first."""
-        return [candidate.choice for candidate in self.taken if candidate.table == table]
+        return [candidate.choice for candidate in self.selected if candidate.table == table]
 
-    def put_off_of(self, table: str) -> list[PartitionChoice]:
+    def deferred_partitions(self, table: str) -> list[PartitionChoice]:
         """The partitions of a table that are put off."""
-        return [candidate.choice for candidate in self.put_off if candidate.table == table]
+        return [candidate.choice for candidate in self.deferred if candidate.table == table]
 
 
-def plan_night(choices: Sequence[Choice], *, budget_seconds: float, night_seconds: float | None = None) -> Night:
+def plan_night(
+    choices: Sequence[TableChoice], *, budget_seconds: float, night_seconds: float | None = None
+) -> NightPlan:
     """Select within a budget.
 
     Args:
@@ -62,30 +64,31 @@ def plan_night(choices: Sequence[Choice], *, budget_seconds: float, night_second
     """
     candidates = [Candidate(choice.table, partition) for choice in choices for partition in choice.partitions]
     ranked = sorted(
-        candidates, key=lambda candidate: (-candidate.worth, candidate.table, str(candidate.choice.partition))
+        candidates,
+        key=lambda candidate: (-candidate.benefit_per_second, candidate.table, str(candidate.choice.partition)),
     )
-    taken = _within(ranked, budget_seconds)
+    selected = _fit_budget(ranked, budget_seconds)
     single = max((candidate for candidate in ranked if _cost(candidate) <= budget_seconds), key=_benefit, default=None)
-    if single is not None and _benefit(single) > sum(map(_benefit, taken)):
+    if single is not None and _benefit(single) > sum(map(_benefit, selected)):
         rest = [candidate for candidate in ranked if candidate is not single]
-        taken = [single, *_within(rest, budget_seconds - _cost(single))]
-    taken_ids = set(map(id, taken))
-    whole = budget_seconds if night_seconds is None else night_seconds
-    return Night(
+        selected = [single, *_fit_budget(rest, budget_seconds - _cost(single))]
+    taken_ids = set(map(id, selected))
+    full_seconds = budget_seconds if night_seconds is None else night_seconds
+    return NightPlan(
         budget_seconds=budget_seconds,
-        taken=tuple(taken),
-        put_off=tuple(candidate for candidate in ranked if id(candidate) not in taken_ids),
-        too_large=tuple(candidate for candidate in ranked if _cost(candidate) > whole),
+        selected=tuple(selected),
+        deferred=tuple(candidate for candidate in ranked if id(candidate) not in taken_ids),
+        too_large=tuple(candidate for candidate in ranked if _cost(candidate) > full_seconds),
     )
 
 
-def _within(ranked: Sequence[Candidate], budget_seconds: float) -> list[Candidate]:
-    taken, left = [], budget_seconds
+def _fit_budget(ranked: Sequence[Candidate], budget_seconds: float) -> list[Candidate]:
+    selected, remaining_seconds = [], budget_seconds
     for candidate in ranked:
-        if _cost(candidate) <= left:
-            taken.append(candidate)
-            left -= _cost(candidate)
-    return taken
+        if _cost(candidate) <= remaining_seconds:
+            selected.append(candidate)
+            remaining_seconds -= _cost(candidate)
+    return selected
 
 
 def _cost(candidate: Candidate) -> float:

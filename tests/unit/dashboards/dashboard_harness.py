@@ -11,15 +11,15 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.dashboards.answers import Bounds, DashboardAnswer, answer_dashboard
+from deltaworks.dashboards.answers import DashboardAnswer, QueryLimits, answer_dashboard
 from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import ORDERS, SHOP, project
+from tests.unit.maintenance.table_data import ORDERS, SHOP, project
 
 START = dt.datetime(2026, 3, 1, 10, 0, tzinfo=dt.UTC)
 MINUTES = 30
-BOUNDS = Bounds()
+BOUNDS = QueryLimits()
 SPAN = Span(START, START + dt.timedelta(minutes=MINUTES))
 GOLD = """\
 gold:
@@ -74,10 +74,10 @@ def errors(classes: Mapping[str, int] | None = None, *, minutes: int = MINUTES) 
     ]
 
 
-def answered(catalog: Catalog, *, span: Span = SPAN, bounds: Bounds = BOUNDS) -> DashboardAnswer:
+def answered(catalog: Catalog, *, span: Span = SPAN, bounds: QueryLimits = BOUNDS) -> DashboardAnswer:
     """The answer of the dashboard `noc`."""
     (dashboard,) = catalog.pipelines["shop"].dashboards
-    return answer_dashboard(catalog, "shop", dashboard, span, bounds=bounds)
+    return answer_dashboard(catalog, "shop", dashboard, span, limits=bounds)
 
 
 def lake_of(catalog: Catalog) -> Lake:

@@ -25,43 +25,43 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-FIRST_NIGHT, OVER_BOUND = "UPKEEP_ONLY_COUNTS", "UPKEEP_OVER_BOUND"
+FIRST_NIGHT_DRY_RUN, LIMIT_EXCEEDED = "MAINTENANCE_DRY_RUN", "MAINTENANCE_LIMIT_EXCEEDED"
 #: A night takes less, and the next one begins later.
 FIRST_NIGHT_HOURS = 18
 #: A lake whose oldest table is younger has nothing that a night would delete.
-NEW_FOR = dt.timedelta(days=7)
+NEW_LAKE_AGE = dt.timedelta(days=7)
 #: Up to so much is removed whatever its share is.
-FREE_BYTES = 256 << 20
-FREE_ROWS = 10_000
+UNLIMITED_BYTES = 256 << 20
+UNLIMITED_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NightBound:
+class DeletionLimit:
     """The largest share (0 to 1) of a table that a night may remove; 1 is no bound."""
 
     share: float
 
-    def rows(self, total: int) -> int:
+    def max_rows(self, total: int) -> int:
         """The most rows of so many."""
-        return max(FREE_ROWS, int(total * self.share)) if self.share < 1 else total
+        return max(UNLIMITED_ROWS, int(total * self.share)) if self.share < 1 else total
 
-    def bytes(self, total: int) -> int:
+    def max_bytes(self, total: int) -> int:
         """The most bytes of so many."""
-        return max(FREE_BYTES, int(total * self.share)) if self.share < 1 else total
+        return max(UNLIMITED_BYTES, int(total * self.share)) if self.share < 1 else total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Visit:
+class _FirstRun:
     """When maintenance first came by, and whether the tables were new then."""
 
     at: dt.datetime
-    new: bool
+    is_new_lake: bool
 
     def encode(self) -> bytes:
-        return json.dumps({"at": self.at.isoformat(), "new": self.new}).encode()
+        return json.dumps({"at": self.at.isoformat(), "new": self.is_new_lake}).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> _Visit | None:
+    def decode(cls, data: bytes) -> _FirstRun | None:
         """The record; None where it is torn."""
         try:
             record = json.loads(data)
@@ -71,7 +71,7 @@ class _Visit:
         return cls(at=at, new=new) if at is not None and isinstance(new, bool) else None
 
 
-def only_counts(
+def first_night_reason(
     lake: Lake, home: PipelineHome, tables: Sequence[str], *, alert: bool = True, now: dt.datetime | None = None
 ) -> str:
     """Why a night only counts, as a sentence; empty where it may delete. Idempotent, and safe from several processes.
@@ -87,66 +87,68 @@ def only_counts(
     key = paths.first_maintenance(home.pipeline)
     stored = home.objects.get(key)
     if stored is None:
-        first = _Visit(at=now, new=_is_new(lake, home, tables, now=now))
+        first = _FirstRun(at=now, is_new_lake=_is_new_lake(lake, home, tables, now=now))
         home.objects.put_if_absent(key, first.encode())
         stored = home.objects.get(key)
-    visit = _Visit.decode(stored.data if stored is not None else b"")
-    if visit is None:
+    first_run = _FirstRun.decode(stored.data if stored is not None else b"")
+    if first_run is None:
         # Nobody knows whether anybody has seen what would go: it is as if this were the first night.
-        visit = _Visit(at=now, new=False)
-        home.objects.put(key, visit.encode())
-    deletes_from = visit.at + dt.timedelta(hours=FIRST_NIGHT_HOURS)
-    if visit.new or now >= deletes_from:
-        _logged(lambda: resolve_alert(home.objects, cause=FIRST_NIGHT, subject=home.pipeline))
+        first_run = _FirstRun(at=now, is_new_lake=False)
+        home.objects.put(key, first_run.encode())
+    deletes_from = first_run.at + dt.timedelta(hours=FIRST_NIGHT_HOURS)
+    if first_run.is_new_lake or now >= deletes_from:
+        _log_failures(lambda: resolve_alert(home.objects, cause=FIRST_NIGHT_DRY_RUN, subject=home.pipeline))
         return ""
-    why = (
+    reason = (
         "the first night on a lake that was there before only counts; "
         f"nights from {deletes_from:%Y-%m-%d %H:%M} UTC on delete"
     )
     if not alert:
-        return why
-    _logged(
+        return reason
+    _log_failures(
         lambda: raise_alert(
             home.objects,
-            cause=FIRST_NIGHT,
+            cause=FIRST_NIGHT_DRY_RUN,
             subject=home.pipeline,
-            summary=f"{home.pipeline}: {why}. The results of the run's tasks say what. To go on counting, declare "
+            summary=f"{home.pipeline}: {reason}. The results of the run's tasks say what. To go on counting, declare "
             "maintenance: {vacuum_dry_run: true}.",
             now=now,
         )
     )
-    return why
+    return reason
 
 
-def alert_over_bound(home: PipelineHome, what: str, *, summary: str, command: str) -> None:
+def alert_limit_exceeded(home: PipelineHome, target: str, *, summary: str, command: str) -> None:
     """Raise the alert of what a night leaves to a person. It never keeps the night from going on."""
-    subject = f"{home.pipeline}.{what}"
-    _logged(
+    subject = f"{home.pipeline}.{target}"
+    _log_failures(
         lambda: raise_alert(
             home.objects,
-            cause=OVER_BOUND,
+            cause=LIMIT_EXCEEDED,
             subject=subject,
             summary=f"{subject}: {summary} Look at it, then: {command}",
         )
     )
 
 
-def resolve_over_bound(home: PipelineHome, what: str) -> None:
+def resolve_limit_exceeded(home: PipelineHome, target: str) -> None:
     """Resolve it. Without an open alert nothing happens."""
-    subject = f"{home.pipeline}.{what}"
-    _logged(lambda: resolve_alert(home.objects, cause=OVER_BOUND, subject=subject, summary="it is within the bound"))
+    subject = f"{home.pipeline}.{target}"
+    _log_failures(
+        lambda: resolve_alert(home.objects, cause=LIMIT_EXCEEDED, subject=subject, summary="it is within the bound")
+    )
 
 
-def _is_new(lake: Lake, home: PipelineHome, tables: Sequence[str], *, now: dt.datetime) -> bool:
+def _is_new_lake(lake: Lake, home: PipelineHome, tables: Sequence[str], *, now: dt.datetime) -> bool:
     for name in tables:
         opened = lake.open(home.table(name))
         created = opened.metadata().created_time if opened is not None else None
-        if opened is not None and (created is None or now.timestamp() - created / 1000 > NEW_FOR.total_seconds()):
+        if opened is not None and (created is None or now.timestamp() - created / 1000 > NEW_LAKE_AGE.total_seconds()):
             return False
     return True
 
 
-def _logged(change: Callable[[], object]) -> None:
+def _log_failures(change: Callable[[], object]) -> None:
     """An alert that cannot be raised or resolved never changes what maintenance does."""
     try:
         change()

@@ -18,25 +18,25 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.specs.remediation import RemediationSpec
 
 log = logging.getLogger(__name__)
-_ORDER = ("dry_run", "refused", "planned", "called", "verified", "rolled_back", "failed")
+_STATE_ORDER = ("dry_run", "refused", "planned", "called", "verified", "rolled_back", "failed")
 STEP, FAILED, HELD = "REMEDIATION_STEP", "REMEDIATION_FAILED", "REMEDIATION_HELD"
 
 
-class Telling:
+class StepNotifier:
     """Notices of one remediation. A notice that cannot be kept stops nothing: the record says the same."""
 
     def __init__(self, spec: RemediationSpec, objects: ObjectStore) -> None:
         self._spec, self._objects = spec, objects
 
-    def step(self, record: RemediationRecord) -> None:
+    def notify_step(self, record: RemediationRecord) -> None:
         """A step, as a notice of its own: one a step, however often this is called."""
         at = record.ended_at or record.called_at or record.at
-        summary = _summary(record)
+        summary = _step_summary(record)
         instant = parse_iso(at) or utc_now()
         digest = hashlib.sha256(f"{record.notification} {record.state}".encode()).hexdigest()[:12]
         notice = Notice(
             # Ids sort by time; steps of one instant in the order in which they are taken.
-            id=f"{instant:%Y%m%dT%H%M%S%f}-{_ORDER.index(record.state)}{digest}",
+            id=f"{instant:%Y%m%dT%H%M%S%f}-{_STATE_ORDER.index(record.state)}{digest}",
             kind="raised",
             cause=STEP,
             subject=f"{self._spec.name}.{record.state}",
@@ -47,32 +47,32 @@ class Telling:
             since=at,
             at=at,
         )
-        self._keep(lambda: self._objects.put_if_absent(paths.alert_notification(notice.id), notice.encode()))
+        self._log_errors(lambda: self._objects.put_if_absent(paths.alert_notification(notice.id), notice.encode()))
         if record.state in ("failed", "rolled_back"):
-            self._keep(lambda: raise_alert(self._objects, cause=FAILED, subject=self._spec.name, summary=summary))
+            self._log_errors(lambda: raise_alert(self._objects, cause=FAILED, subject=self._spec.name, summary=summary))
         elif record.state == "verified":
-            self._keep(lambda: resolve_alert(self._objects, cause=FAILED, subject=self._spec.name))
+            self._log_errors(lambda: resolve_alert(self._objects, cause=FAILED, subject=self._spec.name))
 
-    def held(self, reason: str) -> None:
+    def notify_hold(self, reason: str) -> None:
         """It is held back until a person lets it go on."""
         summary = f"{self._spec.name} acts no more: {reason}."
-        self._keep(lambda: raise_alert(self._objects, cause=HELD, subject=self._spec.name, summary=summary))
+        self._log_errors(lambda: raise_alert(self._objects, cause=HELD, subject=self._spec.name, summary=summary))
 
     @staticmethod
-    def _keep(do: Callable[[], Any]) -> None:
+    def _log_errors(do: Callable[[], Any]) -> None:
         try:
             do()
         except DeltaworksError as error:
             log.warning("a notice could not be kept: %s", error)
 
 
-def resumed(objects: ObjectStore, remediation: str) -> None:
+def resolve_hold_alerts(objects: ObjectStore, remediation: str) -> None:
     """A person has let it go on: what told them to look is over."""
     for cause in (HELD, FAILED):
         resolve_alert(objects, cause=cause, subject=remediation)
 
 
-def _summary(record: RemediationRecord) -> str:
+def _step_summary(record: RemediationRecord) -> str:
     way = f"from {record.source} to {record.target}: {record.before} → {record.after}"
     texts = {
         "dry_run": f"It would shift weight {way}. It is a dry run.",

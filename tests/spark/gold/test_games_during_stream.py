@@ -16,7 +16,7 @@ from deltaworks.gold import build as build_module
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.specs.catalog import PROJECT_ROOT
-from tests.spark.gold.made_shop import START
+from tests.spark.gold.shop_data import START
 
 FOLDER = PROJECT_ROOT / "include" / "pipelines" / "games"
 GOLD = yaml.safe_load((FOLDER / "pipeline.yaml").read_text())["gold"]
