@@ -1,4 +1,4 @@
-"""Writes the certificate of a request that was verified, from what is on record of each of its states."""
+"""Writes the certificate of a verified request from its recorded states."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from deltaworks.errors import ContractError
 
 
 def certify(namespace: Namespace, request: ErasureRequest, *, by: str) -> Certificate:
-    """Write the certificate of a request that has reached `verified`. Idempotent.
+    """Writes the certificate of a request in state `verified`. Idempotent.
 
     Raises:
-        ContractError: ERASURE_MISCOUNTED, rows do not add up in a table; CERTIFICATES_BROKEN.
+        ContractError: ERASURE_MISCOUNTED, row counts of a table are inconsistent; CERTIFICATES_BROKEN.
     """
     certificates = Certificates(namespace.objects, namespace.name)
     existing = certificates.read(request.request_id)
@@ -36,8 +36,8 @@ def certify(namespace: Namespace, request: ErasureRequest, *, by: str) -> Certif
     if wrong:
         raise ContractError(
             "ERASURE_MISCOUNTED",
-            f"Rows of {', '.join(wrong)} do not add up in window {certificate.window}: nothing is certified.",
-            hint="Compare the version of the purge with the one before it, and restore the table where rows are gone.",
+            f"Row counts of {', '.join(wrong)} are inconsistent in window {certificate.window}: nothing is certified.",
+            hint=("Compare the version of the purge with the previous one, and restore the table if rows are missing."),
         )
     return certificates.append(certificate)
 
@@ -85,7 +85,7 @@ def _create_certificate(
 
 
 def _certified_landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding | None:
-    """What both sweeps did; None of a request that an earlier release purged."""
+    """Returns the totals of both landing sweeps; None for requests purged by an earlier release."""
     if "landing" not in verified:
         return None
     last, first = verified["landing"], purged.get("landing", {})
@@ -121,7 +121,7 @@ def _certified_table(record: PurgedTable, request_id: str) -> CertifiedTable:
 
 
 def landing_clean_after(namespace: Namespace, suppressed_at: datetime) -> datetime:
-    """From when no object that landed before has events of somebody who was suppressed then."""
+    """Returns when no object that landed before the suppression exists any more."""
     return suppressed_at + timedelta(days=max(require_privacy(spec).erase.landing_days for spec in namespace.pipelines))
 
 

@@ -1,7 +1,7 @@
-"""Brings requests on: each as far as it can come now, the window and the scan once for all of them.
+"""Advances the erasure requests of a namespace; the purge window and the scan run once for all of them.
 
-A state is written after its deed, so a run that died is repeated from the state before: every deed is idempotent. What
-a request waits for is said in its result, and alerted on where somebody has to act (`ERASURE_BLOCKED`).
+A state is recorded after its step, so an interrupted run repeats the step: every step is idempotent. The result names
+the reason why a request waits; if someone must act, the alert `ERASURE_BLOCKED` is raised.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from deltaworks.erasure.vacuum_purged import NamespaceVacuum, VacuumOutcome
 from deltaworks.errors import ConcurrencyError
 
 BLOCKED = "ERASURE_BLOCKED"
-#: By the state that a request is in, the deed that brings it to the next, with what that came to.
+#: Handler by current state; returns the next state and its details.
 StateHandlers = dict[ErasureState, Callable[[ErasureRequest], tuple[ErasureState, dict[str, Any]]]]
 _WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureResult:
-    """Where a request is after a run, and what it waits for; empty where the next run goes on."""
+    """State of a request after a run, and the reason why it waits; empty if the next run continues."""
 
     request: str
     state: ErasureState
@@ -47,7 +47,7 @@ class ErasureResult:
 
 
 class _MustWait(Exception):
-    """A request cannot go on now; `blocked` where somebody has to act."""
+    """A request cannot advance now; `needs_action` if someone must act."""
 
     def __init__(self, reason: str, *, needs_action: bool = False) -> None:
         super().__init__(reason)
@@ -55,11 +55,11 @@ class _MustWait(Exception):
 
 
 class ErasureRun:
-    """One run over the open requests of a namespace. Used by one thread.
+    """One run over the open requests of a namespace. Not thread-safe.
 
     Args:
-        windows: whether rows may be purged now; without, requests come as far as `shredded`.
-        fault: called before and after each state is written, by tests.
+        may_purge: whether rows may be purged now; otherwise requests advance to `shredded` at most.
+        fault: called before and after each state is recorded, for fault injection.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class ErasureRun:
         self._landing = LandingReport()
 
     def run(self) -> list[ErasureResult]:
-        """Bring every open request as far as it can come. Idempotent; one run at a time.
+        """Advances every open request as far as possible. Idempotent; exclusive per namespace.
 
         Raises:
-            ConcurrencyError: ERASURE_RUNNING, another run is at it; TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
-            ContractError: ERASURE_MISCOUNTED, CERTIFICATES_BROKEN, and what reading tables raises.
+            ConcurrencyError: ERASURE_RUNNING, another run is active; TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
+            ContractError: ERASURE_MISCOUNTED, CERTIFICATES_BROKEN, and errors of reading tables.
         """
         name = self._namespace.name
 
         def lost() -> ConcurrencyError:
             return ConcurrencyError(
                 "ERASURE_RUNNING",
-                f"Another run brings the erasures of {name!r} on.",
-                hint="Nothing: it does what this one would have done.",
+                f"Another run is processing the erasures of {name!r}.",
+                hint="No action is needed: it does the same work.",
             )
 
         key = erasure_paths.erasure_lease(name)
@@ -122,7 +122,7 @@ class ErasureRun:
         return [self._result(request, waits.get(request_id)) for request_id, request in requests.items()]
 
     def _run_until_shredded(self, request: ErasureRequest, waits: dict[str, _MustWait]) -> ErasureRequest:
-        """From `received` to `shredded`, each request by itself."""
+        """Advances a request from `received` to `shredded`."""
         steps: StateHandlers = {
             "received": self._resolve,
             "resolved": self._suppress,
@@ -131,7 +131,7 @@ class ErasureRun:
         return self._run_handlers(request, steps, waits)
 
     def _run_from_vacuumed(self, request: ErasureRequest, waits: dict[str, _MustWait]) -> ErasureRequest:
-        """From `vacuumed` to the end."""
+        """Advances a request from `vacuumed` to the end."""
         steps: StateHandlers = {
             "vacuumed": self._verify,
             "verified": self._certify,
@@ -139,14 +139,14 @@ class ErasureRun:
         return self._run_handlers(request, steps, waits)
 
     def _scan(self, requests: list[ErasureRequest]) -> None:
-        """One scan for all that VACUUM is done for."""
+        """Scans once for all requests whose VACUUM is complete."""
         if requests:
             search = combine_searches(map(self._search, requests))
             for spec in self._namespace.pipelines:
-                # A refresh that was at work in the window may have died since.
+                # A refresh that ran during the window may have died since.
                 remove_gold_shadows(self._namespace, spec.pipeline, search)
             self._report = scan_namespace(self._namespace, search)
-            # What has landed since the window has nobody to wait for.
+            # Objects that landed after the window are rewritten here.
             self._landing = self._sweep_landing({request.request_id: self._search(request) for request in requests})
 
     def _run_handlers(
@@ -184,7 +184,7 @@ class ErasureRun:
 
     def _shred(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
         person = read_person(self._namespace, request)
-        # A job of the vault that began with an older list would make the key again.
+        # An ingest with an older suppression list would recreate the key.
         with self._namespace.vault.lock():
             self._namespace.vault.keys.shred(person.subjects)
         pages = sorted({vault_paths.page_of(subject) for subject in person.subjects})
@@ -193,15 +193,15 @@ class ErasureRun:
     def _run_window(
         self, requests: dict[str, ErasureRequest], waits: dict[str, _MustWait]
     ) -> dict[str, ErasureRequest]:
-        """The window, for all who are shredded."""
+        """Runs the purge window for all requests in state `shredded`."""
         waiting = [request_id for request_id, request in requests.items() if request.state == "shredded"]
         if not waiting:
             return requests
         if not self._may_purge:
-            return self._mark_waiting(requests, waiting, waits, _MustWait("the window of the night"))
+            return self._mark_waiting(requests, waiting, waits, _MustWait("the nightly purge window"))
         unfinished = unfinished_work(self._namespace)
         if unfinished:
-            wait = _MustWait(f"{', '.join(unfinished)} to end", needs_action=True)
+            wait = _MustWait(f"{', '.join(unfinished)} to complete", needs_action=True)
             return self._mark_waiting(requests, waiting, waits, wait)
         searches = {request_id: self._search(requests[request_id]) for request_id in waiting}
         fixed = next_window(
@@ -224,7 +224,7 @@ class ErasureRun:
         return requests
 
     def _sweep_landing(self, searches: dict[str, TokenSearch]) -> LandingReport:
-        """Landed objects, gone through and put anew without these people."""
+        """Rewrites landed objects without these people."""
         return LandingSweep(self._namespace, searches, fault=self._fault).run()
 
     def _search(self, request: ErasureRequest) -> TokenSearch:
@@ -244,7 +244,7 @@ class ErasureRun:
             self._vacuums[number] = self._namespace_vacuum.delete_purged_files(purged)
         outcome = self._vacuums[number]
         if self._now < outcome.due_at:
-            raise _MustWait(f"files of older versions, which are kept until {outcome.due_at:%Y-%m-%d %H:%M}")
+            raise _MustWait(f"VACUUM retention, until {outcome.due_at:%Y-%m-%d %H:%M}")
         if not outcome.is_complete:
             raise _MustWait("; ".join((*outcome.holds, *outcome.remaining)), needs_action=True)
         return "vacuumed", {"holds": list(outcome.holds), "due_at": outcome.due_at.isoformat()}
@@ -257,7 +257,7 @@ class ErasureRun:
         tokens = read_person(self._namespace, request).tokens
         leaks = sorted(self._report.keys_with("leak", tokens))
         if leaks:
-            raise _MustWait(f"tokens are still in {', '.join(leaks[:MAX_NAMED])}", needs_action=True)
+            raise _MustWait(f"tokens remain in {', '.join(leaks[:MAX_NAMED])}", needs_action=True)
         if self._landing.blocked:
             listed = ", ".join(self._landing.blocked)
             raise _MustWait(f"landed objects that cannot be rewritten: {listed}", needs_action=True)
@@ -281,7 +281,10 @@ class ErasureRun:
                 self._namespace.objects,
                 cause=BLOCKED,
                 subject=subject,
-                summary=f"It is {request.state} and waits for {waiting}. Due by {request.deadline_at:%Y-%m-%d}.",
+                summary=(
+                    f"The request is {request.state} and waits for: {waiting}. Deadline: "
+                    f"{request.deadline_at:%Y-%m-%d}."
+                ),
                 now=self._now,
             )
         else:

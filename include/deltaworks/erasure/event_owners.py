@@ -1,7 +1,7 @@
-"""Whose events a landed object holds: each is stripped as the parser would strip it, and looked through for tokens.
+"""Finds the owners of events in landed objects: redacts each event like the parser and searches it for tokens.
 
-What was stripped before it landed has tokens already, and stripping leaves them; of what was not, identifiers become
-the tokens that the person's request names. So a person is found in both, also in texts that nobody declared.
+Events redacted before landing already contain tokens, which redaction leaves unchanged; in others identifiers become
+the same tokens. So a person is found in both, also in undeclared texts.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.privacy.redactor import Redactor
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: By the places of the events within one piece of a payload, the request each goes for.
+#: Request id by index of the events to erase within one piece of a payload.
 Owners = dict[int, str]
 
 
 class EventOwners:
-    """Tells whose events are. Used by one thread.
+    """Assigns events to erasure requests. Not thread-safe.
 
     Args:
-        specs: the pipelines that read the object, all of which find the same events in it.
-        key: of the namespace's tokens.
-        searches: the tokens of each request, by its id.
+        specs: pipelines that read the object, all with the same event boundaries.
+        key: token key of the namespace.
+        searches: token search by request id.
     """
 
     def __init__(self, specs: Sequence[PipelineSpec], key: bytes, searches: Mapping[str, TokenSearch]) -> None:
         self._readers = [(EventReader(spec), Redactor(spec.privacy, key)) for spec in specs if spec.privacy is not None]
         self._searches = searches
         self._combined_search = combine_searches(searches.values())
-        #: Ids that mutations gave, which have not the form of a token.
+        #: Ids created by mutations, which do not have the form of a token.
         self._untyped_ids = {token for token in self._combined_search.tokens if not has_token_form(token)}
 
     def owners_in_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:
-        """How many events a piece holds, and which of them go.
+        """Returns the number of events in a piece, and those to erase.
 
         Args:
-            at_ms: when the object landed, which tokens of a day depend on.
+            at_ms: time when the object landed; tokens of children depend on the day.
         """
         if isinstance(value, Malformed | OverBudget):
             request = self._first_request(self._combined_search.tokens_in_bytes(raw))
@@ -60,7 +60,7 @@ class EventOwners:
                     request = self._owner_of_event(reader, walker, inner, inner_raw, at_ms)
                     owners.update({} if request is None else {place: request})
         if events > 1 and not owners:
-            # A wrapper of many may name somebody whom none of its events does.
+            # A wrapper may contain a token that none of its events has.
             request = self._first_request(self._combined_search.tokens_in_bytes(raw))
             owners = {} if request is None else dict.fromkeys(range(events), request)
         return events, owners

@@ -1,4 +1,4 @@
-"""Parquet objects without the rows of people who go: such a row is empty but for the mark in a column of its own."""
+"""Rewrites Parquet objects without the rows of erased people: an erased row is null except for a tombstone column."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from deltaworks.events.erasure_tombstones import ERASED_FIELD
 
 
 def erase_parquet_rows(content: bytes, request_by_row: Mapping[int, str]) -> bytes:
-    """The object with these rows marked; groups of rows, compression and every other row stay.
+    """Returns the object with these rows replaced by tombstones; row groups, compression and other rows stay the same.
 
     Args:
-        going: the request that a row goes for, by its number in the object.
+        request_by_row: request id by row number.
     """
     file = pq.ParquetFile(pa.BufferReader(content))
-    # What goes is null, also where no row was before.
+    # Erased rows are null, so all columns must be nullable.
     schema = pa.schema([field.with_nullable(True) for field in file.schema_arrow], file.schema_arrow.metadata)
     if ERASED_FIELD not in schema.names:
         schema = schema.append(pa.field(ERASED_FIELD, pa.string()))

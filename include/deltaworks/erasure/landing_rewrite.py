@@ -1,8 +1,8 @@
-"""The content of a landed object without the events of people who go, each event of the others as it was, at its place.
+"""Rewrites landed objects without the events of erased people; all other events keep their bytes and positions.
 
-Pieces are cut by the readers' own framers. What goes becomes a mark, which readers skip, so that the events behind it
-keep their positions. The new content is read again as the old one was: where an event of somebody else differs, or one
-of theirs is left, nothing is written.
+Pieces are split by the readers' own framers. An erased event becomes a tombstone, which readers skip, so later events
+keep their positions. The new content is parsed again: if another event changed, or an event to erase remains, nothing
+is written.
 """
 
 from __future__ import annotations
@@ -37,17 +37,20 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class CannotRewriteError(Exception):
-    """Whose events an object holds cannot be said, or it cannot be written without some; the text says why."""
+    """The owners of an object's events are unknown, or it cannot be written without some events; the message gives the
+    reason.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedContent:
-    """An object gone through.
+    """Result of rewriting an object.
 
     Args:
-        stored: the new content, compressed as the old one was; None where nobody of the requests is in it.
-        events: how many events go, by request. `unreadable` ones are of nobody that could be told, and stay.
-        numbers: those that collectors gave to the events that go.
+        stored: new content, compressed as before; None if no event is erased.
+        events: erased events by request.
+        unreadable: unreadable events, which stay because their owners are unknown.
+        sequence_numbers: collector sequence numbers of erased events.
     """
 
     stored: bytes | None = None
@@ -58,7 +61,7 @@ class ErasedContent:
 
 @dataclass(slots=True)
 class _PayloadPieces:
-    """The pieces of a payload: bytes and number of events of each, and the events that go, by piece."""
+    """Pieces of a payload: bytes and event counts of each, and the events to erase by piece."""
 
     raw_pieces: list[bytes] = field(default_factory=list)
     event_counts: list[int] = field(default_factory=list)
@@ -67,7 +70,9 @@ class _PayloadPieces:
 
 
 class ContentEraser:
-    """Erases from objects that the same pipelines read. Used by one thread; memory is some times that of an object."""
+    """Erases events from objects that the same pipelines read. Needs several times the object's size in memory. Not
+    thread-safe.
+    """
 
     def __init__(self, specs: Sequence[PipelineSpec], key: bytes, searches: Mapping[str, TokenSearch]) -> None:
         self._specs = specs
@@ -80,14 +85,14 @@ class ContentEraser:
         self._unwrap = () if specs[0].unwrap is None else tuple(specs[0].unwrap.path.split("."))
 
     def erase(self, stored: bytes, *, at_ms: int) -> ErasedContent:
-        """The object without the events of those who go.
+        """Returns the object without the events to erase.
 
         Args:
-            stored: its bytes, as they lie in the bucket.
-            at_ms: when it landed, in milliseconds since 1970.
+            stored: the stored bytes.
+            at_ms: time when it landed, in milliseconds since 1970.
 
         Raises:
-            NotRewritable: with the reason.
+            CannotRewriteError: with the reason.
         """
         if not stored:
             return ErasedContent()
@@ -98,7 +103,7 @@ class ContentEraser:
         if not pieces.erased:
             return ErasedContent(unreadable=pieces.unreadable)
         if len({_parse_settings(spec) for spec in self._specs}) > 1:
-            raise CannotRewriteError("pipelines read its events in different ways")
+            raise CannotRewriteError("pipelines parse it with different settings")
         for made in self._candidate_contents(content, pieces):
             if self._is_equivalent(pieces, made, at_ms):
                 events = Counter(request for owners in pieces.erased.values() for request in owners.values())
@@ -106,7 +111,7 @@ class ContentEraser:
                 return ErasedContent(
                     stored=_COMPRESS[kind](made), events=events, unreadable=pieces.unreadable, sequence_numbers=numbers
                 )
-        raise CannotRewriteError(f"its {self._source.format} would read otherwise once it is written again")
+        raise CannotRewriteError(f"its {self._source.format} content would parse differently after the rewrite")
 
     def _decompress(self, stored: bytes) -> tuple[str, bytes]:
         declared = self._source.compression
@@ -121,7 +126,7 @@ class ContentEraser:
         try:
             for number, (value, raw) in enumerate(create_framer(self._source)(content)):
                 if isinstance(value, OverBudget):
-                    raise CannotRewriteError(f"a part of it is beyond the budget {value.budget}")
+                    raise CannotRewriteError(f"a part of it exceeds the budget {value.budget}")
                 count, owners = self._owners.owners_in_piece(value, raw, at_ms=at_ms)
                 pieces.raw_pieces.append(raw)
                 pieces.event_counts.append(count)
@@ -129,19 +134,19 @@ class ContentEraser:
                 if owners:
                     pieces.erased[number] = owners
         except ConversionError as misfit:
-            raise CannotRewriteError(f"{misfit.code}: nothing of it can be read") from misfit
+            raise CannotRewriteError(f"{misfit.code}: it is unreadable") from misfit
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, pa.ArrowException) as error:
-            raise CannotRewriteError(f"reading it failed ({type(error).__name__})") from error
+            raise CannotRewriteError(f"parsing it failed ({type(error).__name__})") from error
         return pieces
 
     def _candidate_contents(self, content: bytes, pieces: _PayloadPieces) -> Sequence[bytes]:
-        """The content without them, in the ways it may be written; what keeps more of it as it was comes first."""
+        """Returns possible new contents; those that preserve more bytes come first."""
         form = self._source.format
         if form == "parquet":
             rows = {number: owners[0] for number, owners in pieces.erased.items()}
             return [erase_parquet_rows(content, rows)]
         if form == "avro":
-            raise CannotRewriteError("avro is not written")
+            raise CannotRewriteError("rewriting avro is not supported")
         new = {number: self._replacement_piece(pieces, number) for number in pieces.erased}
         if form in _LINE_FORMATS:
             return _splice(content, pieces.raw_pieces, new, start=self._header_end(content), by_line=True)
@@ -149,7 +154,7 @@ class ContentEraser:
         return [*_splice(content, pieces.raw_pieces, new), _join_pieces(content, whole)]
 
     def _replacement_piece(self, pieces: _PayloadPieces, number: int) -> bytes:
-        """What stands for a piece of which events go."""
+        """Returns the replacement of a piece with erased events."""
         raw, owners = pieces.raw_pieces[number], pieces.erased[number]
         first = next(iter(owners.values()))
         if self._source.format in _LINE_FORMATS:
@@ -166,14 +171,14 @@ class ContentEraser:
         written = dump_lossless(value)
         if not self._combined_search.tokens_in_bytes(written):
             return written
-        # The wrapper itself names them: nothing of it stays but as many places.
+        # The wrapper itself contains a token: replace it, keeping the number of events.
         bare: Any = [tombstone(first)] * pieces.event_counts[number]
         for name in reversed(self._unwrap):
             bare = {name: bare}
         return orjson.dumps(bare)
 
     def _header_end(self, content: bytes) -> int:
-        """Where the records of CSV with a header begin."""
+        """Returns the offset of the first record of CSV with a header."""
         if self._source.format != "csv" or not self._source.csv.header:
             return 0
         begins = len(content) - len(content.removeprefix(_BYTE_ORDER_MARK).lstrip(b"\r\n"))
@@ -181,7 +186,7 @@ class ContentEraser:
         return len(content) if end < 0 else end
 
     def _is_equivalent(self, pieces: _PayloadPieces, candidate: bytes, at_ms: int) -> bool:
-        """Whether the new content reads as the old one but for those who are gone."""
+        """Returns whether the new content parses like the old one, except for erased events."""
         if self._combined_search.tokens_in_bytes(candidate):
             return False
         try:
@@ -197,7 +202,7 @@ class ContentEraser:
 
 
 def _wraps_list(raw: bytes, path: tuple[str, ...]) -> bool:
-    """Whether a wrapper has its events in a list, of which only some may go."""
+    """Returns whether a wrapper has its events in a list, so they can be erased individually."""
     try:
         inner = value_at(orjson.loads(raw), path)
         inner = orjson.loads(inner) if isinstance(inner, str) and inner.lstrip().startswith("[") else inner
@@ -209,9 +214,9 @@ def _wraps_list(raw: bytes, path: tuple[str, ...]) -> bool:
 def _splice(
     content: bytes, raws: Sequence[bytes], new: Mapping[int, bytes], *, start: int = 0, by_line: bool = False
 ) -> list[bytes]:
-    """The content with some of its pieces replaced, each looked for behind the one before; none where one is not there.
+    """Replaces some pieces of the content, each searched after the previous one; returns nothing if one is not found.
 
-    Elements of an array come written anew, and may not be there.
+    Array elements are serialized again and may differ from the original bytes.
     """
     parts: list[bytes] = []
     cursor, kept_from = start, 0
@@ -238,7 +243,7 @@ def _find_line(content: bytes, raw: bytes, cursor: int) -> int:
 
 
 def _join_pieces(content: bytes, pieces: Sequence[bytes]) -> bytes:
-    """The pieces as one array where they came in one, and else a line each."""
+    """Joins pieces as one array if the content is one, otherwise one per line."""
     try:
         is_array = type(orjson.loads(content.removeprefix(_BYTE_ORDER_MARK))) is list
     except orjson.JSONDecodeError:
@@ -247,7 +252,7 @@ def _join_pieces(content: bytes, pieces: Sequence[bytes]) -> bytes:
 
 
 def _sequence_numbers(pieces: _PayloadPieces) -> CollectorSequenceNumbers:
-    """The numbers that collectors gave to the events that go."""
+    """Returns the collector sequence numbers of erased events."""
     numbers = CollectorSequenceNumbers()
     for number, owners in pieces.erased.items():
         numbers.add_raw(
@@ -257,7 +262,7 @@ def _sequence_numbers(pieces: _PayloadPieces) -> CollectorSequenceNumbers:
 
 
 def _parse_settings(spec: PipelineSpec) -> str:
-    """What decides which events a pipeline finds at which positions."""
+    """Returns the settings that determine the events and positions that a pipeline finds."""
     keys = {"format", "csv", "tsv", "pattern", "compression"}
     unwrap = "" if spec.unwrap is None else spec.unwrap.model_dump_json()
     return spec.source.model_dump_json(include=keys) + unwrap
@@ -272,7 +277,7 @@ def _compress_zstd(content: bytes) -> bytes:
 
 _COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "none": bytes,
-    # Without a time in it: the same content is the same object.
+    # Without a timestamp, so equal content gives equal objects.
     "gzip": lambda content: gzip.compress(content, 6, mtime=0),
     "bzip2": bz2.compress,
     "zstd": _compress_zstd,

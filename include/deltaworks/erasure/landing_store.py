@@ -1,4 +1,4 @@
-"""Landed objects by their store: listed with the versions behind them, read, put anew in place, deleted for good."""
+"""Access to landed objects: lists objects with their old versions, reads, replaces and deletes them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 _MAX_OUTAGE_SECONDS: Final = 120.0
-#: Metadata of an object that was put anew: the number of the record that says so.
+#: Object metadata with the number of the replacement record.
 REPLACEMENT_METADATA: Final = "deltaworks-replacement"
 _CONFLICT = ("ConditionalRequestConflict", "409")
 _UNSUPPORTED = ("NotImplemented", "MethodNotAllowed", "501", "405")
-#: What of an object is kept beside its content; names of GetObject's answer are those of PutObject.
+#: Properties preserved when an object is replaced; GetObject and PutObject use the same names.
 _PRESERVED_PROPERTIES: Final = (
     "CacheControl",
     "ContentDisposition",
@@ -47,11 +47,12 @@ _PRESERVED_PROPERTIES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedObject:
-    """One object, or a version of one.
+    """One object, or an old version of one.
 
     Args:
-        version_id: where the bucket keeps versions.
-        current: whether it is what lies at the key. `deleted`: nothing does, but for this version.
+        version_id: set in versioned buckets.
+        is_current: whether it is the current object of its key.
+        is_deleted: whether the key has a delete marker.
     """
 
     bucket: str
@@ -65,7 +66,7 @@ class LandedObject:
 
     @property
     def anonymous_name(self) -> str:
-        """What it is called where nobody may be named: keys may have names of people in them."""
+        """A name without the key, which may contain personal data."""
         version = self.version_id or self.etag if not self.is_current else ""
         digest = hashlib.sha256(f"{self.bucket}/{self.key}".encode()).hexdigest()[:16]
         return f"{self.bucket} sha256:{digest}" + (f" version {version}" if version else "")
@@ -73,7 +74,7 @@ class LandedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectState:
-    """What lies at a key now. `replacement` is the record it was put by, None where producers put it."""
+    """The current object of a key. `replacement` is the record that wrote it; None for producers' objects."""
 
     etag: str
     version_id: str | None
@@ -81,7 +82,7 @@ class ObjectState:
 
 
 class LandingStore:
-    """The buckets of one landing storage. Used by one thread."""
+    """The buckets of one landing storage. Not thread-safe."""
 
     def __init__(self, storage: StorageSpec) -> None:
         self._storage = storage
@@ -89,7 +90,7 @@ class LandingStore:
         self._versioned: dict[str, bool] = {}
 
     def list_objects(self, bucket: str, *, prefix: str = "", glob: str | None = None) -> Iterator[LandedObject]:
-        """Every object below a prefix, and the versions behind each, in the order of keys; those come last.
+        """Yields every object with a prefix in key order, then all old versions.
 
         Raises:
             ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.
@@ -104,7 +105,7 @@ class LandingStore:
             yield from (version for version in self._old_versions(bucket, prefix) if fits(version.key))
 
     def read(self, landed: LandedObject) -> tuple[bytes, dict[str, Any]] | None:
-        """An object's bytes and what else is kept of it; None where it is not there any more, or is another by now.
+        """Returns an object's bytes and properties; None if it is missing or was replaced.
 
         Raises:
             ConfigError: ERASURE_LANDING_REFUSED.
@@ -136,7 +137,7 @@ class LandingStore:
         }
 
     def put(self, landed: LandedObject, data: bytes, properties: dict[str, Any], *, number: int) -> ObjectState | None:
-        """Put other content in the place of an object; None where it is another by now, or gone.
+        """Replaces the content of an object; returns None if it is missing or was replaced.
 
         Raises:
             ConfigError: ERASURE_LANDING_REFUSED.
@@ -152,7 +153,7 @@ class LandingStore:
         def call() -> dict[str, Any]:
             state = self.object_state(landed.bucket, landed.key)
             if state is None or state.etag != landed.etag:
-                # A put whose reply was lost is there.
+                # The reply of an earlier put may have been lost.
                 if state is not None and state.replacement == number:
                     return {"ETag": state.etag, "VersionId": state.version_id}
                 return {}
@@ -174,11 +175,11 @@ class LandingStore:
         except ClientError as error:
             if error_code(error) not in _UNSUPPORTED:
                 raise
-            # A store that knows no such condition was asked for the tag the moment before.
+            # Stores without conditional puts: the ETag was checked immediately before.
             return dict(self._client.put_object(**request))
 
     def object_state(self, bucket: str, key: str) -> ObjectState | None:
-        """What lies at a key; None where nothing does."""
+        """Returns the current object of a key, or None."""
         if self._client is None:
             path = self._local_path(key)
             if path is None or not path.is_file():
@@ -198,7 +199,7 @@ class LandingStore:
         )
 
     def delete_version(self, bucket: str, key: str, version_id: str) -> None:
-        """Delete one version for good. Idempotent.
+        """Deletes one version permanently. Idempotent.
 
         Raises:
             ConfigError: ERASURE_LANDING_REFUSED.
@@ -218,9 +219,9 @@ class LandingStore:
                 answer = self._client.get_bucket_versioning(Bucket=bucket)
             except ClientError as error:
                 if error_code(error) not in _UNSUPPORTED:
-                    raise _access_error(error, bucket, "tell whether it keeps versions of") from error
+                    raise _access_error(error, bucket, "read the versioning of") from error
                 answer = {}
-            # One that keeps none any more has those that it kept.
+            # A bucket with suspended versioning still has old versions.
             self._versioned[bucket] = bool(answer.get("Status"))
         return self._versioned[bucket]
 
@@ -254,7 +255,7 @@ class LandingStore:
         state = self.object_state(landed.bucket, landed.key)
         if path is None or state is None or state.etag != landed.etag:
             return None
-        # Beside the folder, so that no listing shows it, and on disk before it takes the place.
+        # Next to the folder, so no listing shows it; durable before it replaces the object.
         folder = Path(self._storage.prefix)
         temporary = folder.with_name(f"{folder.name}-replacing") / _md5(landed.key.encode())
         temporary.parent.mkdir(exist_ok=True)
@@ -267,7 +268,7 @@ class LandingStore:
 
 
 def _version_id(answer: dict[str, Any]) -> str | None:
-    """The version in an answer, where the bucket keeps any."""
+    """Returns the version id of a response, if the bucket is versioned."""
     version = answer.get("VersionId")
     return None if version in (None, "null") else str(version)
 
@@ -282,7 +283,7 @@ def _access_error(error: ClientError, bucket: str, action: str) -> Exception:
         return error
     return ConfigError(
         "ERASURE_LANDING_REFUSED",
-        f"Nobody may {action} objects of {bucket} for an erasure: {code}.",
+        f"An erasure may not {action} objects of {bucket}: {code}.",
         hint="Grant s3:GetObject, s3:PutObject, s3:GetBucketVersioning, and with versions s3:ListBucketVersions, "
         "s3:GetObjectVersion and s3:DeleteObjectVersion; or write `erase: {landing: expire}`.",
     )

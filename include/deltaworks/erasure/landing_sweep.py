@@ -1,8 +1,8 @@
-"""Goes through all landed objects of a namespace, and puts those anew that hold events of people who go.
+"""Rewrites landed objects of a namespace that contain events of erased people.
 
-A replacement is on record before it is put, so that whoever meets it knows it: relay, listing, streams, replays. What
-it replaces is deleted behind it where the bucket keeps versions. Killed anywhere, the next sweep settles what was begun
-and finds the rest again: an object that was put anew names nobody any more.
+A replacement is recorded before the object is written, so relays, listings, streams and replays recognize it. In
+versioned buckets the replaced version is deleted then. After a crash the next sweep completes recorded replacements and
+finds the remaining objects; rewritten objects contain no tokens.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 
-#: What one record holds, and so what waits in memory to be put.
+#: Limits per replacement record, and of the memory of pending objects.
 _MAX_PENDING_OBJECTS: Final = 100
 _MAX_PENDING_BYTES: Final = 64 << 20
-#: How many objects are named that nobody could rewrite.
+#: Limit of listed objects that cannot be rewritten.
 _MAX_NAMED: Final = 20
 
 
 @dataclass(slots=True, kw_only=True)
 class LandingReport:
-    """What a sweep came to.
+    """Result of a sweep.
 
     Args:
-        objects, bytes: gone through, as they lie in the buckets.
-        hits: objects with events of those who go; `rewritten` were put anew, `removed` were versions behind others.
-        events: of those who go, by request. `unreadable` ones could be told of nobody, and stay.
-        blocked: what could not be rewritten, by hash, with the reason.
+        objects, bytes: number and stored size of scanned objects.
+        hits: objects with events to erase; `rewritten` ones, and `removed_versions` of old versions.
+        events: erased events by request. `unreadable` events stay because their owners are unknown.
+        blocked: objects that cannot be rewritten, anonymized, with the reason.
     """
 
     objects: int = 0
@@ -55,15 +55,15 @@ class LandingReport:
     blocked: list[str] = field(default_factory=list)
 
     def record_blocked(self, landed: LandedObject, reason: str) -> None:
-        """Note an object that stays as it is though it may hold somebody."""
+        """Records an object that stays although it may contain personal data."""
         if len(self.blocked) < _MAX_NAMED:
             self.blocked.append(f"{landed.anonymous_name} ({reason})")
 
     def describe(self) -> list[str]:
-        """What it came to, in words."""
+        """Returns the result as text lines."""
         lines = [
-            f"Landed objects with events of theirs: {self.hits:,} of {self.objects:,}, "
-            f"{self.hit_bytes:,} of {self.bytes:,} bytes."
+            f"Landed objects with events to erase: {self.hits:,} of {self.objects:,} objects, {self.hit_bytes:,} "
+            f"of {self.bytes:,} bytes."
         ]
         return [*lines, *(f"Cannot be rewritten: {name}" for name in self.blocked)]
 
@@ -91,12 +91,12 @@ class _PendingReplacement:
 
 
 class LandingSweep:
-    """One sweep. Used by one thread, under the namespace's lease.
+    """One sweep, under the namespace's lease. Not thread-safe.
 
     Args:
-        searches: the tokens of each request, by its id.
-        dry_run: count only.
-        fault: called with `recorded`, `put`, `settled` and `deleted`, by tests.
+        searches: token search by request id.
+        dry_run: only counts.
+        fault: called with `recorded`, `put`, `settled` and `deleted`, for fault injection.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LandingSweep:
         self._pending: list[_PendingReplacement] = []
 
     def run(self) -> LandingReport:
-        """Go through every object; idempotent, and safe beside relays, streams and producers.
+        """Sweeps all objects. Idempotent; safe with concurrent relays, streams and producers.
 
         Raises:
             ConfigError: LISTING_REFUSED; ERASURE_LANDING_REFUSED, versions may not be listed or deleted.
@@ -144,7 +144,7 @@ class LandingSweep:
         return self._report
 
     def _list_objects(self) -> Iterator[LandedObject]:
-        """Every object once, however many pipelines read it."""
+        """Yields every object once, however many pipelines read it."""
         places = list(self._readers)
         for number, place in enumerate(places):
             before = [one for one in places[:number] if one.bucket == place.bucket]
@@ -158,7 +158,7 @@ class LandingSweep:
         except ConfigError as refused:
             self._report.record_blocked(landed, refused.message)
             return
-        if read is None:  # removed meanwhile, or written again: then it is somebody's newer object, and listed as such
+        if read is None:  # removed or rewritten by a producer meanwhile: the newer object is listed separately
             return
         data, kept = read
         report = self._report
@@ -182,16 +182,16 @@ class LandingSweep:
             self._remove_version(landed)
 
     def _remove_version(self, landed: LandedObject) -> None:
-        """A version that no reader needs goes: what replaced it is on record, or its key was deleted."""
+        """Deletes an old version that no reader needs: its replacement is recorded, or its key was deleted."""
         replaced = self._replacements.successors(landed.bucket, landed.key, landed.etag)
         if not (landed.is_deleted or replaced) or landed.version_id is None:
-            self._report.record_blocked(landed, "a version behind another content of its key")
+            self._report.record_blocked(landed, "an old version with different content")
         elif not self._dry_run:
             self._store.delete_version(landed.bucket, landed.key, landed.version_id)
             self._report.removed_versions += 1
 
     def _landed_at(self, landed: LandedObject) -> datetime:
-        """When the object landed: a replacement counts as what it replaces."""
+        """Returns when the object landed; a replacement inherits the time of the original."""
         original = self._replacements.original(landed.bucket, landed.key, landed.etag)
         made_at = None if original is None else parse_iso(original.landed_at)
         return made_at or landed.landed_at
@@ -209,7 +209,7 @@ class LandingSweep:
         return self._erasers[names]
 
     def _replace_pending(self) -> None:
-        """Put anew what waits: first on record, then in place, then what was there goes."""
+        """Replaces pending objects: records the plan, writes the objects, deletes the old versions."""
         waiting, self._pending = self._pending, []
         if not waiting or self._dry_run:
             return
@@ -235,13 +235,13 @@ class LandingSweep:
             self._report.record_blocked(one.landed, refused.message)
             return None
         if state is None:
-            self._report.record_blocked(one.landed, "its producer wrote it again meanwhile; the next run looks at it")
+            self._report.record_blocked(one.landed, "its producer replaced it meanwhile; the next run processes it")
         else:
             self._report.rewritten += 1
         return state
 
     def _finish_plan(self, plan: ReplacementPlan) -> None:
-        """End a plan over which a run has died: what of it was put."""
+        """Completes an interrupted plan: determines which objects were written."""
         put = []
         for one in plan.objects:
             state = self._store.object_state(one.bucket, one.key)
@@ -263,7 +263,7 @@ class LandingSweep:
 
 
 def sweep_detail(report: LandingReport, request_id: str) -> dict[str, int]:
-    """What the state of a request keeps of a sweep."""
+    """Returns the details of a sweep for a request's state."""
     return {
         "objects": report.objects,
         "bytes": report.bytes,

@@ -1,4 +1,4 @@
-"""What erasures of one namespace work with: its pipelines, the lake, the vault, and the keys of tokens and subjects."""
+"""The context of erasures in one namespace: pipelines, lake, vault, and keys of tokens and subjects."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from deltaworks.vault.namespace_vault import NamespaceVault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureDeadlines:
-    """By when people are erased, over all pipelines of a namespace: the shortest of each."""
+    """Deadlines of erasures: the shortest of all pipelines of a namespace."""
 
     purge_within: timedelta
     deadline: timedelta
 
     @classmethod
     def shortest(cls, specs: Iterable[EraseSpec]) -> ErasureDeadlines:
-        """The shortest terms of these."""
+        """Returns the shortest deadlines of these declarations."""
         declared = list(specs)
         return cls(
             purge_within=timedelta(days=min(spec.purge_within_days for spec in declared)),
@@ -38,7 +38,7 @@ class ErasureDeadlines:
 
 @dataclass(frozen=True)
 class Namespace:
-    """One namespace of tokens. Cheap to build; used by one thread."""
+    """One namespace of tokens. Cheap to create; not thread-safe."""
 
     name: str
     catalog: Catalog
@@ -54,22 +54,22 @@ class Namespace:
 
     @cached_property
     def vault_lake(self) -> Lake:
-        """The tables of the vault."""
+        """The vault's tables."""
         return Lake(self.vault.storage)
 
     @property
     def erasures(self) -> Erasures:
-        """Its requests."""
+        """The namespace's requests."""
         return Erasures(self.objects, self.name)
 
     @property
     def deadlines(self) -> ErasureDeadlines:
-        """By when people are erased."""
+        """The deadlines of erasures."""
         return ErasureDeadlines.shortest(require_privacy(spec).erase for spec in self.pipelines)
 
     @property
     def retention(self) -> timedelta:
-        """For how long the slowest of its pipelines keeps files that newer versions have done without."""
+        """The longest VACUUM retention of the namespace's pipelines."""
         return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in self.pipelines))
 
     def home(self, pipeline: str) -> PipelineHome:
@@ -78,22 +78,26 @@ class Namespace:
 
 
 def require_privacy(spec: PipelineSpec) -> PrivacySpec:
-    """What a pipeline of a namespace declares.
+    """Returns the `privacy` section of a pipeline.
 
     Raises:
-        ConfigError: NAMESPACE_UNKNOWN, it declares nothing.
+        ConfigError: NAMESPACE_UNKNOWN, it has none.
     """
     if spec.privacy is None:
-        raise ConfigError("NAMESPACE_UNKNOWN", f"{spec.pipeline!r} declares no `privacy`.", hint="Add it to its file.")
+        raise ConfigError(
+            "NAMESPACE_UNKNOWN",
+            f"{spec.pipeline!r} declares no `privacy`.",
+            hint=("Add a `privacy` section to its pipeline.yaml."),
+        )
     return spec.privacy
 
 
 def open_namespace(catalog: Catalog, name: str) -> Namespace:
-    """What erasures of a namespace work with.
+    """Opens a namespace for erasures.
 
     Raises:
         ConfigError: NAMESPACE_UNKNOWN, KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, VAULT_NOT_ISOLATED.
-        ContractError, TransientError: what opening its keys raises.
+        ContractError, TransientError: errors of opening its keys.
     """
     pipelines = catalog.namespace(name)
     vault = NamespaceVault.open(catalog.environment, name)

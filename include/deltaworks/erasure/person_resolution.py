@@ -1,9 +1,8 @@
-"""Whom a request is about: the tokens of a person, from the one that the request names.
+"""Resolves the person of a request: all tokens that belong to the requested one.
 
-They are the subjects that the vault has for it, what else it has of these, and one hop of links: a device seen with the
-subject in one event. Not the hops behind that: a shared tablet would make one person of a family. A token that others
-are linked to as well is not this person's alone: it is neither suppressed nor looked for, and rows that it alone names
-stay.
+These are the subjects that the vault has for it, their other tokens, and tokens linked directly, such as a device seen
+with the subject in one event. Links are followed one step only: a shared tablet would merge a family into one person. A
+token linked to other subjects too is shared: it is neither suppressed nor searched, and rows with only this token stay.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from deltaworks.vault.namespace_vault import NamespaceVault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Whom a request is about.
+    """The person of a request.
 
     Args:
-        subjects: the tokens under which the vault keeps keys.
-        tokens: all that is to be nowhere any more, the subjects among them.
-        shared: how many tokens are linked to the person and to others, and so stay.
+        subjects: tokens with a key in the vault.
+        tokens: all tokens to erase, including the subjects.
+        shared: number of tokens also linked to others, which stay.
     """
 
     subjects: tuple[str, ...]
@@ -39,50 +38,50 @@ class Person:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the tokens, by which a certificate names them."""
+        """SHA-256 of the tokens, used in certificates."""
         return tokens_digest(self.tokens)
 
     def encode(self) -> bytes:
-        """The object's bytes, for the vault."""
+        """Returns the object's bytes, for the vault."""
         return json.dumps({"format": 1, **asdict(self)}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Person:
-        """What `encode` made."""
+        """Decodes the output of `encode`."""
         fields = json.loads(data)
         subjects, tokens = (tuple(map(str, fields[name])) for name in ("subjects", "tokens"))
         return cls(subjects=subjects, tokens=tokens, shared=int(fields["shared"]))
 
 
 def tokens_digest(tokens: Iterable[str]) -> str:
-    """SHA-256 over tokens, whatever their order."""
+    """Returns the SHA-256 of tokens, independent of their order."""
     return hashlib.sha256("\n".join(sorted(tokens)).encode()).hexdigest()
 
 
 class IdentityLookup(Protocol):
-    """What is asked of the vault. `VaultIdentities` answers from its tables."""
+    """Queries on the vault; implemented by `VaultIdentities`."""
 
     def subjects_of(self, tokens: Collection[str]) -> set[str]:
-        """The subjects that any of these tokens was kept for."""
+        """Returns the subjects for which any of these tokens is stored."""
 
     def tokens_of(self, subjects: Collection[str]) -> set[str]:
-        """The tokens whose values are kept for these subjects."""
+        """Returns the stored tokens of these subjects."""
 
     def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
-        """Subject and token of every link of these subjects, or of these tokens."""
+        """Returns subject and token of all links of these subjects or tokens."""
 
 
 class OriginalIdLookup(Protocol):
-    """What is asked of the mutations of a pipeline."""
+    """Queries on the mutations of a pipeline."""
 
     def original_ids(self, ids: Collection[str]) -> set[str]:
-        """The ids as they arrived of rows that end under these."""
+        """Returns the original ids of rows whose final id is one of these."""
 
 
 def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[OriginalIdLookup] = ()) -> Person:
-    """Whom a token is of. Reads only.
+    """Resolves a token to a person. Read-only.
 
-    Origins of merged ids are taken once: intervals say where every id ends, whatever lies between.
+    Original ids are looked up once: intervals contain the final id, whatever the intermediate ones.
     """
     subjects = identities.subjects_of([token])
     if identities.links(subjects=[token]):
@@ -98,33 +97,33 @@ def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[Ori
 
 
 def linked_tokens(subjects: Collection[str], identities: IdentityLookup) -> set[str]:
-    """The tokens seen with these subjects in one event."""
+    """Returns the tokens seen with these subjects in one event."""
     return {token for _, token in identities.links(subjects=subjects)}
 
 
 def shared_tokens(tokens: Collection[str], subjects: Collection[str], identities: IdentityLookup) -> set[str]:
-    """Those of the tokens that were seen with somebody else as well."""
+    """Returns the tokens that were also seen with other subjects."""
     if not tokens:
         return set()
     return {token for subject, token in identities.links(tokens=tokens) if subject not in subjects and subject != token}
 
 
 class VaultIdentities:
-    """Identities and links of one namespace, from the tables of the vault."""
+    """Identities and links of one namespace, from the vault's tables."""
 
     def __init__(self, vault: NamespaceVault) -> None:
         self._tables = vault.tables
 
     def subjects_of(self, tokens: Collection[str]) -> set[str]:
-        """What `Identities` says."""
+        """See `IdentityLookup`."""
         return _values(self._tables.identities(tokens=tokens, subjects=tokens, columns=["subject"]))
 
     def tokens_of(self, subjects: Collection[str]) -> set[str]:
-        """What `Identities` says."""
+        """See `IdentityLookup`."""
         return _values(self._tables.identities(subjects=subjects, columns=["token"]))
 
     def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
-        """What `Identities` says."""
+        """See `IdentityLookup`."""
         rows = self._tables.links(subjects=subjects, tokens=tokens, columns=["subject", "token"])
         return {(row["subject"], row["token"]) for row in rows.to_pylist()}
 
@@ -137,7 +136,7 @@ class MutationIntervals:
         self._key = "" if spec.mutations is None else paths.table(spec.pipeline, spec.mutations.intervals)
 
     def original_ids(self, ids: Collection[str]) -> set[str]:
-        """What `Origins` says."""
+        """See `OriginalIdLookup`."""
         opened = self._lake.open(self._key) if self._key else None
         return set() if opened is None else _values(rows_where(opened, sql_one_of("final_id", ids), columns=["id"]))
 

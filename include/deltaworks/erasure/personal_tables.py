@@ -1,7 +1,7 @@
-"""Which tables of a pipeline have rows of people: those a window purges, and those in which nobody may come back.
+"""Lists the tables of a pipeline that may have rows of people: purged ones, and exempt ones.
 
-Gold is not among them: it is built from these and follows. Copies that a reprocess made beside a table are, for they
-stay until somebody deletes them.
+Gold tables are not included: they are rebuilt from these. Shadow tables of a reprocess are included, because they exist
+until someone deletes them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class PersonalTable:
     """A table that may have rows of a person.
 
     Args:
-        turn: whether a stream writes it, so that its write turn is needed.
-        kept_because: why its rows stay; empty where they go.
+        needs_write_turn: whether a stream writes it, so a purge needs its write turn.
+        kept_because: why its rows are kept; empty if they are purged.
     """
 
     name: str
@@ -29,9 +29,9 @@ class PersonalTable:
 
 
 def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTable]:
-    """The tables of a pipeline that may have rows of people, those that are not there yet among them.
+    """Returns the tables of a pipeline that may have rows of people, including tables that do not exist yet.
 
-    A keyed table follows from its history: where that is kept, so is what it has of it, which would only come back.
+    A keyed table is derived from its history: if the history is exempt, the keyed table is too, or rows would reappear.
 
     Raises:
         ContractError: REPROCESS_RECORD_UNREADABLE.
@@ -50,7 +50,7 @@ def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTabl
 
 
 def _shadow_tables(spec: PipelineSpec, home: PipelineHome, kept: Mapping[str, str]) -> Iterator[PersonalTable]:
-    """The tables that reprocesses have made beside others."""
+    """Yields the shadow tables created by reprocesses."""
     for name in reprocess_ids(home.objects, spec.pipeline):
         plan = home.reprocess(name).plan()
         if plan is not None and plan.mode == "shadow":

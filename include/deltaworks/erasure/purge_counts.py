@@ -1,4 +1,4 @@
-"""What is counted of the people who go in one version of a table."""
+"""Row counts of erased people in one version of a table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from deltaworks.tables.log import FileId
 
 @dataclass(slots=True)
 class FileCount:
-    """What one file has, by its content and not by its statistics.
+    """Counts of one file, from its content, not its statistics.
 
     Args:
-        rows: those that no deletion vector marks.
-        hits: of these, rows with any of the tokens.
-        marked: rows with any of the tokens that a deletion vector marks: no reader sees them, and they are there.
-        by_request: `hits` by whom they are of.
-        numbers: those that collectors gave to the events of these rows.
+        rows: rows not deleted by a deletion vector.
+        hits: of these, rows with a searched token.
+        deleted_hits: rows with a searched token that a deletion vector marks as deleted, but which are still in the
+            file.
+        by_request: `hits` by request.
+        sequence_numbers: collector sequence numbers of the rows.
     """
 
     rows: int = 0
@@ -31,15 +32,15 @@ class FileCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSurvey:
-    """Whose rows are where in one version of a table.
+    """Rows with searched tokens in one version of a table.
 
     Args:
-        rows: of the whole table.
-        by_file: rows with any of the tokens, of files in which any stands; 0 where all of them are marked as deleted.
-        by_request: the same by whom they are of.
-        dates: the same by the value of the first partition column, such as a date.
-        marked: rows with any of the tokens that are marked as deleted, in all files.
-        numbers: those that collectors gave to the events of `hits`.
+        rows: rows of the complete table.
+        by_file: rows with a searched token, by file; 0 if all of them are marked as deleted.
+        by_request: the same by request.
+        dates: the same by value of the first partition column, such as a date.
+        deleted_hits: rows with a searched token that are marked as deleted, in all files.
+        sequence_numbers: collector sequence numbers of `hits`.
     """
 
     version: int
@@ -52,5 +53,5 @@ class TableSurvey:
 
     @property
     def hits(self) -> int:
-        """Rows with any of the tokens."""
+        """Rows with a searched token."""
         return sum(self.by_file.values())

@@ -1,9 +1,9 @@
-"""Takes the rows of some people out of one table, in one commit; needs no JVM.
+"""Purges the rows of people from one table in one commit, without a JVM.
 
-Every row that has one of their tokens in any column goes, or loses the token where the pipeline keeps rows without a
-name; so do rows that a deletion vector marks, which no reader sees and which are in the file all the same. Files in
-which none is stay as they are, so the cost is that of the files and not of the requests. What is written is read back
-before it is committed: a person's row in it, or another number of rows, ends the purge with nothing changed.
+Every row with one of their tokens in any column is deleted, or its tokens are replaced if the pipeline keeps anonymous
+rows; so are rows that a deletion vector marks, which are still in the file. Files without such rows stay, so the cost
+depends on the files, not on the number of requests. New files are read back before the commit: a remaining token, or an
+unexpected row count, aborts the purge without changes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from deltaworks.tables.log import Action, FileId, TableState, commit_history, fi
 from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
-#: Adds the numbers that rows of a table have from collectors.
+#: Records the collector sequence numbers of rows.
 SequenceNumberRecorder = Callable[[pa.RecordBatch, CollectorSequenceNumbers], None]
 
 
 class TablePurger:
-    """Surveys and purges one table. Used by one thread.
+    """Surveys and purges one table. Not thread-safe.
 
     Args:
-        key: of the table, in the lake that is given.
-        requests: the tokens of each request, by its id.
-        everybody: whose rows go, where that is more than the requests name.
-        note_numbers: takes the numbers that collectors gave out of rows that go.
+        key: key of the table in the given lake.
+        requests: token search by request id.
+        search: overrides the rows to purge, if there are more than those of the requests.
+        record_sequence_numbers: records collector sequence numbers of purged rows.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class TablePurger:
         self._file_counts: dict[FileId, FileCount] = {}
 
     def survey(self, state: TableState | None = None) -> TableSurvey:
-        """Whose rows are where in the newest version, or in this one. Files that were gone through are not again.
+        """Surveys the newest version, or the given one. Counts of unchanged files are cached.
 
         Raises:
-            ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_SHARED, and what reading the log raises.
+            ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_SHARED, and errors of reading the log.
         """
         if state is None and self._lake.open(self._key) is None:
             return TableSurvey(version=-1, rows=0)
@@ -107,17 +107,17 @@ class TablePurger:
     def purge(
         self, step: Step, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None
     ) -> PurgedTable:
-        """Take the rows out in one commit. Idempotent by its step; nothing is committed for nobody.
+        """Purges rows in one commit. Idempotent per step. Commits nothing if no row matches.
 
-        Call it under the table's write turn: a stream that appends meanwhile is no conflict, and its rows are looked at
-        as well, but a merge would have to be begun again.
+        Call it under the table's write turn: concurrent appends do not conflict, and their rows are purged too, but a
+        merge would require a new attempt.
 
         Args:
-            mode: `identity` leaves the rows, with random tokens that nobody keeps in place of theirs.
-            before_commit: called before each attempt; what it raises ends the purge, with nothing committed.
+            mode: `identity` keeps the rows, with random tokens that are recorded nowhere.
+            before_commit: called before each attempt; an error aborts the purge without a commit.
 
         Raises:
-            ContractError: ERASURE_MISCOUNTED, RESTORE_UNSUPPORTED, and what `survey` raises.
+            ContractError: ERASURE_MISCOUNTED, RESTORE_UNSUPPORTED, and errors of `survey`.
             ConcurrencyError: COMMIT_CONTENDED.
         """
         if self._lake.open(self._key) is None:
@@ -132,7 +132,7 @@ class TablePurger:
             done = self._rewrite_and_commit(state, survey, step, mode, before_commit)
             if done is not None:
                 return done
-        raise contention_error(self._key, "take an erased person's rows out of it")
+        raise contention_error(self._key, "purge an erased person's rows from it")
 
     def _count_file(self, files: TableFiles, added: Action) -> FileCount:
         counted = FileCount()
@@ -153,7 +153,7 @@ class TablePurger:
     def _rewrite_and_commit(
         self, state: TableState, survey: TableSurvey, step: Step, mode: Mode, before_commit: Callable[[], None]
     ) -> PurgedTable | None:
-        """Write the files anew and commit; None where another writer has replaced one of them meanwhile."""
+        """Rewrites the files and commits; returns None if a concurrent commit replaced one of them."""
         files = TableFiles(self._lake, state)
         written: dict[FileId, Action] = {}
         try:
@@ -197,9 +197,9 @@ class TablePurger:
             files.discard(written)
             raise ContractError(
                 "ERASURE_MISCOUNTED",
-                f"{self._key}/{added['path']} has {before:,} rows, {hits:,} of them of people who go; written anew "
-                f"there are {rows:,}, {theirs:,} of them theirs. Nothing was committed.",
-                hint="Run it again; if it comes again, keep the file and report it.",
+                f"{self._key}/{added['path']} has {before:,} rows, {hits:,} of them to purge; after the rewrite "
+                f"it has {rows:,}, {theirs:,} of them to purge. Nothing was committed.",
+                hint="Run it again; if it fails again, keep the file and report it.",
             )
         return written
 
@@ -239,12 +239,12 @@ class TablePurger:
             dates=purge.dates,
             **({"numbers": purge.collector_numbers} if purge.collector_numbers else {}),
         )
-        # Of a predicate only this: with tokens in it the log would name whom it forgets.
+        # A generic predicate: the real one would write the erased tokens to the log.
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
         return FilesCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
 
     def _recount(self, purge: PurgedTable, version: int) -> PurgedTable:
-        """What the table holds in the version that was made, counted again."""
+        """Counts the committed version again."""
         state = state_at(self._lake, self._objects, self._key, version)
         survey = self.survey(state)
         return purge.replace(
@@ -263,7 +263,7 @@ class TablePurger:
         return PurgedTable.unchanged(self._pipeline, self._table, rows=survey.rows)
 
     def _committed_purge(self, state: TableState, step: Step) -> PurgedTable:
-        """The purge of this step that has landed before, from its commit."""
+        """Returns an earlier purge of this step from its commit."""
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
             if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
@@ -287,18 +287,18 @@ class TablePurger:
                 return self._recount(purge, commit.version)
         raise ConcurrencyError(
             "COMMIT_CONTENDED",
-            f"{self._key} has the purge {step.version}, and its log no longer has the commit.",
-            hint="Begin another window: it finds nothing left and records that.",
+            f"{self._key} contains purge {step.version}, but the commit is no longer in its log.",
+            hint="Start another window: it finds no rows and records that.",
         )
 
 
 def erasure_step(pipeline: str, table: str, window: int) -> Step:
-    """The application transaction of one table in one window."""
+    """Returns the transaction of one table in one window."""
     return Step(f"{pipeline}/erasure/{table}", window)
 
 
 class _FileReplacedError(Exception):
-    """Another writer has replaced a file that was read."""
+    """A concurrent commit replaced a file that was read."""
 
 
 def _target(
@@ -311,6 +311,6 @@ def _target(
 
 
 def removed_paths(lake: Lake, key: str, version: int) -> tuple[str, ...]:
-    """The paths below the table that a commit took out."""
+    """Returns the paths that a commit removed from the table."""
     ((_, actions),) = read_commits(lake, key, [version])
     return tuple(sorted(file_id(action["remove"])[0] for action in actions or () if "remove" in action))

@@ -1,8 +1,8 @@
-"""One window: takes the rows of all people who wait for it out of every table of their namespace.
+"""A purge window: deletes the rows of all waiting people from every table of their namespace.
 
-A table of a stream is purged under its write turn, so that nothing is merged meanwhile; what waits in prepared batches
-was looked after before. Gold tables are not written here: they follow by the dates that changed, and the window waits
-for that. A window that was interrupted goes on where it was.
+A stream's table is purged under its write turn, which prevents concurrent merges; prepared batches were handled before.
+Gold tables are not written: their changed dates are rebuilt, and the window waits for that. An interrupted window
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.steps import read_last_replay
 
-#: In place of a pipeline's name, of tables that no pipeline has.
+#: Used instead of a pipeline's name for tables without one.
 READERS, VAULT = "readers", "vault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeTarget:
-    """A table that a window looks after.
+    """A table to purge.
 
     Args:
-        turn: whether a stream writes it, so that its write turn is needed.
-        kept_because: why its rows stay; empty where they go.
-        note_numbers: takes collectors' numbers out of its rows, where a look for lost events would miss them.
+        needs_write_turn: whether a stream writes it.
+        kept_because: why its rows are kept; empty if they are purged.
+        record_sequence_numbers: records the collector sequence numbers of purged rows.
     """
 
     lake: Lake
@@ -59,7 +59,7 @@ class PurgeTarget:
 
 
 def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
-    """Every table that may have rows of a person, but for gold, which follows by itself."""
+    """Yields every table that may have rows of a person, except gold tables."""
     for spec in namespace.pipelines:
         yield from _pipeline_targets(namespace, spec)
     lake = namespace.lake
@@ -69,7 +69,7 @@ def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
             key = paths.reader(info.base_name)
             yield PurgeTarget(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
     of_vault: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
-    # That somebody opened the vault stays on record, and of whom does not.
+    # Records of reveals stay, without the identity of the subject.
     of_vault[vault_paths.reveals()] = "identity"
     vault, objects = namespace.vault_lake, namespace.vault.objects
     for key, mode in of_vault.items():
@@ -93,7 +93,7 @@ def _pipeline_targets(namespace: Namespace, spec: PipelineSpec) -> Iterator[Purg
 
 
 def unfinished_work(namespace: Namespace) -> list[str]:
-    """Restores, start-overs, reprocesses and replays under way, which would bring rows behind a window, in words."""
+    """Describes restores, start-overs, reprocesses and replays in progress, which could restore rows after a window."""
     return [reason for spec in namespace.pipelines for reason in _unfinished_in_pipeline(namespace, spec.pipeline)]
 
 
@@ -108,33 +108,33 @@ def _unfinished_in_pipeline(namespace: Namespace, pipeline: str) -> Iterator[str
     for name in reprocess_ids(home.objects, pipeline):
         records = home.reprocess(name)
         plan = records.plan()
-        # One that has read nothing yet will read with the list as it is now; one of another generation is never ended.
+        # A reprocess that has not read yet uses the current list; one of another generation never completes.
         has_read = plan is not None and plan.generation == generation and records.files() is not None
         if has_read and records.completion() is None:
             again = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
-            yield f"the reprocess {name} of {pipeline}, which `{again}` ends,"
+            yield f"the reprocess {name} of {pipeline} (complete it with `{again}`)"
     yield from _unfinished_replays(namespace, home)
 
 
 def _unfinished_replays(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
-    """A replay that read before somebody was suppressed: one that runs, and one that died over what it had prepared."""
+    """Yields replays that read before a suppression: running ones, and interrupted ones with prepared rows."""
     try:
-        # Whoever begins behind this reads with the list as it is now.
+        # Replays that start later use the current list.
         with reread_lease(home).held(wait_seconds=WAIT_SECONDS):
             ordinal = 1 + read_last_replay(namespace.lake, home.pipeline)
             if home.replays.read(ordinal) is not None:
                 again = f"deltaworks quarantine replay {home.pipeline}"
-                yield f"the replay {ordinal} of {home.pipeline}, which `{again} --no-dry-run` completes,"
+                yield f"the replay {ordinal} of {home.pipeline} (complete it with `{again} --no-dry-run`)"
     except ConcurrencyError:
-        yield f"whoever reads landed rows of {home.pipeline} again"
+        yield f"another process that reads landed rows of {home.pipeline} again"
 
 
 class PurgeWindow:
-    """Runs one window. Used by one thread, under the namespace's lease.
+    """Runs one window, under the namespace's lease. Not thread-safe.
 
     Args:
-        requests: the tokens of each request, by its id.
-        fault: called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`, by tests.
+        requests: token search by request id.
+        fault: called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`, for fault injection.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class PurgeWindow:
         self._fault = fault
 
     def run(self) -> list[PurgedTable]:
-        """Purge every table that the window has not purged yet; what it did to all. Idempotent.
+        """Purges all remaining tables; returns the purges of all tables. Idempotent.
 
         Raises:
             ConcurrencyError: TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED: run it again.
-            ContractError: what `TablePurger.purge` raises.
+            ContractError: see `TablePurger.purge`.
         """
         purged = [self._purge_target(place) for place in purge_targets(self._namespace)]
         gone = {
@@ -169,7 +169,7 @@ class PurgeWindow:
         return purged
 
     def stale_gold_tables(self) -> list[str]:
-        """Gold tables that still have rows of these people: their builds have not followed yet."""
+        """Returns gold tables that still have rows of these people because they are not rebuilt yet."""
         behind = []
         for spec in self._namespace.pipelines:
             for name in [table.name for table in spec.gold.tables]:
@@ -206,7 +206,7 @@ class PurgeWindow:
             return self._records.record_table(number, kept)
         with contextlib.ExitStack() as stack:
             check: Callable[[], None] = lambda: None  # noqa: E731
-            # A table that nobody of the window is in needs no turn, and no stream waits for it.
+            # A table without matching rows needs no write turn.
             if target.needs_write_turn and purger.survey().by_file:
                 turn = write_turn(target.objects, target.pipeline, target.table, by=current_run())
                 check = stack.enter_context(turn).check
@@ -222,11 +222,11 @@ class PurgeWindow:
 def next_window(
     namespace: Namespace, waiting: Mapping[str, TokenSearch], *, scan: Callable[[], ScanReport]
 ) -> ErasureWindow | None:
-    """The window that was interrupted, or one for those who wait; None where nobody does.
+    """Returns the interrupted window, or a new one for the waiting requests; None if there are none.
 
     Args:
-        waiting: of the requests that are shredded and not purged.
-        scan: looks for all of them in the lake, before anything is taken out: what the scan at the end would find.
+        waiting: token search by id of requests that are shredded and not purged.
+        scan: scans the lake for all of them before the purge; the final scan is compared with it.
     """
     records = ErasureWindows(namespace.objects, namespace.name)
     newest = records.newest()

@@ -1,8 +1,8 @@
-"""Takes the rows of people who were erased out of a table again, after something brought files of old versions back.
+"""Purges rows of erased people from a table again, after an operation restored files of old versions.
 
-Whoever puts a table back, recovers it or swaps other files in calls this under the same turn and before it notes its
-end: until then the work is unfinished, and repeated. Tokens are known by the list of the suppressed alone, so that it
-works with no vault and long after requests have ended.
+Operations that restore, recover or swap files call this under the same write turn, before they record their end: until
+then the operation is unfinished and is repeated. Tokens are matched by the suppression list only, so it works without
+the vault and long after requests have ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS_REAPPEARED = "ERASED_ROWS_REAPPEARED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReappearedRows:
-    """Rows of erased people that are in a table, those that are marked as deleted among them."""
+    """Rows of erased people in a table, including rows marked as deleted."""
 
     table: str
     rows: int
@@ -42,10 +42,10 @@ class ReappearedRows:
 
 
 class ErasureReapplier:
-    """What one operation takes rows of erased people out of tables of a pipeline with. Used by one thread.
+    """Purges rows of erased people for one operation on a pipeline. Not thread-safe.
 
-    The list of the suppressed and the key of tokens are read once, when they are needed first: a person who comes on it
-    later is purged behind the operation, since no window is begun beside one that is unfinished.
+    The suppression list and the token key are read once, on demand: people added later are purged after the operation,
+    because no window starts while one is unfinished.
     """
 
     def __init__(self, catalog: Catalog, pipeline: str) -> None:
@@ -55,15 +55,15 @@ class ErasureReapplier:
         self._objects = open_objects(catalog.environment.lake)
 
     def reapply(self, table: str, *, step: Step, check: Callable[[], None]) -> PurgedTable | None:
-        """Take rows of erased people out of a table that was put back. Idempotent by its step; None for nobody.
+        """Purges rows of erased people from a restored table. Idempotent per step; returns None if nobody is erased.
 
         Args:
-            step: of the work that put it back, under a name of its own.
-            check: called before each attempt to commit, as that of the turn.
+            step: a step of the restoring operation, with a name of its own.
+            check: called before each commit attempt, like the check of the write turn.
 
         Raises:
-            ContractError: SUPPRESSION_UNREADABLE, and what opening the namespace's key raises.
-            ContractError, ConcurrencyError: what `TablePurger.purge` raises.
+            ContractError: SUPPRESSION_UNREADABLE, and errors of opening the namespace's key.
+            ContractError, ConcurrencyError: see `TablePurger.purge`.
         """
         purger = self._purger(table)
         if purger is None or self._spec.privacy is None:
@@ -71,10 +71,10 @@ class ErasureReapplier:
         return purger.purge(step, mode=self._spec.privacy.erase.mode, before_commit=check)
 
     def find_reappeared_rows(self, tables: Sequence[str]) -> list[ReappearedRows]:
-        """The rows of erased people in these tables, which somebody has brought back. Raises and resolves the alert.
+        """Returns rows of erased people that reappeared in these tables; raises or resolves the alert.
 
         Raises:
-            ContractError: as `reapply`.
+            ContractError: see `reapply`.
         """
         reappeared = []
         for table in tables:
@@ -88,19 +88,17 @@ class ErasureReapplier:
                 )
         if reappeared:
             listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in reappeared)
-            summary = f"Rows of erased people are in {listed}."
+            summary = f"Rows of erased people reappeared in {listed}."
             raise_alert(self._objects, cause=ROWS_REAPPEARED, subject=self._spec.pipeline, summary=summary)
         else:
             resolve_alert(self._objects, cause=ROWS_REAPPEARED, subject=self._spec.pipeline)
         return reappeared
 
     def purge_reappeared_rows(self, tables: Sequence[str]) -> list[PurgedTable]:
-        """Take rows of erased people out of these tables, whoever brought them back, each under its write turn.
-
-        Idempotent.
+        """Purges reappeared rows from these tables, each under its write turn. Idempotent.
 
         Raises:
-            ContractError, ConcurrencyError: as `reapply`; TURN_NOT_GRANTED, TURN_LOST.
+            ContractError, ConcurrencyError: see `reapply`; TURN_NOT_GRANTED, TURN_LOST.
         """
         pipeline = self._spec.pipeline
         purges = []
@@ -116,7 +114,7 @@ class ErasureReapplier:
         return purges
 
     def _purger(self, table: str) -> TablePurger | None:
-        """None where nobody is erased, or the table keeps its rows."""
+        """Returns a purger; None if nobody is erased, or the table is exempt."""
         if table in self._exempt_tables or self._erased_tokens is None:
             return None
         return TablePurger(
@@ -131,7 +129,7 @@ class ErasureReapplier:
 
     @property
     def erasable_tables(self) -> tuple[str, ...]:
-        """All tables of the pipeline in which nobody may come back; gold follows them."""
+        """The pipeline's tables from which erased rows are purged. Gold tables are rebuilt from them."""
         return tuple(table.name for table in self._personal_tables if not table.kept_because)
 
     @cached_property
@@ -144,7 +142,7 @@ class ErasureReapplier:
 
     @cached_property
     def _erased_tokens(self) -> TokenSearch | None:
-        """The search for everybody whom the list of the pipeline's namespace names; None where it names nobody."""
+        """The search for all suppressed tokens of the namespace; None for an empty list."""
         if self._spec.privacy is None:
             return None
         suppression = read_suppression(self._objects, self._spec.privacy.namespace)
@@ -152,10 +150,10 @@ class ErasureReapplier:
             return None
         service = open_key_service(privacy_settings_of(self._catalog.environment).keys)
         key = namespace_token_key(service, self._objects, self._spec.privacy.namespace)
-        # What landed before the end of an entry has no consent that came after it.
+        # Rows that landed before the end of an entry are not covered by a later consent.
         return TokenSearch((), predicate=lambda token: suppression_digest(key, token) in suppression)
 
 
 def reapply_step(step: Step) -> Step:
-    """The application transaction by which rows go again after the work of this step."""
+    """Returns the transaction that purges rows after the operation of this step."""
     return Step(f"{step.app_id}/erased", step.version)

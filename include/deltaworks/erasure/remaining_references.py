@@ -1,8 +1,8 @@
-"""What still names rows that a window took out: prepared batches and replays, and rows that Spark handed over as files.
+"""Removes objects that still refer to purged rows: prepared batches, replays, staged rows and gold shadows.
 
-A prepared batch has the paths of its files, and bounds of their columns with tokens in them; recovered by it, a file
-would come back. Those that are complete go with the window, and not after the days they are kept for otherwise. One
-that is not complete stays: `suppress` has seen to it that it names nobody.
+A prepared batch contains the paths of its files, and column bounds with tokens; a recovery from it would restore a
+file. Complete batches are deleted with the window instead of after their normal retention. Incomplete ones stay:
+`suppression` ensures that they contain no erased person.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SHADOW = re.compile(r".*/gold_shadows/[^/]+/\d+(?=/)")
 def remove_references(
     namespace: Namespace, pipeline: str, search: TokenSearch, *, purged: Mapping[str, frozenset[str]]
 ) -> None:
-    """Remove what a pipeline's control folder has of people who go. Idempotent; safe beside the stream.
+    """Removes such objects from a pipeline's control folder. Idempotent; safe while the stream runs.
 
     Args:
-        purged: the files that windows took out, by `<pipeline>.<table>`.
+        purged: files removed by windows, by `<pipeline>.<table>`.
     """
     home = namespace.home(pipeline)
     names = frozenset(path.rpartition("/")[2].encode() for paths in purged.values() for path in paths)
@@ -48,11 +48,11 @@ def remove_references(
 
 
 def remove_gold_shadows(namespace: Namespace, pipeline: str, search: TokenSearch) -> None:
-    """Remove each shadow of a gold table that has rows of these people: the next refresh begins anew. Idempotent.
+    """Deletes gold shadow tables with rows of these people: the next refresh starts again. Idempotent.
 
-    One that a refresh is at work on is left to it: it is brought up to the purged tables before it is swapped in, and
-    removed afterwards. A shadow goes whole and its log first, as it goes behind a swap: one that lacked some of its
-    files would be taken on, and could not be read.
+    A shadow in use by a refresh is skipped: it is updated from the purged tables before it is swapped in, and deleted
+    afterwards. A shadow is deleted completely, its log first, as after a swap: with some files missing it would be
+    reused but unreadable.
     """
     home = namespace.home(pipeline)
     shadows: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def remove_gold_shadows(namespace: Namespace, pipeline: str, search: TokenSearch
 
 
 def _complete_batches(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
-    """Those of the present generation behind which the ledger is, and all of earlier ones."""
+    """Yields complete batches of the current generation, and all of earlier ones."""
     generation = home.generations.current()
     last = read_last_completed(namespace.lake, home.pipeline, generation)
     for key in home.objects.list(f"{home.control('prepared')}/"):

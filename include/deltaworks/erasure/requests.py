@@ -1,4 +1,5 @@
-"""Takes a request in: its value becomes a token at once and is not kept; deadlines count from its receipt."""
+"""Receives erasure requests: the identifier becomes a token immediately and is not stored; deadlines start at
+receipt."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ from deltaworks.erasure.person_resolution import Person, tokens_digest
 from deltaworks.errors import ConfigError
 from deltaworks.privacy.tokens import is_token, token
 
-#: A token may be given as it is: whoever has one has no value to hide.
-TOKEN_KIND = "token"  # noqa: S105  the name of a kind
+#: A token can be given directly; it is not personal data by itself.
+TOKEN_KIND = "token"  # noqa: S105  a kind, not a secret
 
 
 def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
-    """The token of an identifier that a person gave.
+    """Returns the token of an identifier.
 
     Raises:
-        ConfigError: ERASURE_KIND, the namespace has no identifiers of this kind; ERASURE_VALUE, it is empty, or no
-            token where one is given.
+        ConfigError: ERASURE_KIND, the namespace has no identifiers of this kind; ERASURE_VALUE, the value is empty or
+            not a
+            token.
     """
     kinds = sorted({name for spec in namespace.pipelines for name in require_privacy(spec).kinds})
     if kind not in (*kinds, TOKEN_KIND):
@@ -29,17 +31,17 @@ def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
             f"The namespace {namespace.name!r} has no identifiers of the kind {kind!r}.",
             hint=f"Give one of {', '.join(kinds)}; or {TOKEN_KIND}, with the token itself.",
         )
-    # The value is in no message: these are logged.
+    # Messages are logged, so they must not contain the value.
     if not value.strip() or (kind == TOKEN_KIND and not is_token(value)):
-        what = "no token" if kind == TOKEN_KIND else "empty"
-        raise ConfigError("ERASURE_VALUE", f"The value of the kind {kind!r} is {what}.", hint="Give it with `--value`.")
+        what = "not a token" if kind == TOKEN_KIND else "empty"
+        raise ConfigError("ERASURE_VALUE", f"The value of kind {kind!r} is {what}.", hint="Set it with `--value`.")
     return value if kind == TOKEN_KIND else token(namespace.token_key, kind=kind, value=value)
 
 
 def receive_request(namespace: Namespace, subject: str, *, received_at: datetime, by: str) -> ErasureRequest:
-    """Note the request of whoever a token is of. Idempotent: the same token and day are the same request.
+    """Records the request of the person of a token. Idempotent: the same token and day are the same request.
 
-    The token goes to the vault, before the request is on record in the lake, which has its digest.
+    The token is stored in the vault first; the lake's record has its digest.
     """
     digest = tokens_digest([subject])
     request_id = f"e{received_at:%Y%m%d}-{digest[:10]}"
@@ -59,7 +61,7 @@ def receive_request(namespace: Namespace, subject: str, *, received_at: datetime
 
 
 def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
-    """Whom a request is about, as far as it is known by now.
+    """Returns the person of a request, as far as resolved.
 
     Raises:
         ConfigError: ERASURE_SUBJECT_DELETED.
@@ -69,19 +71,19 @@ def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
     if stored is None:
         raise ConfigError(
             "ERASURE_SUBJECT_DELETED",
-            f"The vault no longer says whom the erasure {request.request_id} is about.",
-            hint="Receive the request again with the person's identifier, under the day it was received.",
+            f"The vault no longer has the person of erasure {request.request_id}.",
+            hint="Enter the request again with the person's identifier and the original date of receipt.",
         )
     return Person.decode(stored.data)
 
 
 def write_person(namespace: Namespace, request: ErasureRequest, person: Person) -> None:
-    """Keep whom a request is about. Idempotent."""
+    """Stores the person of a request. Idempotent."""
     namespace.vault.objects.put(erasure_paths.request_subjects(namespace.name, request.request_id), person.encode())
 
 
 def delete_ended_persons(namespace: Namespace) -> int:
-    """Delete whom requests were about that have ended, also those that a run died over; how many. Idempotent."""
+    """Deletes the persons of ended requests, also after interrupted runs; returns how many. Idempotent."""
     folder = erasure_paths.request_subjects(namespace.name, "").removesuffix(".json")
     deleted = 0
     for key in namespace.vault.objects.list(folder):

@@ -1,4 +1,4 @@
-"""Counts what an erasure would take out: rows and dates by table. Reads only."""
+"""Counts the rows and dates that an erasure would delete, by table. Read-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.erasure.token_search import TokenSearch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonRowCount:
-    """Rows of one person in one table, with the first and the last date that has any."""
+    """Rows of one person in one table, with their first and last date."""
 
     pipeline: str
     table: str
@@ -27,19 +27,19 @@ class PersonRowCount:
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
-        """Table, rows, first date, last date, and why they are kept where they are: a row of a listing."""
+        """A table row: table, rows, first date, last date, and why the rows are kept."""
         kept = f"kept: {self.kept_because}" if self.kept_because else ""
         return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, kept
 
 
 def person_of_token(namespace: Namespace, token: str) -> Person:
-    """Whom a token is of, as the vault and the mutations have it now."""
+    """Resolves a token to a person, from the current vault and mutations."""
     origins = [MutationIntervals(namespace.lake, spec) for spec in namespace.pipelines]
     return resolve_person(token, VaultIdentities(namespace.vault), origins)
 
 
 def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]:
-    """The rows of a person in every table that has any."""
+    """Yields the row count of a person for every table with rows."""
     search = {"person": TokenSearch(person.tokens)}
     for place in purge_targets(namespace):
         purger = TablePurger(
@@ -59,6 +59,6 @@ def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]
 
 
 def current_person(namespace: Namespace, request: ErasureRequest) -> Person:
-    """Whom an open request is about: as it was resolved, or would be now."""
+    """Returns the person of an open request: as resolved, or as it would be resolved now."""
     person = read_person(namespace, request)
     return person if request.has_reached("resolved") else person_of_token(namespace, person.subjects[0])

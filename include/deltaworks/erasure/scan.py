@@ -1,8 +1,8 @@
-"""The scan of a whole lake for tokens: every object under tables, control folders, readers and the vault's tables.
+"""Scans a complete lake for tokens: all tables, control folders, readers and the vault's tables.
 
-What is found is sorted by where it lies. A row, a page that is left, a bound in a prepared batch are leaks. Bounds in
-the log of a table are not of a file any more and go with the log, so they are counted apart, with the day on which the
-log is clean. Tables that are kept on purpose are counted apart too.
+Hits are classified by location. Rows, unused pages and bounds in prepared batches are leaks. Bounds in Delta logs
+expire with the log, so they are counted separately, with the date on which the log is clean. Exempt tables are counted
+separately too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REQUESTS = _VAULT + erasure_paths.REQUESTS_IN_VAULT
 _INTERVAL = re.compile(r"(\d+)\s+(hour|day|week)s?")
 _HOURS = {"hour": 1, "day": 24, "week": 168}
 _LOG_DAYS = 30
-#: A log is cleaned when its next checkpoint is written behind the retention, on a day's boundary.
+#: A log is cleaned with the next checkpoint after its retention, at a day boundary.
 _LOG_MARGIN = timedelta(days=1)
 MAX_NAMED = 20
 HitCategory = Literal["leak", "log", "kept"]
@@ -40,11 +40,10 @@ HIT_CATEGORIES: tuple[HitCategory, ...] = ("leak", "log", "kept")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanReport:
-    """What a scan came to.
+    """Result of a scan.
 
     Args:
-        places: the keys of objects that have a token, by the token, of those where none may be, in Delta logs, and of
-            tables that are kept.
+        hits: keys of objects with a token, by category and token: leaks, Delta logs, and exempt tables.
     """
 
     objects: int = 0
@@ -53,18 +52,18 @@ class ScanReport:
     hits: Mapping[HitCategory, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def keys_with(self, category: HitCategory, tokens: Iterable[str]) -> set[str]:
-        """The objects of a place that have any of these tokens."""
+        """Returns the objects of a category that contain any of these tokens."""
         by_token = self.hits.get(category, {})
         return {key for token in tokens for key in by_token.get(token, ())}
 
     def count_objects(self, tokens: Iterable[str]) -> int:
-        """How many objects have any of these tokens, wherever they lie."""
+        """Returns the number of objects that contain any of these tokens, in all categories."""
         distinct = frozenset(tokens)
         return sum(len(self.keys_with(place, distinct)) for place in HIT_CATEGORIES)
 
 
 def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
-    """Scan everything that the lake has, and the tables of the vault. Reads only; memory is bounded."""
+    """Scans the lake and the vault's tables. Read-only; memory is bounded."""
     kept = [
         paths.table(spec.pipeline, table.name) + "/"
         for spec in namespace.pipelines
@@ -76,7 +75,7 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
 
 
 def build_report(scanned: Iterable[ScannedObject], *, kept: Iterable[str]) -> ScanReport:
-    """A report of what was read, object by object."""
+    """Builds a report from scanned objects."""
     of_kept = tuple(kept)
     objects = size = 0
     damaged: list[str] = []
@@ -87,7 +86,7 @@ def build_report(scanned: Iterable[ScannedObject], *, kept: Iterable[str]) -> Sc
         kept_here = bool(of_kept) and one.key.startswith(of_kept)
         category: HitCategory = "kept" if kept_here else "log" if _LOG_FOLDER in one.key else "leak"
         if one.key.startswith(_REQUESTS):
-            continue  # whom the requests under way are about; deleted with the certificate
+            continue  # persons of open requests, deleted with the certificate
         for token in one.tokens:
             hits[category].setdefault(token, []).append(one.key)
     return ScanReport(
@@ -116,10 +115,10 @@ def _list_files(lake: Lake, root: str) -> list[str]:
 
 
 def log_clean_after(retentions: Iterable[str], purged_at: datetime) -> datetime:
-    """From when no log has bounds of rows that were purged by then.
+    """Returns when no log contains bounds of the purged rows.
 
     Args:
-        retentions: `delta.logRetentionDuration` of the tables, empty for Delta's own.
+        retentions: `delta.logRetentionDuration` of the tables; empty for Delta's default.
     """
     return purged_at + timedelta(hours=max(map(_hours, retentions), default=_LOG_DAYS * 24)) + _LOG_MARGIN
 

@@ -1,8 +1,8 @@
-"""Goes through one object for tokens as a reader of its format would: pages, dictionaries, footers, compressed lines.
+"""Scans one object for tokens by decoding its format: pages, dictionaries, footers, compressed text.
 
-Grep finds a token in compressed pages by luck. What is decoded here is what anybody could read: every value of every
-column, dictionaries with entries that no row has any more, bounds in footers, and what is inflated. Memory is bounded
-by a part of a row group or some megabytes of text, however large the object.
+A plain byte search would miss tokens in compressed pages. Everything a reader could decode is scanned: all values of
+all columns, dictionaries with unused entries, footer bounds and decompressed text. Memory is bounded by a part of a row
+group or a few megabytes of text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FOOTER_END: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedObject:
-    """What was read of one object; `damaged` says why a part of it was read as plain bytes only."""
+    """Result of scanning one object; `damaged` is the reason if a part could be scanned as raw bytes only."""
 
     key: str
     bytes: int
@@ -39,12 +39,12 @@ class ScannedObject:
 
 
 def scan_object(lake: Lake, key: str, search: TokenSearch) -> ScannedObject:
-    """Look for tokens in the object at `key`, by its content and not by its name. One that is gone has none."""
+    """Scans the object at `key`; the format is detected by content. A missing object has no tokens."""
     return scan_path(lake.filesystem, arrow_path(lake.storage, key), search, key=key)
 
 
 def scan_path(filesystem: fs.FileSystem, path: str, search: TokenSearch, *, key: str = "") -> ScannedObject:
-    """`scan_object` of a place in terms of a filesystem."""
+    """Like `scan_object`, with a filesystem path."""
     tokens: set[str] = set()
     damaged, size = "", 0
     try:
@@ -89,10 +89,10 @@ def _scan_parquet(source: Any, size: int, search: TokenSearch) -> Iterator[set[s
 
 
 def _inflate(source: Any) -> Iterator[bytes]:
-    """The content of a gzip file, of several members too.
+    """Yields the content of a gzip file, including multiple members.
 
     Raises:
-        EOFError, zlib.error: it is cut off, or something else follows.
+        EOFError, zlib.error: it is truncated, or other data follows.
     """
     inflater, at_member_end = zlib.decompressobj(wbits=31), True
     while data := source.read(_CHUNK_BYTES):
@@ -107,7 +107,8 @@ def _inflate(source: Any) -> Iterator[bytes]:
 
 
 def _scan_chunks(chunks: Iterator[bytes], search: TokenSearch) -> Iterator[set[str]]:
-    """A token may lie across two chunks: the end of one is looked at again with the next."""
+    """Yields the tokens in chunks; the end of each chunk is scanned again with the next, for tokens across two
+    chunks."""
     rest = b""
     for chunk in chunks:
         data = rest + chunk

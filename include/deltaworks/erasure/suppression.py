@@ -1,7 +1,7 @@
-"""Puts a person's tokens on the list of those whose events are dropped, and says which streams may still bring some.
+"""Suppresses a person's tokens, and lists streams that may still commit rows with them.
 
-A batch that was prepared before is not stopped by the list: what it has prepared is committed. So a request goes on
-only after each stream has completed a batch that knew of it, or has none under way, and no share of an older one waits.
+A batch prepared before is committed in any case. So a request advances only once each stream has completed a batch that
+knew the record, or has none in progress, and no share of an older batch is held back.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from deltaworks.tables.protected_files import uncommitted_files
 from deltaworks.tables.steps import read_last_completed
 
 _MAX_ATTEMPTS = 12
-#: Clocks of writers differ by less.
+#: Maximum clock skew between writers.
 _MAX_CLOCK_SKEW = timedelta(seconds=30)
 
 
 def suppress_person(namespace: Namespace, request: ErasureRequest, person: Person) -> SuppressionRecord:
-    """Have every reader drop what names the person from now on; the record that says so. Idempotent.
+    """Adds the person's tokens to the suppression list; returns the record. Idempotent.
 
     Raises:
-        ConcurrencyError: ERASURE_CONTENDED, others put their records first again and again.
+        ConcurrencyError: ERASURE_CONTENDED, concurrent requests won all attempts.
         ContractError: SUPPRESSION_UNREADABLE.
     """
     digests = tuple(sorted(suppression_digest(namespace.token_key, token) for token in person.tokens))
@@ -57,7 +57,8 @@ def suppress_person(namespace: Namespace, request: ErasureRequest, person: Perso
             return record
     raise ConcurrencyError(
         "ERASURE_CONTENDED",
-        f"{_MAX_ATTEMPTS} attempts to suppress the person of {request.request_id} all met another request.",
+        f"{_MAX_ATTEMPTS} attempts to suppress the person of {request.request_id} failed because of concurrent "
+        "requests.",
         hint="Run it again.",
     )
 
@@ -70,7 +71,8 @@ def _read(namespace: Namespace, key: str) -> SuppressionRecord:
 
 
 def blocking_streams(namespace: Namespace, suppression: SuppressionRecord, *, now: datetime) -> list[str]:
-    """What may still land rows that were prepared without this record, in words; empty where nothing can."""
+    """Returns descriptions of streams that may still commit rows prepared without this record; empty if there
+    are none."""
     return [
         reason
         for spec in namespace.pipelines
@@ -79,7 +81,7 @@ def blocking_streams(namespace: Namespace, suppression: SuppressionRecord, *, no
 
 
 def pending_sealed_files(namespace: Namespace, number: int) -> str:
-    """What was sealed before a suppression record and may still be taken into the vault, in words; empty where none.
+    """Describes sealed files older than a suppression record that are not ingested yet; empty if there are none.
 
     Raises:
         ContractError: VAULT_RECORD_UNREADABLE.
@@ -88,7 +90,7 @@ def pending_sealed_files(namespace: Namespace, number: int) -> str:
     if beat is not None and beat.caught_up_at and beat.suppression >= number:
         return ""
     waiting = len(namespace.vault.objects.list(paths.sealed()))
-    return f"{waiting:,} sealed files that the vault's job takes in or drops" if waiting else ""
+    return f"{waiting:,} sealed files that the vault's job has not ingested yet" if waiting else ""
 
 
 def _blocking_reasons(
@@ -99,7 +101,7 @@ def _blocking_reasons(
         yield f"{pipeline}.{table} is held: `deltaworks tables resume {pipeline} {table}`"
     for table, files in uncommitted_files(namespace.lake, home).items():
         if files.is_held:
-            yield f"{pipeline}.{table} waits for batches that were held back"
+            yield f"{pipeline}.{table} has held-back batches"
     generation = home.generations.current()
     last = read_last_completed(namespace.lake, pipeline, generation)
     newest = None if last is None else home.prepared.read(generation, last)
@@ -107,13 +109,13 @@ def _blocking_reasons(
         return
     following = home.prepared.read(generation, 0 if last is None else last + 1)
     if following is not None and (following.suppression or 0) < suppression.number:
-        yield f"{pipeline}: batch {following.batch_id} was prepared before and is not complete"
+        yield f"{pipeline}: batch {following.batch_id} was prepared with an older list and is not complete"
     elif _may_be_preparing(home, suppression, now):
-        yield f"{pipeline}: its stream runs and has completed no batch since"
+        yield f"{pipeline}: its stream has completed no batch since"
 
 
 def _may_be_preparing(home: PipelineHome, suppression: SuppressionRecord, now: datetime) -> bool:
-    """Whether a stream may be preparing a batch with the list as it was before."""
+    """Returns whether a stream may be preparing a batch with an older list."""
     heartbeat = read_heartbeat(home.objects, lake_paths.heartbeat(home.control()))
     if heartbeat is None or not is_live(heartbeat, HealthLimits(), now):
         return False
@@ -121,7 +123,7 @@ def _may_be_preparing(home: PipelineHome, suppression: SuppressionRecord, now: d
 
 
 def _was_idle_after(heartbeat: Heartbeat, suppression: SuppressionRecord) -> bool:
-    """Whether it has said since that it has nothing under way: its next batch reads the list anew."""
+    """Returns whether the stream has been idle since: its next batch reads the current list."""
     written, created = parse_iso(heartbeat.written_at), parse_iso(suppression.created_at)
     return (
         heartbeat.state == "idle"

@@ -1,4 +1,4 @@
-"""Reads and writes data files of one table for whoever takes rows out of them, in parts that fit into memory."""
+"""Reads and rewrites data files of one table, in parts that fit into memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from deltaworks.tables.log import Action, TableState, is_absolute_path, parse_sc
 from deltaworks.tables.statistics import IndexedColumns
 
 _MAX_BATCH_ROWS: Final = 65_536
-#: What a written file holds in memory at most; OPTIMIZE makes larger files of several.
+#: Maximum size of a written file in memory; OPTIMIZE compacts them later.
 _MAX_FILE_BYTES: Final = 128 << 20
 
 
 class TableFiles:
-    """The files of a table as it is at one version. Used by one thread."""
+    """The files of a table at one version. Not thread-safe."""
 
     def __init__(self, lake: Lake, state: TableState) -> None:
         self._lake = lake
@@ -38,10 +38,10 @@ class TableFiles:
         self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
 
     def read(self, added: Action, *, dictionary_encoded: bool = False) -> Iterator[pa.RecordBatch]:
-        """The rows of the file of an add action, with the columns that the file has.
+        """Yields the rows of an added file, with the columns it contains.
 
         Args:
-            as_codes: texts come as codes of a dictionary, which holds each of them once.
+            dictionary_encoded: return texts as dictionary codes, each distinct text once.
 
         Raises:
             ContractError: ERASURE_FILE_SHARED, it belongs to another table; ERASURE_FILE_DAMAGED.
@@ -52,12 +52,13 @@ class TableFiles:
     def read_with_deleted(
         self, added: Action, *, dictionary_encoded: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
-        """`read` with the rows that a deletion vector marks, and which rows it does not; None where there is none."""
+        """Like `read`, including rows deleted by a deletion vector, with a mask of the live rows; None if all
+        are live."""
         if is_absolute_path(added["path"]):
             raise ContractError(
                 "ERASURE_FILE_SHARED",
-                f"{self._key} has a file of an absolute path, which belongs to another table too.",
-                hint="Copy the table with its rows into files of its own, then run the window again.",
+                f"{self._key} has a file with an absolute path, which belongs to another table too.",
+                hint="Rewrite the table into its own files (deep copy), then run the window again.",
             )
         marked = deleted_positions(self._lake, self._key, added)
         position = 0
@@ -75,16 +76,16 @@ class TableFiles:
             raise ContractError(
                 "ERASURE_FILE_DAMAGED",
                 f"{self._key}/{added['path']} cannot be read, so nobody can say whose rows it has: {error}"[:400] + ".",
-                hint="`deltaworks tables check` says how to have it again; then run the window again.",
+                hint="Run `deltaworks tables check` for ways to restore it, then run the window again.",
             ) from error
 
     def write(self, added: Action, parts: Iterable[pa.RecordBatch]) -> list[Action]:
-        """Write rows of the file of an add action into new files of its partition; their add actions."""
+        """Writes rows of an added file to new files of its partition; returns their add actions."""
         values = dict(added.get("partitionValues") or {})
         return [self._write_file(values, rows) for rows in _group_by_size(map(self._to_table_schema, parts))]
 
     def discard(self, written: Iterable[Action]) -> None:
-        """Delete files that no commit names."""
+        """Deletes uncommitted files."""
         for added in written:
             self._lake.filesystem.delete_file(f"{self._root}/{unquote(added['path'])}")
 
@@ -93,7 +94,7 @@ class TableFiles:
         return file.to_add_fields(at_ms=int(time.time() * 1000), data_change=True)
 
     def _to_table_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the table's columns as they are now: what an older file lacks is null, what is gone goes."""
+        """Returns the rows in the table's current schema: missing columns are null, dropped ones are removed."""
         arrays = []
         for column in self._columns:
             index = batch.schema.get_field_index(column.name)
@@ -107,9 +108,9 @@ class TableFiles:
 def parquet_batches(
     source: Any, *, dictionary_encoded: bool = False, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an open Parquet file in parts; texts of the first level as codes where that is asked for.
+    """Yields the rows of an open Parquet file in batches; top-level texts dictionary-encoded if requested.
 
-    A dictionary comes whole, also with what no row of it has.
+    A dictionary is complete, including entries without rows.
     """
     file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     if dictionary_encoded:
@@ -120,7 +121,7 @@ def parquet_batches(
 
 
 def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows without the views of texts that delta-rs writes, which pyarrow can neither filter nor take."""
+    """Casts the string views that delta-rs writes, which pyarrow can neither filter nor take."""
     fields = [field.with_type(_without_view_type(field.type)) for field in batch.schema]
     return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
 

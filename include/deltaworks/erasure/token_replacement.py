@@ -1,4 +1,4 @@
-"""Rows that stay without whose they were: each token of a person who goes becomes a random one that nobody records."""
+"""Replaces tokens of erased people by random ones that are recorded nowhere, in rows that are kept."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from deltaworks.privacy.tokens import random_token
 
 
 class TokenReplacer:
-    """Random tokens in place of those of people who go: the same for the same while this lives, and kept nowhere."""
+    """Replaces tokens consistently: the same token gets the same random one during this object's life."""
 
     def __init__(self, search: TokenSearch) -> None:
         self._search = search
         self._random_by_token: dict[str, str] = {}
 
     def replace(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with other tokens. Few at a time: each is taken apart."""
+        """Returns the rows with replaced tokens. For small batches: every value is converted to Python."""
         columns = [
             pa.array([self._replace_value(value) for value in column.to_pylist()], column.type)
             for column in rows.columns

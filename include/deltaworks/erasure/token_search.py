@@ -1,7 +1,7 @@
-"""Finds tokens in bytes and in columns of any shape: whole values, parts of texts, fields of structs, lists and maps.
+"""Searches tokens in bytes and in columns of any type: complete values, substrings, and nested fields.
 
-A token is told by its form, so that a text is gone through once however many tokens are looked for. What has not that
-form, as an id that a mutation gave, is found as a whole value only.
+Tokens are recognized by their form, so a text is scanned once for any number of tokens. Ids without this form, created
+by mutations, are found as complete values only.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import pyarrow.compute as pc
 from deltaworks.privacy.tokens import TOKEN_LENGTH, TOKEN_PREFIX, is_token
 
 _PREFIX_BYTES: Final = TOKEN_PREFIX.encode()
-#: Where a token begins, with the letters behind. Only the beginning is taken, so that a token is found that stands
-#: right behind half a one. Those that stand for erased people name nobody and are not looked for.
+#: Matches the start of a token with a look-ahead, so overlapping candidates are found. Random tokens of erased people
+#: are not searched.
 _TOKEN_PATTERN: Final = re.compile(_PREFIX_BYTES + rb"(?=([a-z2-7]{%d}))" % (TOKEN_LENGTH - len(TOKEN_PREFIX)))
 _MAX_CACHED_ANSWERS: Final = 1_000_000
 RowMask = npt.NDArray[np.bool_]
 
 
 def has_token_form(token: str) -> bool:
-    """Whether a token is told from other texts by its form, wherever it stands. Ids that mutations gave are not."""
+    """Returns whether an id has the form of a token, so it can be found inside texts. Ids created by mutations
+    do not."""
     return token.startswith(TOKEN_PREFIX) and is_token(token)
 
 
 class TokenSearch:
-    """Looks for some tokens. Stateless once built, safe to share between threads.
+    """Searches for a set of tokens. Thread-safe.
 
     Args:
-        tokens: what is looked for.
-        names: of a text of the form of a token, whether it is looked for too; for whoever knows tokens by a digest.
+        tokens: tokens to find.
+        predicate: tells whether another text with the form of a token is searched too, for tokens known by digest only.
     """
 
     def __init__(self, tokens: Iterable[str], *, predicate: Callable[[str], bool] | None = None) -> None:
@@ -46,7 +47,7 @@ class TokenSearch:
         self._values = pa.array(sorted(self.tokens), pa.string())
 
     def tokens_in_bytes(self, data: bytes | memoryview) -> set[str]:
-        """The tokens that stand in these bytes."""
+        """Returns the tokens in these bytes."""
         return {
             token.decode()
             for letters in set(_TOKEN_PATTERN.findall(data))
@@ -54,7 +55,7 @@ class TokenSearch:
         }
 
     def tokens_in_column(self, values: Any) -> set[str]:
-        """The tokens that stand in a column."""
+        """Returns the tokens in a column."""
         present: set[str] = set()
         for leaf in _text_leaves(values):
             exact = leaf.filter(self._equals_token(leaf))
@@ -63,7 +64,7 @@ class TokenSearch:
         return present
 
     def matching_rows(self, batch: pa.RecordBatch) -> RowMask:
-        """Which rows of a batch have any of the tokens, in any column."""
+        """Returns a mask of the rows with any of the tokens in any column."""
         mask = np.zeros(batch.num_rows, dtype=np.bool_)
         for column in batch.columns:
             mask |= self._mask(column)
@@ -73,7 +74,7 @@ class TokenSearch:
         return text in self._encoded or (self._predicate is not None and self._matches_predicate(text))
 
     def _matches_predicate(self, text: bytes) -> bool:
-        # Most texts come again and again, and each answer costs an HMAC.
+        # Results are cached: most texts repeat, and each check costs an HMAC.
         answer = self._answers.get(text)
         if answer is None:
             answer = self._predicate is not None and self._predicate(text.decode())
@@ -112,7 +113,7 @@ class TokenSearch:
 
     def _text_mask(self, values: pa.Array) -> RowMask:
         mask = np.asarray(self._equals_token(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        # A text of a token's length is that token or none; only longer ones may have one inside.
+        # A text as long as a token can only be equal to one; longer texts may contain one.
         lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
         least = TOKEN_LENGTH if self._predicate is not None else TOKEN_LENGTH + 1
         rows = np.flatnonzero(lengths >= least)
@@ -128,12 +129,12 @@ class TokenSearch:
         if not starts:
             return []
         rows = np.searchsorted(offsets, starts, side="right") - 1
-        # One that begins in a text and ends in the next stands in neither.
+        # Excludes matches across two texts.
         return [int(row) for row, start in zip(rows, starts, strict=True) if start + TOKEN_LENGTH <= offsets[row + 1]]
 
 
 def combine_searches(searches: Iterable[TokenSearch]) -> TokenSearch:
-    """The search for all that any of these looks for."""
+    """Returns a search for the tokens of all these searches."""
     return TokenSearch({token for search in searches for token in search.tokens})
 
 
@@ -146,7 +147,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _to_large_string(values: pa.Array) -> pa.Array:
-    """Texts and bytes as large texts of a buffer of their own; what is no UTF-8 stays as it is."""
+    """Casts texts and bytes to large strings; invalid UTF-8 is preserved."""
     if pa.types.is_binary(values.type) or pa.types.is_binary_view(values.type) or pa.types.is_large_binary(values.type):
         values = values.cast(pa.large_binary())
         return pa.Array.from_buffers(pa.large_string(), len(values), values.buffers(), offset=values.offset)
@@ -154,7 +155,7 @@ def _to_large_string(values: pa.Array) -> pa.Array:
 
 
 def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each text begins in `_text_of`, and where the last one ends."""
+    """Returns the start of each text in `_text_bytes`, and the end of the last one."""
     buffer = texts.buffers()[1]
     offsets = np.frombuffer(buffer, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
     relative: npt.NDArray[np.int64] = offsets - offsets[0]
@@ -162,7 +163,7 @@ def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _text_bytes(texts: pa.Array) -> memoryview:
-    """The bytes of all texts, one behind the other."""
+    """Returns the concatenated bytes of all texts."""
     offset_buffer, data = texts.buffers()[1], texts.buffers()[2]
     if data is None or not len(texts):
         return memoryview(b"")
@@ -171,7 +172,7 @@ def _text_bytes(texts: pa.Array) -> memoryview:
 
 
 def _text_leaves(values: Any) -> list[pa.Array]:
-    """The texts of a column, whatever its shape, in parts."""
+    """Returns the texts of a column of any type, in parts."""
     if isinstance(values, pa.ChunkedArray):
         return [leaf for chunk in values.chunks for leaf in _text_leaves(chunk)]
     kind = values.type

@@ -84,7 +84,7 @@ def _convert_one_by_one(
             result = None
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             misfits[index] = ConversionError(
-                ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is no {target}: {error}"
+                ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is not a {target}: {error}"
             )
             result = None
         converted.append(result)

@@ -63,4 +63,4 @@ def describe_value(value: Any) -> str:
 
 def type_mismatch(value: Any, kind: object) -> ConversionError:
     """Returns the error of a value that has another type than `kind`."""
-    return ConversionError(ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is no {kind}")
+    return ConversionError(ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is not a valid {kind}")

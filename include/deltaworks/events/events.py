@@ -251,7 +251,7 @@ class EventReader:
             if name.isascii() or is_valid_unicode(name):
                 return name
             raise ConversionError(
-                ReasonCode.TYPE_MISMATCH, f"{self._name_path_text}: {format_value(name)} is no text in UTF-8"
+                ReasonCode.TYPE_MISMATCH, f"{self._name_path_text}: {format_value(name)} is not valid UTF-8"
             )
         raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} has no event name")
 

@@ -1,1 +1,1 @@
-"""The vault: what tokens stand for, sealed under a key a subject; opened by its own job and by a reveal alone."""
+"""The vault: values behind tokens, encrypted with a key per subject; opened only by its job and by reveals."""

@@ -1,7 +1,7 @@
-"""Cells: one value of one subject as it lies in `identities`.
+"""Cells: encrypted values in the table `identities`.
 
-`u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, whose associated data are namespace, subject, kind and token:
-a cell that somebody puts into another row does not open there.
+`u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, with namespace, subject, kind and token as associated data: a cell
+moved to another row cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class CellAddress:
-    """The row a cell belongs to."""
+    """The row of a cell."""
 
     namespace: str
     subject: str
@@ -32,28 +32,30 @@ class CellAddress:
 
     @property
     def associated_data(self) -> bytes:
-        """What the cell is bound to: each part with its length, so that no two places have the same bytes."""
+        """The associated data: each part with its length, so different rows never have the same bytes."""
         parts = [part.encode() for part in (self.namespace, self.subject, self.kind, self.token)]
         return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 def seal_cell(value: str, key: SubjectKey, address: CellAddress) -> bytes:
-    """Seal a value for its place. Two seals of one value differ."""
+    """Encrypts a value for its row. Not deterministic."""
     nonce = os.urandom(_NONCE_BYTES)
     sealed = AESGCM(key.key).encrypt(nonce, value.encode("utf-8", "surrogatepass"), address.associated_data)
     return _HEAD.pack(_FORMAT, key.version) + nonce + sealed
 
 
 def open_cell(cell: bytes, key: SubjectKey, address: CellAddress) -> str:
-    """The value.
+    """Decrypts a value.
 
     Raises:
-        ContractError: VAULT_CELL_UNREADABLE, it was changed, is of another row or key, or of another release.
+        ContractError: VAULT_CELL_UNREADABLE, it was changed, or belongs to another row, key or release.
     """
     if len(cell) < _HEAD.size + _NONCE_BYTES or cell[0] != _FORMAT:
-        raise _unreadable_error(address, "it has no form that this release knows")
+        raise _unreadable_error(address, "its format is not supported by this release")
     if (version := key_version_of(cell)) != key.version:
-        raise _unreadable_error(address, f"it is of key {version}, and the subject has key {key.version}")
+        raise _unreadable_error(
+            address, (f"it was encrypted with key version {version}, but the subject has {key.version}")
+        )
     body = cell[_HEAD.size :]
     try:
         return (
@@ -66,13 +68,13 @@ def open_cell(cell: bytes, key: SubjectKey, address: CellAddress) -> str:
 
 
 def key_version_of(cell: bytes) -> int:
-    """The version of the key that sealed a cell."""
+    """Returns the version of the key that encrypted a cell."""
     return int(_HEAD.unpack_from(cell)[1])
 
 
 def _unreadable_error(address: CellAddress, why: str) -> ContractError:
     return ContractError(
         "VAULT_CELL_UNREADABLE",
-        f"The {address.kind} of {address.subject} in {address.namespace!r} does not open: {why}.",
-        hint="Nothing of it was shown. See who writes to the vault's tables besides its job.",
+        f"The {address.kind} of {address.subject} in {address.namespace!r} cannot be decrypted: {why}.",
+        hint="Nothing was revealed. Check who writes to the vault's tables besides its job.",
     )

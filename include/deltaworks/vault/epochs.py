@@ -1,7 +1,7 @@
-"""Epochs: the keys that wrap those of subjects, a month each, themselves wrapped by the key service.
+"""Epochs: monthly keys that wrap the subjects' keys, themselves wrapped by the key service.
 
-There is one at a time but for the minutes of a rotation. The newest wraps; an older one opens what it has wrapped until
-it is destroyed, after which every copy of a page that was made under it is dead.
+There is one epoch, except for a few minutes during a rotation. The newest wraps; an older one only unwraps, until it is
+destroyed. Copies of key pages made under it are useless then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltaworks.privacy.keys.stored_keys import decode_wrapped_key, get_or_creat
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch with its key in plain: 32 bytes, which never leave the process."""
+    """An epoch with its plain key of 32 bytes, which never leaves the process."""
 
     number: int
     created_at: datetime
@@ -28,7 +28,7 @@ class Epoch:
 
 
 class EpochKeys:
-    """The epochs of one namespace. Keys are unwrapped once; used by one thread."""
+    """The epochs of one namespace. Caches unwrapped keys. Not thread-safe."""
 
     def __init__(self, objects: ObjectStore, namespace: str, service: KeyService) -> None:
         self._objects = objects
@@ -37,13 +37,13 @@ class EpochKeys:
         self._opened: dict[int, Epoch] = {}
 
     def numbers(self) -> list[int]:
-        """The epochs there are, ascending. One listing."""
+        """Returns the numbers of existing epochs, ascending. Needs one listing."""
         folder = vault_paths.key_epochs(self._namespace)
         names = (key.removeprefix(folder).removesuffix(".json") for key in self._objects.list(folder))
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest(self) -> Epoch:
-        """The epoch that wraps; the first where there is none yet.
+        """Returns the newest epoch, creating the first one if there is none.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -53,7 +53,7 @@ class EpochKeys:
         return self.open(numbers[-1]) if numbers else self.get_or_create(1)
 
     def open(self, number: int) -> Epoch:
-        """One epoch with its key.
+        """Returns one epoch with its key.
 
         Raises:
             ContractError: VAULT_EPOCH_DESTROYED; KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
@@ -65,15 +65,15 @@ class EpochKeys:
             if stored is None:
                 raise ContractError(
                     "VAULT_EPOCH_DESTROYED",
-                    f"Epoch {number} of {self._namespace!r} is destroyed: {key} is not there.",
-                    hint="What it wrapped stays closed. Where no rotation ended, put the key store back.",
+                    f"Epoch {number} of {self._namespace!r} is destroyed: {key} does not exist.",
+                    hint="Keys wrapped by it are lost. If no rotation completed, restore the key objects.",
                 )
             plain = self._service.unwrap(decode_wrapped_key(key, stored.data), self._context(number))
             self._opened[number] = Epoch(number, _created_at(stored.data), plain)
         return self._opened[number]
 
     def get_or_create(self, number: int) -> Epoch:
-        """Create an epoch, and return the one that stands: somebody else's where that one was first.
+        """Creates an epoch unless it exists; returns the stored one.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -84,10 +84,10 @@ class EpochKeys:
         return self.open(number)
 
     def destroy(self, number: int) -> None:
-        """Delete an epoch's key, and read back that it is gone. Idempotent; nothing brings it back.
+        """Deletes an epoch's key and verifies that. Idempotent and irreversible.
 
         Raises:
-            ContractError: VAULT_KEY_REMAINS, the storage still has it.
+            ContractError: VAULT_KEY_REMAINS, the object still exists.
         """
         self._opened.pop(number, None)
         delete_key(self._objects, vault_paths.key_epoch(self._namespace, number))
@@ -97,7 +97,7 @@ class EpochKeys:
 
 
 def delete_key(objects: ObjectStore, key: str) -> None:
-    """Delete an object that holds a key, and read back that it is gone. Idempotent.
+    """Deletes an object with a key and verifies that. Idempotent.
 
     Raises:
         ContractError: VAULT_KEY_REMAINS.
@@ -108,11 +108,13 @@ def delete_key(objects: ObjectStore, key: str) -> None:
 
 
 def key_remains_error(key: str) -> ContractError:
-    """What is raised where a key that was removed is still there."""
+    """Returns the error of a key that still exists after its deletion."""
     return ContractError(
         "VAULT_KEY_REMAINS",
-        f"A key in {key} was removed and is still there when it is read back.",
-        hint="See whether something restores the vault's objects, then run it again: nothing is certified before.",
+        f"The key in {key} still exists after its deletion.",
+        hint=(
+            "Check whether a process restores objects of the vault, then run it again. Nothing is certified until then."
+        ),
     )
 
 

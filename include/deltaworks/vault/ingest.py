@@ -1,8 +1,7 @@
-"""The vault's job: opens what was sealed, and merges it into the tables under the keys of its subjects.
+"""Ingests sealed files into the vault's tables, encrypted with the keys of their subjects.
 
-A portion of files goes through four steps: its subjects have keys, which are durable; their cells are merged; links are
-merged; and only then the files are deleted. Each can be done again: whoever dies in between leaves files that the next
-run takes in once more, to the same rows.
+A portion of files takes four steps: create the subjects' keys durably, merge cells, merge links, delete the files. Each
+step is idempotent: after a crash the next run ingests the remaining files again, to the same rows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from deltaworks.vault.suppression_list import SuppressionList
 from deltaworks.vault.tables import IDENTITIES, LINKS
 from deltaworks.vault.unreadable_bodies import store_unreadable
 
-#: One merge is of at most so many files, or identities: what it holds in memory is bounded.
+#: Limits per merge, which bound its memory.
 MAX_FILES_PER_MERGE = 500
 MAX_IDENTITIES_PER_MERGE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,10 +31,13 @@ RowKey = tuple[str, str, str]
 
 @dataclass(slots=True, kw_only=True)
 class IngestResult:
-    """What a run took in, or would.
+    """Result of a run or dry run.
 
-    `subjects` are counted once a portion. `suppressed` identities were dropped; `unreadable` bodies were put below
-    their day; `left` files stay, some of which cannot be opened (`damaged`).
+    Attributes:
+        subjects: counted once per portion.
+        suppressed: identities dropped because of erasures.
+        unreadable: bodies stored by day.
+        remaining: files not ingested, including unreadable ones (`damaged`).
     """
 
     namespace: str
@@ -53,10 +55,10 @@ class IngestResult:
 
 
 class VaultIngest:
-    """One run of the job. The caller holds the vault's lock.
+    """One run of the ingest. The caller holds the vault's lock.
 
     Args:
-        deadline: on the monotonic clock; no portion is begun after it.
+        deadline: on the monotonic clock; no portion starts after it.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class VaultIngest:
         self.result = IngestResult(namespace=vault.namespace, dry_run=dry_run, suppression=suppressed.number)
 
     def run(self) -> IngestResult:
-        """Take in all that waits. What cannot be opened stays where it is and is named.
+        """Ingests all waiting files. Files that cannot be opened stay and are listed.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE; nothing of the portion is lost.
@@ -128,7 +130,7 @@ class VaultIngest:
             self._files.delete(file.key)
 
     def _write_rows(self, kept: Sequence[Identity], portion: Sequence[SealedFile]) -> None:
-        """Everything that has to be durable before the first file is deleted."""
+        """Writes everything that must be durable before files are deleted."""
         for file in portion:
             for day, frames in file.unreadable.items():
                 store_unreadable(self._vault.objects, self._vault.namespace, day, file.key, frames)
@@ -145,7 +147,7 @@ class VaultIngest:
         return kept
 
     def _cells(self, identities: Sequence[Identity]) -> pa.Table:
-        """The rows of `identities`, one for each subject, kind and token, each with a fresh cell."""
+        """Returns rows of `identities`, one per subject, kind and token, with new cells."""
         home = self._vault
         seen: dict[RowKey, tuple[str, int, int]] = {}
         for identity in identities:
@@ -186,10 +188,10 @@ class VaultIngest:
 
 
 def _is_link(identity: Identity) -> bool:
-    """Whether it says of a subject that another token was seen with it."""
+    """Returns whether the identity links another token to its subject."""
     return identity.token != identity.subject
 
 
 def _instant(at_ms: int) -> datetime:
-    """The instant, within the years that a table can name: a clock may say anything."""
+    """Returns the instant, limited to the calendar's range: producers' clocks may have any value."""
     return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), 253_402_300_799_000))

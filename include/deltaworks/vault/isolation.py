@@ -1,7 +1,6 @@
-"""Whether a storage may be a vault: apart from the lake, and with nothing that keeps what was deleted.
+"""Checks that a storage is suitable as a vault: separate from the lake, and without versions or replication.
 
-A bucket that keeps versions, or copies its objects elsewhere, still has a key after it was shredded. So everything that
-opens the vault looks first, and refuses.
+A versioned or replicated bucket would still contain a destroyed key. Everything that opens the vault checks this first.
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from deltaworks.errors import ConfigError, TransientError
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.storage import StorageSpec
 
-#: What stores answer that have no such thing at all.
+#: Error codes of stores that do not support the request.
 _UNSUPPORTED_CODES = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405", "XNotImplemented"})
-#: Suspended keeps the versions there are.
+#: Suspended versioning keeps existing versions.
 _VERSIONED_STATES = ("Enabled", "Suspended")
 _NO_REPLICATION_CODES = frozenset({"ReplicationConfigurationNotFoundError", "ReplicationConfigurationNotFound"})
 
 
 def check_isolation(vault: StorageSpec, *others: StorageSpec) -> None:
-    """Refuse a storage that cannot be a vault.
+    """Rejects a storage that is unsuitable as a vault.
 
     Args:
-        others: the storages it must be apart from: the lake and the landing storage.
+        others: storages that must not contain the vault: the lake and the landing storage.
 
     Raises:
-        ConfigError: VAULT_NOT_ISOLATED; VAULT_KEEPS_VERSIONS, it is versioned or replicated, or does not say.
+        ConfigError: VAULT_NOT_ISOLATED; VAULT_KEEPS_VERSIONS, it is versioned or replicated, or that is unknown.
         TransientError: STORAGE_UNREACHABLE.
     """
     for other in others:
         if _overlaps(vault, other):
             raise ConfigError(
                 "VAULT_NOT_ISOLATED",
-                f"The vault {vault.root} lies in {other.root}, which others than its job may read.",
-                hint="Give `privacy.vault` of the environment a bucket of its own.",
+                f"The vault {vault.root} overlaps with {other.root}, which other jobs can read.",
+                hint="Set `privacy.vault` of the environment to a separate bucket.",
             )
     if vault.scheme == "s3":
         _check_bucket(vault)
@@ -46,7 +45,7 @@ def _overlaps(vault: StorageSpec, other: StorageSpec) -> bool:
         return False
     if vault.scheme == "file":
         return _is_within(vault.prefix, other.prefix) or _is_within(other.prefix, vault.prefix)
-    # Rights, versions and replication are a bucket's: a folder of the lake's bucket is not apart, whatever its name.
+    # Permissions, versioning and replication are set per bucket, so a prefix in the lake's bucket is not isolated.
     return vault.bucket == other.bucket and _server(vault) == _server(other)
 
 
@@ -77,11 +76,11 @@ def _check_bucket(vault: StorageSpec) -> None:
         _UNSUPPORTED_CODES | _NO_REPLICATION_CODES,
     )
     if copies is not None and copies.get("ReplicationConfiguration", {}).get("Rules"):
-        raise _keeps_versions_error(vault, "its objects are replicated")
+        raise _keeps_versions_error(vault, "replication is enabled")
 
 
 def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: frozenset[str]) -> dict[str, Any] | None:
-    """What the bucket says; None where it says that there is no such thing."""
+    """Returns a bucket setting; None if the store does not support it."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -95,7 +94,7 @@ def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: fro
         if code in ("AccessDenied", "403"):
             raise ConfigError(
                 "VAULT_KEEPS_VERSIONS",
-                f"Whether {vault.root} keeps old versions is not known: reading its {setting} is denied.",
+                f"Whether {vault.root} keeps old versions is unknown: reading its {setting} is denied.",
                 hint="Allow s3:GetBucketVersioning and s3:GetReplicationConfiguration on the vault's bucket.",
             ) from error
         raise _unreachable_error(vault, error) from error
@@ -106,14 +105,14 @@ def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: fro
 def _keeps_versions_error(vault: StorageSpec, why: str) -> ConfigError:
     return ConfigError(
         "VAULT_KEEPS_VERSIONS",
-        f"{vault.root} cannot be the vault: {why}, so a key that was destroyed would still be there.",
-        hint="Make a new bucket without versioning, replication and backup, and name it as `privacy.vault`.",
+        f"{vault.root} cannot be the vault: {why}, so a destroyed key would still exist.",
+        hint="Create a bucket without versioning, replication and backup, and set it as `privacy.vault`.",
     )
 
 
 def _unreachable_error(vault: StorageSpec, error: Exception) -> TransientError:
     return TransientError(
         "STORAGE_UNREACHABLE",
-        f"Could not ask {vault.root} whether it keeps versions: {error}.",
+        f"The versioning of {vault.root} cannot be checked: {error}.",
         hint="Check the vault's endpoint, keys and permissions in include/environments.",
     )

@@ -1,4 +1,4 @@
-"""Runs the vault's job and its upkeep for a namespace, and puts on record in the lake how the vault is."""
+"""Runs ingest and maintenance of the vault for a namespace, and records the vault's state in the lake."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def run_ingest(
     minutes: float = 30.0,
     dry_run: bool = True,
 ) -> IngestResult:
-    """Take in what waits for a namespace. Idempotent under kill -9; safe beside writers and other namespaces' jobs.
+    """Ingests the waiting sealed files of a namespace. Idempotent under kill -9; safe with concurrent writers and jobs
+    of other namespaces.
 
     Args:
-        elsewhere: the pipelines of other namespaces.
-        minutes: no portion is begun after them; the next run continues.
+        other_pipelines: pipelines of other namespaces.
+        minutes: no portion starts after this time; the next run continues.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED, VAULT_KEEPS_VERSIONS, KEYRING_UNUSABLE.
@@ -54,7 +55,7 @@ def run_ingest(
                 vault, files, SuppressionList.read(vault.lake_objects, namespace, vault.service), dry_run=True
             ).run()
         with vault.lock():
-            # Behind the lock: an erasure that shreds under it has put its tokens on the list before.
+            # Read under the lock: an erasure that destroys keys under it has suppressed their tokens before.
             suppressed = SuppressionList.read(vault.lake_objects, namespace, vault.service)
             result = VaultIngest(vault, files, suppressed, deadline=deadline).run()
         _write_beat(vault, result, started_at)
@@ -71,10 +72,11 @@ def maintain(
     today: date | None = None,
     dry_run: bool = True,
 ) -> tuple[RotationResult, DestroyedDays, list[MaintenanceResult]]:
-    """Rotate the epoch where it is due, destroy the keys of days that are over, and compact the tables. Idempotent.
+    """Rotates the epoch if due, destroys expired day keys, and compacts the tables. Idempotent.
 
     Raises:
-        as `take_in`; ContractError: VAULT_KEY_REMAINS, VAULT_KEYS_UNREADABLE.
+        ConfigError, ConcurrencyError, TransientError: see `run_ingest`.
+        ContractError: VAULT_KEY_REMAINS, VAULT_KEYS_UNREADABLE.
     """
     with _recorded_failures(environment, namespace, dry_run=dry_run):
         vault = NamespaceVault.open(environment, namespace)
@@ -94,7 +96,7 @@ def maintain(
 
 
 def _no_day_key(namespace: str, day: str) -> bytes:
-    raise AssertionError(f"the vault's job opens nothing that could not be read ({namespace}, {day})")
+    raise AssertionError(f"the vault's job never opens unreadable bodies ({namespace}, {day})")
 
 
 def _write_beat(vault: NamespaceVault, result: IngestResult, started_at: str) -> None:
@@ -117,14 +119,14 @@ def _write_beat(vault: NamespaceVault, result: IngestResult, started_at: str) ->
 
 @contextlib.contextmanager
 def _recorded_failures(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
-    """Note the condition on which a run fails; one that met another run has nothing to say."""
+    """Records the condition of a failed run; conflicts with another run are not recorded."""
     try:
         yield
     except ConcurrencyError:
         raise
     except DeltaworksError as error:
         if not dry_run:
-            # The lake may be what does not answer: the error of the run says more than that of its record.
+            # If the lake does not answer, the original error is more useful.
             with contextlib.suppress(DeltaworksError):
                 _note_trouble(open_objects(environment.lake), namespace, error.condition)
         raise

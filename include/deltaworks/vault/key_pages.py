@@ -1,8 +1,7 @@
-"""The keys of subjects: one for each, wrapped by the newest epoch, in 4,096 pages a namespace.
+"""Keys of subjects: one per subject, wrapped by the newest epoch, in 4,096 pages per namespace.
 
-A page is a small JSON object that is replaced by conditional put, so that of many who add, remove and rewrap keys at
-once nobody's change is lost. Keys lie nowhere else: to take one out of its page destroys what was sealed under it,
-in every version and every copy of the tables.
+A page is a small JSON object replaced by conditional puts, so concurrent changes are never lost. Keys are stored only
+here: removing one destroys everything encrypted with it, in all versions and copies of the tables.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _THREADS = 8
 _KIND = RecordKind(
     noun="page of keys",
     unreadable_condition="VAULT_KEYS_UNREADABLE",
-    hint="Run the release that wrote it, or a later one. Without it the names behind its tokens are gone.",
+    hint="Run the release that wrote it, or a later one. Without it the values of its subjects cannot be decrypted.",
 )
 
 
 class WrappedKey(RecordPart):
-    """A subject's key: nonce and AES-256-GCM in base64, under the key of `epoch`. `version` is in each of its cells."""
+    """A subject's key: nonce and AES-256-GCM in base64, under the key of `epoch`. Cells store `version`."""
 
     epoch: int
     version: int
@@ -59,7 +58,7 @@ class KeyPage(Record):
 
 @dataclass(frozen=True, slots=True)
 class SubjectKey:
-    """A subject's key in plain. `version` tells the keys apart that a subject had one after the other."""
+    """A subject's plain key. `version` distinguishes successive keys of a subject."""
 
     version: int
     key: bytes = field(repr=False)
@@ -67,7 +66,7 @@ class SubjectKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShredResult:
-    """What shredding came to: the subjects whose key was removed now, and those who had none (any more)."""
+    """Result of destroying keys: subjects whose key was removed, and subjects without a key."""
 
     removed: tuple[str, ...]
     absent: tuple[str, ...]
@@ -75,7 +74,7 @@ class ShredResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrapResult:
-    """What a rewrap came to: pages looked at and replaced, and the keys that were given the newest epoch."""
+    """Result of a rewrap: pages read and replaced, and keys moved to the newest epoch."""
 
     epoch: int
     pages: int
@@ -87,7 +86,9 @@ PageChange = Callable[[KeyPage], KeyPage | None]
 
 
 class SubjectKeys:
-    """The keys of one namespace's subjects. Every change is one conditional put a page, so many may work at once."""
+    """The keys of one namespace's subjects. Each change is one conditional put per page, so it is safe for concurrent
+    use.
+    """
 
     def __init__(self, objects: ObjectStore, namespace: str, epochs: EpochKeys) -> None:
         self._objects = objects
@@ -96,7 +97,7 @@ class SubjectKeys:
         self._records = RecordStore(objects, KeyPage)
 
     def get(self, subjects: Iterable[str]) -> dict[str, SubjectKey]:
-        """The keys of those subjects who have one.
+        """Returns the existing keys of these subjects.
 
         Raises:
             ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
@@ -109,7 +110,7 @@ class SubjectKeys:
         return keys
 
     def get_or_create(self, subjects: Iterable[str]) -> dict[str, SubjectKey]:
-        """The keys of these subjects; who has none gets one, which is durable before it is returned. Idempotent.
+        """Returns the keys of these subjects, creating missing ones durably. Idempotent.
 
         Raises:
             ConcurrencyError: VAULT_KEYS_CONTENDED.
@@ -123,7 +124,8 @@ class SubjectKeys:
         return keys
 
     def shred(self, subjects: Iterable[str]) -> ShredResult:
-        """Remove subjects' keys, and read each page back. Idempotent; final: nothing opens what they sealed.
+        """Removes subjects' keys and verifies each page. Idempotent and irreversible: their cells cannot be decrypted
+        again.
 
         Raises:
             ConcurrencyError: VAULT_KEYS_CONTENDED.
@@ -136,7 +138,7 @@ class SubjectKeys:
 
             def without(held: KeyPage, gone: Collection[str] = members, seen: set[str] = there) -> KeyPage | None:
                 here = held.keys.keys() & set(gone)
-                # Of an attempt whose reply was lost, too: what it removed is not there at the next.
+                # Includes keys removed by an attempt whose reply was lost.
                 seen |= here
                 kept = {subject: key for subject, key in held.keys.items() if subject not in here}
                 return held.replace(keys=kept) if here else None
@@ -148,19 +150,19 @@ class SubjectKeys:
         return ShredResult(removed=tuple(removed), absent=tuple(absent))
 
     def pages(self) -> list[str]:
-        """The pages there are. One listing."""
+        """Returns the existing pages. Needs one listing."""
         listed = self._objects.list(vault_paths.key_pages(self._namespace))
         return [page for key in listed if (page := vault_paths.page_of_object(self._namespace, key)) is not None]
 
     def rewrap(self) -> RewrapResult:
-        """Give every key that an older epoch wraps the newest one. Idempotent: a run that died is continued.
+        """Wraps all keys of older epochs with the newest one. Idempotent; continues an interrupted run.
 
         Raises:
             ConcurrencyError: VAULT_KEYS_CONTENDED.
             ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
             TransientError: KEY_SERVICE_UNREACHABLE.
         """
-        # All are opened before: threads then share them and ask the key service for nothing.
+        # Opened in advance: the threads share them and need no key service.
         newest = self._epochs.newest().number
         for number in self._epochs.numbers():
             self._epochs.open(number)
@@ -170,7 +172,7 @@ class SubjectKeys:
         return RewrapResult(epoch=newest, pages=len(pages), replaced=sum(n > 0 for n in counts), keys=sum(counts))
 
     def pages_older_than(self, epoch: int) -> list[str]:
-        """The pages with a key that an older epoch wraps."""
+        """Returns the pages with a key wrapped by an older epoch."""
         with ThreadPoolExecutor(_THREADS) as threads:
             pages = self.pages()
             stored = threads.map(lambda page: self._records.read(vault_paths.key_page(self._namespace, page)), pages)
@@ -195,7 +197,7 @@ class SubjectKeys:
         if not missing:
             return None
         newest = self._epochs.newest().number
-        # At random: a subject who was erased and comes back must not get the version of cells that are dead.
+        # Random: a subject who returns after an erasure must not get the key version of destroyed cells.
         new_keys = {
             subject: self._wrap(subject, SubjectKey(secrets.randbelow(1 << 16), os.urandom(KEY_BYTES)), newest)
             for subject in missing
@@ -203,7 +205,7 @@ class SubjectKeys:
         return page.replace(keys={**page.keys, **new_keys})
 
     def _update_page(self, page: str, change: PageChange) -> KeyPage:
-        """Replace a page by what `change` makes of it, or leave it where that is None; the page that stands then."""
+        """Replaces a page by the result of `change`, unless that is None; returns the stored page."""
         key = vault_paths.key_page(self._namespace, page)
         for _ in attempts(_MAX_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=2.0):
             stored = self._objects.get(key)
@@ -221,14 +223,14 @@ class SubjectKeys:
                 return changed
         raise ConcurrencyError(
             "VAULT_KEYS_CONTENDED",
-            f"{_MAX_ATTEMPTS} attempts to replace {key} all met another writer.",
+            f"{_MAX_ATTEMPTS} attempts to replace {key} failed because of concurrent writers.",
             hint="Run it again: pages are replaced one at a time.",
         )
 
     def _decode(self, data: bytes, key: str) -> KeyPage:
         page = KeyPage.decode(data, key=key)
         if vault_paths.key_page(page.namespace, page.page) != key:
-            raise KeyPage.unreadable_error(key, f"it is page {page.page} of {page.namespace!r}")
+            raise KeyPage.unreadable_error(key, f"it contains page {page.page} of {page.namespace!r}")
         return page
 
     def _verify_removed(self, page: str, subjects: Collection[str]) -> None:
@@ -249,9 +251,9 @@ class SubjectKeys:
         except InvalidTag as error:
             raise ContractError(
                 "VAULT_KEYS_UNREADABLE",
-                f"The key of a subject on page {vault_paths.page_of(subject)} of {self._namespace!r} was changed, or "
-                "is another subject's.",
-                hint="Nothing was opened. See who writes to the vault's storage.",
+                f"The key of a subject on page {vault_paths.page_of(subject)} of {self._namespace!r} was changed, "
+                "or belongs to another subject.",
+                hint="Nothing was decrypted. Check who writes to the vault's storage.",
             ) from error
         return SubjectKey(wrapped_key.version, key)
 
@@ -262,12 +264,12 @@ class SubjectKeys:
         return bare.replace(wrapped=base64.b64encode(nonce + sealed).decode())
 
     def _associated_data(self, subject: str, wrapped_key: WrappedKey) -> bytes:
-        """A key counts for its subject, its version and its epoch alone, wherever somebody puts it."""
+        """Returns the associated data that bind a key to its subject, version and epoch."""
         return "\x00".join((self._namespace, subject, str(wrapped_key.version), str(wrapped_key.epoch))).encode()
 
 
 def _group_by_page(subjects: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Subjects by their page, each once."""
+    """Yields pages with their distinct subjects."""
     pages: Mapping[str, str] = {subject: vault_paths.page_of(subject) for subject in subjects}
     ordered = sorted(pages, key=lambda subject: (pages[subject], subject))
     for page, members in groupby(ordered, key=lambda subject: pages[subject]):

@@ -1,4 +1,4 @@
-"""A namespace's part of the vault, opened: its objects, its tables and its keys."""
+"""Access to a namespace's part of the vault: its objects, tables and keys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from deltaworks.vault.isolation import check_isolation
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.tables import VaultTables
 
-#: A run of the job ends within this, or between two of its portions.
+#: Longest wait for another run, which ends or releases the lock between two portions.
 LOCK_WAIT_SECONDS = 60.0
 
 
 def privacy_settings_of(environment: EnvironmentSpec) -> PrivacySettings:
-    """What an environment says of keys and vault.
+    """Returns an environment's key service and vault.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED.
@@ -39,7 +39,8 @@ def privacy_settings_of(environment: EnvironmentSpec) -> PrivacySettings:
 
 
 class NamespaceVault:
-    """What a job needs that opens the vault. Used by one thread; opened for one run, so that keys do not stay."""
+    """A namespace's objects, tables and keys. Open it for one run, so that keys do not stay in memory. Not
+    thread-safe."""
 
     def __init__(
         self, storage: StorageSpec, lake: StorageSpec, namespace: str, service: KeyService, objects: ObjectStore
@@ -55,7 +56,7 @@ class NamespaceVault:
 
     @classmethod
     def open(cls, environment: EnvironmentSpec, namespace: str) -> NamespaceVault:
-        """The vault that an environment declares.
+        """Opens the vault that an environment declares.
 
         Raises:
             ConfigError: KEY_SERVICE_UNDECLARED; VAULT_NOT_ISOLATED, VAULT_KEEPS_VERSIONS; KEYRING_UNUSABLE.
@@ -70,13 +71,13 @@ class NamespaceVault:
     def lock(
         self, *, wait_seconds: float = LOCK_WAIT_SECONDS, ttl_seconds: float = TTL_SECONDS
     ) -> Iterator[ExclusiveLock]:
-        """Keep other runs from keys and rows of the namespace while the block runs.
+        """Locks keys and rows of the namespace for the block.
 
-        The job, a rotation and an erasure take it: a key that an erasure shreds is not made again by a job that began
-        before with an older list of the suppressed.
+        Ingest, rotation and erasure take this lock: an ingest with an older suppression list must not recreate a key
+        that an erasure destroyed.
 
         Raises:
-            ConcurrencyError: VAULT_BUSY; `check` raises it too, once the lock is lost.
+            ConcurrencyError: VAULT_BUSY; also raised by `check` once the lock is lost.
         """
         with exclusive_lock(
             self.objects,
@@ -92,6 +93,6 @@ class NamespaceVault:
     def _busy_error(self) -> ConcurrencyError:
         return ConcurrencyError(
             "VAULT_BUSY",
-            f"Another run works on the vault of {self.namespace!r}.",
-            hint="Nothing: what was done stays done, and the next run continues from there.",
+            f"Another run is using the vault of {self.namespace!r}.",
+            hint="No action is needed: the next run continues where this one stopped.",
         )

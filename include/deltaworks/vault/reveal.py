@@ -1,7 +1,7 @@
-"""Reveals: what stands behind the tokens of a subject, opened for a reason that is on record before.
+"""Reveals: decrypts the values of subjects' tokens, after recording who does so and why.
 
-A row a subject is committed to `reveals` first. A run that dies behind it has opened nothing, and is on record; one
-that cannot commit opens nothing either.
+One row per subject is committed to `reveals` first. A run that dies afterwards is recorded although it revealed
+nothing; a run that cannot commit reveals nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ REVEALS: Final = pa.schema(
         pa.field("approval", pa.string()),
     ]
 )
-#: Above so many subjects at once an approval is needed.
+#: Reveals of more subjects need an approval.
 MAX_WITHOUT_APPROVAL: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealedValue:
-    """One value of a subject; without one, `problem` says why: the condition under which its cell did not open."""
+    """One value of a subject. If it could not be decrypted, `problem` is the condition."""
 
     subject: str
     kind: str
@@ -56,7 +56,7 @@ class RevealedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealCount:
-    """What a reveal would open of a subject: how many values, and of which kinds."""
+    """Number and kinds of a subject's values."""
 
     subject: str
     values: int
@@ -64,7 +64,7 @@ class RevealCount:
 
 
 def count_values(vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str]) -> list[RevealCount]:
-    """What a reveal would open. Opens nothing, and needs no key."""
+    """Returns how many values a reveal would decrypt. Needs no key."""
     rows = _select_rows(vault, subjects, kinds, columns=("subject", "kind"))
     kinds_of: dict[str, list[str]] = {subject: [] for subject in subjects}
     for row in rows:
@@ -78,14 +78,14 @@ def count_values(vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence
 def reveal(
     vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str], *, reason: str, by: str, approval: str = ""
 ) -> list[RevealedValue]:
-    """Put on record who opens what and why, then open it. A cell that does not open stops no other.
+    """Records the reveal and its reason, then decrypts. One cell that cannot be decrypted does not stop the others.
 
     Args:
-        kinds: only these; all where there are none.
-        approval: the run in which it was approved, where it was.
+        kinds: kinds to reveal; all if empty.
+        approval: the run in which it was approved.
 
     Raises:
-        ConcurrencyError: COMMIT_CONTENDED; nothing was opened.
+        ConcurrencyError: COMMIT_CONTENDED; nothing was decrypted.
         TransientError: KEY_SERVICE_UNREACHABLE.
     """
     names = sorted(set(subjects))
@@ -95,7 +95,7 @@ def reveal(
 
 
 def read_reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:
-    """The reveals of a namespace, the newest first."""
+    """Returns the recorded reveals of a namespace, newest first."""
     rows = lake.rows(vault_paths.reveals())
     records = [] if rows is None else [row for row in rows.to_pylist() if row["namespace"] == namespace]
     return sorted(records, key=lambda row: (row["at"], row["subject"]), reverse=True)

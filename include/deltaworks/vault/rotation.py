@@ -1,8 +1,8 @@
-"""Rotation: each month the keys of subjects get a new epoch, and the old one is destroyed.
+"""Rotation: wraps the subjects' keys with a new epoch every month, and destroys the old one.
 
-Whoever kept a copy of a page, a backup of the disk below among them, then has keys that nothing unwraps: shredding
-holds for copies as well, at the latest a month later. A rotation that died is continued by the next run: what is left
-to do shows in the vault itself.
+Copies of key pages, for example in disk backups, cannot be unwrapped then, so destroyed keys are gone from copies too,
+after a month at the latest. The next run completes an interrupted rotation; the vault's state shows the remaining
+steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROTATION_DAYS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationResult:
-    """What a rotation did, or would do: keys that moved to `epoch`, and the epochs that were destroyed."""
+    """Result of a rotation or dry run: keys moved to `epoch`, and destroyed epochs."""
 
     namespace: str
     dry_run: bool
@@ -42,14 +42,14 @@ def rotate(
     force: bool = False,
     now: datetime | None = None,
 ) -> RotationResult:
-    """Bring every key under a new epoch and destroy the older ones, where the newest is old enough.
+    """Wraps every key with a new epoch and destroys older epochs, if the newest one is old enough.
 
-    Idempotent under kill -9: several epochs at once are a rotation that died, which is continued and not begun anew.
-    The caller holds the vault's lock.
+    Idempotent under kill -9: several epochs mean an interrupted rotation, which is completed. The caller holds the
+    vault's lock.
 
     Args:
-        every_days: from which age of the newest epoch on it is due.
-        at_once: it is due whatever its age.
+        every_days: age of the newest epoch from which a rotation is due.
+        force: rotates at any age.
 
     Raises:
         ContractError: VAULT_KEYS_UNREADABLE, VAULT_KEY_REMAINS.
@@ -57,7 +57,7 @@ def rotate(
     """
     numbers = epochs.numbers()
     if not numbers:
-        # Nothing was ever sealed: the first key makes the first epoch.
+        # Nothing has been encrypted yet: the first key creates the first epoch.
         return RotationResult(namespace=namespace, dry_run=dry_run, due=False, epoch=0, age_days=0.0)
     newest = epochs.newest()
     age = (now or utc_now()) - newest.created_at
@@ -66,7 +66,7 @@ def rotate(
     if due and not dry_run:
         current = newest if unfinished else epochs.get_or_create(newest.number + 1)
         return _complete_rotation(current.number, namespace, epochs, keys)
-    # Keys are not counted here: that reads all pages.
+    # Keys are not counted: that would read all pages.
     return RotationResult(
         namespace=namespace,
         dry_run=dry_run,
@@ -78,13 +78,13 @@ def rotate(
 
 
 def _complete_rotation(epoch: int, namespace: str, epochs: EpochKeys, keys: SubjectKeys) -> RotationResult:
-    """Every key is of this epoch, and the older ones are destroyed: only once nothing needs them."""
+    """Moves every key to this epoch, then destroys the older ones."""
     rewrapped = keys.rewrap()
     if outdated := keys.pages_older_than(epoch):
         raise ContractError(
             "VAULT_KEY_REMAINS",
-            f"{len(outdated)} pages of {namespace!r} still have keys of an older epoch, such as {outdated[0]}.",
-            hint="Nothing was destroyed. See who else writes keys with an old epoch, then run it again.",
+            f"{len(outdated)} pages of {namespace!r} still have keys of an older epoch, for example {outdated[0]}.",
+            hint="Nothing was destroyed. Check which process writes keys with an old epoch, then run it again.",
         )
     older = [number for number in epochs.numbers() if number < epoch]
     for number in older:

@@ -1,8 +1,7 @@
-"""Sealed files as they wait in the vault: which of them are a namespace's, and what is in them.
+"""Sealed files waiting in the vault: selects those of a namespace and opens them.
 
-A collector whose sources are of several namespaces seals all into one file. Such a file is split first, into one for
-each namespace, with the same bytes whoever does it: so each job deletes what it has taken in, and nothing that another
-needs.
+A collector with sources of several namespaces seals all into one file. Such a file is first split into one per
+namespace, deterministically, so each job can delete the files it ingested.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from deltaworks.privacy.envelope_encryption import (
 )
 from deltaworks.privacy.identities import Identity
 
-#: What stands between the name of a file that was split and the namespace of a part.
+#: Separates the name of a split file from the namespace of a part.
 _PART_SEPARATOR = "~"
 _SUFFIX = ".dws"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
-    """One file of one namespace: its frames by day where they hold what could not be read, and its identities."""
+    """One file of one namespace: its identities, and its frames of unreadable bodies by day."""
 
     key: str
     frames: int
@@ -39,10 +38,10 @@ class SealedFile:
 
 
 class SealedFiles:
-    """The sealed files of one namespace. Used by one thread.
+    """The sealed files of one namespace. Not thread-safe.
 
     Args:
-        elsewhere: the pipelines of other namespaces, whose files are not looked at.
+        other_pipelines: pipelines of other namespaces, whose files are skipped.
     """
 
     def __init__(
@@ -54,15 +53,15 @@ class SealedFiles:
         self._other_pipelines = frozenset(other_pipelines)
 
     def keys(self) -> list[str]:
-        """What waits and may be the namespace's, the first of each writer first. One listing."""
+        """Returns waiting files that may belong to the namespace, ordered per writer. Needs one listing."""
         listed = self._objects.list(paths.sealed())
         return [key for key in listed if key.endswith(_SUFFIX) and self._may_belong_to_namespace(key)]
 
     def open(self, key: str, *, split: bool = True) -> SealedFile | None:
-        """The file with its identities; None where it is gone or another namespace's.
+        """Opens a file; None if it is missing or belongs to another namespace.
 
         Args:
-            split: split a file of several namespaces and open the part; without it nothing is written.
+            split: split a file of several namespaces and open the part; False writes nothing.
 
         Raises:
             ContractError: SEALED_UNREADABLE, KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
@@ -89,13 +88,13 @@ class SealedFiles:
             else:
                 raise ContractError(
                     "SEALED_UNREADABLE",
-                    f"{key} has a frame of kind {frame.kind}, which this release does not know.",
-                    hint="Run the release that sealed it, or a later one; the file stays where it is.",
+                    f"{key} has a frame of kind {frame.kind}, which this release does not support.",
+                    hint="Run the release that sealed it, or a later one. The file is not deleted.",
                 )
         return SealedFile(key=key, frames=len(frames), identities=tuple(identities), unreadable=unreadable)
 
     def delete(self, key: str) -> None:
-        """Delete a file that was taken in. Idempotent."""
+        """Deletes an ingested file. Idempotent."""
         self._objects.delete(key)
 
     def _may_belong_to_namespace(self, key: str) -> bool:

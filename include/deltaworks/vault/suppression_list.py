@@ -1,4 +1,4 @@
-"""Whom the vault no longer takes in: the suppression list of a namespace, as of the beginning of a run."""
+"""The suppression list of a namespace, read at the start of an ingest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltaworks.privacy.suppression import Suppression, read_suppression
 
 
 class SuppressionList:
-    """The list with the key of the namespace's tokens, by which it names them."""
+    """The list with the token key, which is needed to match tokens."""
 
     def __init__(self, suppression: Suppression, key: bytes) -> None:
         self._suppression = suppression
@@ -18,7 +18,7 @@ class SuppressionList:
 
     @classmethod
     def read(cls, lake: ObjectStore, namespace: str, service: KeyService) -> SuppressionList:
-        """The list as it is now. The key of the tokens is asked for only where somebody is on it.
+        """Reads the current list. The token key is needed only if the list has entries.
 
         Raises:
             ContractError: SUPPRESSION_UNREADABLE, KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
@@ -31,10 +31,10 @@ class SuppressionList:
 
     @property
     def number(self) -> int:
-        """The number of the last record of the list; 0 where there is none."""
+        """Number of the last record; 0 for an empty list."""
         return self._suppression.number
 
     def matches(self, identity: Identity) -> bool:
-        """Whether an identity is of somebody who was erased, or is one of their tokens."""
+        """Returns whether an identity's subject or token is suppressed."""
         tokens = {identity.subject, identity.token}
         return self._suppression.matches(self._key, tokens, at_us=identity.at_ms * 1000)

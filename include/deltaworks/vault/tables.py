@@ -1,7 +1,7 @@
-"""The vault's Delta tables: `identities`, what tokens stand for, sealed; and `links`, what was seen in one event.
+"""The vault's Delta tables: `identities` has encrypted values of tokens, `links` tokens seen in the same event.
 
-Rows are merged by subject, kind and token, so what is taken in twice is there once. Namespaces are partitions: the jobs
-of two of them write no file of each other.
+Rows are merged by subject, kind and token, so repeated ingests have no effect. Tables are partitioned by namespace:
+concurrent jobs of two namespaces never write the same files.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ LINKS: Final = pa.schema(
         pa.field("first_seen", INSTANT, nullable=False),
     ]
 )
-#: Files that no version in use needs go after so many hours, the least that Delta takes without being forced.
+#: VACUUM retention in hours, the minimum that Delta accepts by default.
 RETENTION_HOURS: Final = 168
 _SAME_ROW_PREDICATE = "t.subject = s.subject AND t.kind = s.kind AND t.token = s.token"
-#: By the day: an update for every event of a subject would rewrite the table every five minutes. Sums with intervals
-#: are no part of what delta-rs writes into a log, so the rows bring the instant that is compared.
+#: Refreshed daily: an update per event would rewrite the table every five minutes. delta-rs cannot log interval
+#: arithmetic in predicates, so the rows contain the instant to compare.
 _SEEN_LATER, _SEEN_BEFORE = "s.renewed > t.last_seen", "s.first_seen < t.first_seen"
 _REFRESHED_COLUMN = "renewed"
 _REFRESH_INTERVAL = dt.timedelta(days=1)
 _LAST_SEEN, _FIRST_SEEN = {"last_seen": "s.last_seen"}, {"first_seen": "s.first_seen"}
-#: A subject that was shredded and came back has another key, and its old cells are dead.
+#: A subject who returned after an erasure has a new key; the old cells cannot be decrypted.
 _NEW_CELL = {"value": "s.value", "key_version": "s.key_version", "last_seen": "s.last_seen"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult:
-    """What the upkeep of one table did: files merged into fewer, and files deleted."""
+    """Result of maintaining one table: files compacted into fewer, and deleted files."""
 
     table: str
     merged: int
@@ -69,7 +69,7 @@ class MaintenanceResult:
 
 
 class VaultTables:
-    """The tables, as one namespace's job sees them. Not safe to share between threads."""
+    """The tables as seen by one namespace's job. Not thread-safe."""
 
     def __init__(self, storage: StorageSpec, namespace: str) -> None:
         self._lake = Lake(storage)
@@ -77,7 +77,7 @@ class VaultTables:
         self._open_tables: dict[str, DeltaTable] = {}
 
     def merge_identities(self, rows: pa.Table) -> None:
-        """Merge rows of `IDENTITIES`, one for each subject, kind and token. Idempotent.
+        """Merges rows of `IDENTITIES`, one per subject, kind and token. Idempotent.
 
         Raises:
             ConcurrencyError: COMMIT_CONTENDED.
@@ -96,7 +96,7 @@ class VaultTables:
         )
 
     def merge_links(self, rows: pa.Table) -> None:
-        """Merge rows of `LINKS`, one for each subject, kind and token. Idempotent.
+        """Merges rows of `LINKS`, one per subject, kind and token. Idempotent.
 
         Raises:
             ConcurrencyError: COMMIT_CONTENDED.
@@ -112,17 +112,17 @@ class VaultTables:
     def identities(
         self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows of `identities` with one of these tokens, or of one of these subjects."""
+        """Returns the rows of `identities` with one of these tokens or subjects."""
         return self._select_rows(vault_paths.identities(), IDENTITIES, tokens, subjects, columns)
 
     def links(
         self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows of `links` with one of these tokens, or of one of these subjects."""
+        """Returns the rows of `links` with one of these tokens or subjects."""
         return self._select_rows(vault_paths.links(), LINKS, tokens, subjects, columns)
 
     def maintain(self) -> list[MaintenanceResult]:
-        """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
+        """Compacts the namespace's small files and vacuums with `RETENTION_HOURS`. Idempotent."""
         keys = (vault_paths.identities(), vault_paths.links())
         return [self._maintain_table(key, table) for key in keys if (table := self._lake.open(key)) is not None]
 
@@ -133,7 +133,7 @@ class VaultTables:
                 partition_filters=[("namespace", "=", self._namespace)], commit_properties=properties
             )
         except CommitFailedError:
-            # A merge was first; small files of a day are merged the next.
+            # A concurrent merge won; the next run compacts these files.
             merged = {"numFilesRemoved": 0, "numFilesAdded": 0}
         refresh(table)
         deleted = table.vacuum(RETENTION_HOURS, dry_run=False, commit_properties=properties)
@@ -151,7 +151,7 @@ class VaultTables:
             schema = IDENTITIES if key == vault_paths.identities() else LINKS
             table = self._lake.ensure(key, schema, user_metadata=metadata, partition_by=["namespace"])
             self._open_tables[key] = table
-        # The name is one of a declaration, which has letters, digits and _ alone.
+        # Declared names contain only letters, digits and _.
         predicate = f"t.namespace = '{self._namespace}' AND s.namespace = t.namespace AND {_SAME_ROW_PREDICATE}"
         for _ in commit_attempts():
             refresh(table)
@@ -168,7 +168,7 @@ class VaultTables:
             except CommitFailedError:
                 continue
             return
-        raise contention_error(key, "merge into it")
+        raise contention_error(key, "merge rows into it")
 
     def _select_rows(
         self,

@@ -1,7 +1,7 @@
-"""What could not be read: kept sealed under the key of its day, and gone with that key.
+"""Unreadable bodies: stored sealed under the key of their day, and destroyed with it.
 
-Nobody can say whose it is, so nobody can be erased from it: after some days the key of a day is destroyed, and the
-bodies with it. Until then they lie here, apart from the sealed files, which the job deletes.
+Their subjects are unknown, so they cannot be erased individually: the day key is destroyed after some days. Until then
+they are stored here, separate from the sealed files, which the ingest deletes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deltaworks.vault.epochs import delete_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyedDays:
-    """The days whose key is destroyed, or would be, and the objects that went with it."""
+    """Days whose key is (or would be) destroyed, and the number of deleted objects."""
 
     namespace: str
     dry_run: bool
@@ -31,7 +31,7 @@ class DestroyedDays:
 def store_unreadable(
     objects: ObjectStore, namespace: str, day: str, source: str, frames: Sequence[SealedFrame]
 ) -> None:
-    """Keep the frames of one sealed file below their day. Idempotent: the same file makes the same object."""
+    """Stores the frames of one sealed file under their day. Idempotent."""
     name = source.removeprefix(paths.sealed()).replace("/", "-")
     objects.put_if_absent(vault_paths.unreadable_files(namespace, day, name), encode_sealed_file(frames))
 
@@ -39,7 +39,7 @@ def store_unreadable(
 def destroy_day_keys(
     objects: ObjectStore, namespace: str, *, retention_days: int, today: date, dry_run: bool = True
 ) -> DestroyedDays:
-    """Destroy the keys of days that ended more than `keep_days` ago, then delete what they sealed. Idempotent; final.
+    """Destroys the keys of days older than `retention_days`, then deletes their bodies. Idempotent and irreversible.
 
     Raises:
         ContractError: VAULT_KEY_REMAINS.
@@ -49,7 +49,7 @@ def destroy_day_keys(
     folder = vault_paths.unreadable_files(namespace)
     bodies = [key for key in objects.list(folder) if _day_of(key, folder) < before]
     if not dry_run:
-        # The key first: a run that dies between the two leaves bodies that nothing opens.
+        # Keys first: an interrupted run leaves only bodies that cannot be decrypted.
         for key in keys:
             delete_key(objects, key)
         for key in bodies:

@@ -103,7 +103,7 @@ class AddressLookup:
             return None
         try:
             return self._reader.get(address)
-        except Exception as error:  # either reader raises whatever the damage leads it into
+        except Exception as error:  # both readers may raise anything for corrupt data
             raise _unreadable(self._name, f"a look-up failed ({type(error).__name__})") from None
 
 
@@ -192,7 +192,7 @@ def _delete_unused_copies(folder: Path, *, keep: Path) -> None:
 def _open(name: str, copy: Path) -> maxminddb.Reader:
     try:
         return _reader(copy, os.getpid())
-    except Exception as error:  # either reader raises whatever the damage leads it into
+    except Exception as error:  # both readers may raise anything for corrupt data
         raise _unreadable(name, f"it cannot be opened ({type(error).__name__})") from None
 
 

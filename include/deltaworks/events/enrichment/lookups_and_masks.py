@@ -59,7 +59,7 @@ class LookupsAndMasks:
                 findings.invalid_addresses[mask.path] += 1
 
     def mask_reread(self, event: Any) -> Any:
-        """One event that was read again, masked in place; it has no answers."""
+        """Masks an event that is read again, in place, without look-ups."""
         if type(event) is dict:
             for mask in self._masks:
                 mask.apply(event)

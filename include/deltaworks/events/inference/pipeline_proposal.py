@@ -187,8 +187,8 @@ def _time_error(events: FieldProfile, unclear: Sequence[tuple[Path, tuple[str, .
         "EVENTS_WITHOUT_TIME",
         f"No field has a time in most of the {events.values:,} events (ISO 8601, seconds or milliseconds since "
         "1970, or a common format).",
-        hint='Name the field that does: --time PATH, with --time-format "%d/%m/%Y %H:%M" where it is written in a way '
-        "of its own. Where events have none, declare time: {arrival: true} by hand: docs/reference/pipeline.md#arrival.",
+        hint='Name the field: --time PATH, with --time-format "%d/%m/%Y %H:%M" if its format is uncommon. If events have '
+        "no time, declare time: {arrival: true} manually: docs/reference/pipeline.md#arrival.",
     )
 
 

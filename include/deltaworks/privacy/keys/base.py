@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 #: Purposes of keys; the policy of a service grants them separately.
-TOKEN_PURPOSE: Final = "token"  # noqa: S105  the name of a use
+TOKEN_PURPOSE: Final = "token"  # noqa: S105  a purpose, not a secret
 SEAL_PURPOSE: Final = "seal"
 UNREADABLE_PURPOSE: Final = "unreadable"
 EPOCH_PURPOSE: Final = "epoch"

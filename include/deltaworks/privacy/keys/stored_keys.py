@@ -54,7 +54,7 @@ def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
             "KEY_SERVICE_UNDECLARED",
             f"Pipeline {spec.pipeline} declares personal data, but its environment has no key service and vault.",
             hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
-            "kms instead of keyring on AWS.",
+            "on AWS use kms instead of keyring.",
         )
     return settings
 
