@@ -170,7 +170,7 @@ def _declared(folder: Path) -> Catalog:
         "tables": [{"name": "heartbeats", "catch_all": True, "columns": columns}],
         "stream": {"trigger_seconds": TRIGGER_SECONDS},
         "live": [
-            {**newest, "keep": ["number", "state"], "forget_minutes": 30, "trigger_seconds": TRIGGER_SECONDS},
+            {**newest, "keep": ["number", "state"], "expire_after_minutes": 30, "trigger_seconds": TRIGGER_SECONDS},
         ],
     }
     return declare_project(folder, pipeline, landing=folder / "landing")

@@ -54,7 +54,7 @@ def run(options: Options) -> list[Figure]:
     try:
         with scratch_folder("minute-gold") as folder:
             plain = _BuiltTraffic(folder / "plain", spark, options, dedupe=None)
-            copies = _BuiltTraffic(folder / "copies", spark, options, dedupe={"across_days": 1, "across_hours": 1})
+            copies = _BuiltTraffic(folder / "copies", spark, options, dedupe={"within_days": 1, "within_hours": 1})
             comparisons = [
                 Comparison(
                     metric=f"hours_vs_date{suffix}",

@@ -231,7 +231,12 @@ def _declared(root: Path, landing: Path, query: str) -> Catalog:
         ],
     }
     if query == "newest_bid":
-        newest: dict[str, Any] = {"name": "newest_bids", "reads": "bids", "kind": "latest", "forget_minutes": _WEEK}
+        newest: dict[str, Any] = {
+            "name": "newest_bids",
+            "reads": "bids",
+            "kind": "latest",
+            "expire_after_minutes": _WEEK,
+        }
         pipeline["live"] = [newest | {"key": list(_KEY), "keep": [name for name in _COLUMNS if name not in _KEY]}]
     if query == "side_input":
         folder = root / "include" / "pipelines" / "auctions"

@@ -51,7 +51,7 @@ def rules_lake(folder: Path, *, rules: int, edges: int, minutes: int, learned: b
     from deltaworks.specs.project import load_catalog
 
     baseline = "baseline: {of: hour_of_week}" if learned else ""
-    fire = "{above_baseline: 1.1, spreads: 3}" if learned else "{above: 100}"
+    fire = "{above_baseline: 1.1, deviations: 3}" if learned else "{above: 100}"
     declared = "".join(_RULE.format(number=number, baseline=baseline, fire=fire) for number in range(rules))
     files = {
         "environments/local.yaml": f'environment: local\nlake: {{root: "file://{folder}/lake"}}\n'

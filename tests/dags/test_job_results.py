@@ -43,4 +43,4 @@ def test_the_second_round_runs_on_its_weekday_or_when_the_form_asks_for_it() -> 
     assert [rendered(day) for day in (21, 22, 23)] == ["daily", "weekly", "daily"]
     assert rendered(23, "weekly") == "weekly"
     assert rendered(22, "daily") == "daily"
-    assert rendered(22, upkeep=MaintenanceSpec(weekly_on=None)) == "daily"
+    assert rendered(22, upkeep=MaintenanceSpec(weekly_day=None)) == "daily"

@@ -40,7 +40,7 @@ DECLARED: dict[str, Any] = {
         }
     ],
     "gold": {
-        "dedupe": {"by": "event_id", "across_days": 1, "across_hours": 3},
+        "dedupe": {"by": "event_id", "within_days": 1, "within_hours": 3},
         "tables": [
             {
                 "name": GOLD,
@@ -59,7 +59,7 @@ DECLARED: dict[str, Any] = {
             "kind": "latest",
             "key": ["symbol"],
             "keep": ["n"],
-            "forget_minutes": 6_000,
+            "expire_after_minutes": 6_000,
             "trigger_seconds": 1,
         }
     ],

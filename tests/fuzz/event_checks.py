@@ -31,7 +31,7 @@ _BEYOND_BUDGET = frozenset({str(ReasonCode.TOO_LARGE), "over_budget"})
 #: What the parser says where it met an error that nobody thought of: it lost nothing, and is to be mended all the same.
 _UNFORESEEN = re.compile(r"(?:splitting|reading|converting) it failed: \w+")
 #: Less than is declared otherwise, so that inputs of some kilobytes reach it; partitions are bounded elsewhere.
-_BUDGET = {"max_held_bytes": "128MiB", "max_records": 20_000, "max_partitions": 1_000_000_000}
+_BUDGET = {"max_decoded_bytes": "128MiB", "max_records": 20_000, "max_partitions": 1_000_000_000}
 _SECONDS_FROM, _SECONDS_TO = -2_208_988_800, 253_402_300_799
 _SHOWN = 3
 _DECLARED: dict[str, Any] = {

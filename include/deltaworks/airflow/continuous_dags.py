@@ -57,7 +57,7 @@ def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) 
     """The DAG of one remediation."""
     with DAG(
         dag_id=names.remediation_dag_id(remediation.name),
-        description=remediation.description or f"Acts when {remediation.on} fires",
+        description=remediation.description or f"Acts when {remediation.rule} fires",
         doc_md=remediation_runbook(remediation),
         **continuous_dag_settings(remediation.owner, tags=("remediation",)),
     ) as dag:

@@ -176,7 +176,7 @@ def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Ba
     They end within the declared minutes; a retry continues where the last one was.
     """
     upkeep = spec.maintenance
-    minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_on is not None else 0)
+    minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_day is not None else 0)
     values = {**_TABLES_OPTION, "round": round_template(upkeep), "dry_run": False}
     # A command that has begun is allowed to finish, and tables are looked at first.
     limit = timedelta(minutes=minutes + 120)
@@ -203,7 +203,7 @@ def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Ba
 
 def round_template(upkeep: MaintenanceSpec) -> str:
     """The round of a run, as a template: what its form says, or what is declared for the weekday it runs on."""
-    weekly = f"dag_run.run_after.strftime('%A').lower() == '{upkeep.weekly_on}'"
+    weekly = f"dag_run.run_after.strftime('%A').lower() == '{upkeep.weekly_day}'"
     return f"{{{{ params.round or ('weekly' if {weekly} else 'daily') }}}}"
 
 

@@ -35,7 +35,7 @@ def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.d
         ),
         _panel("Firing", "area", "label_sets", None, _firing(result), "Label sets that fire at once."),
     ]
-    if rule.baseline is not None and rule.baseline.of != "fixed":
+    if rule.baseline is not None and rule.baseline.kind != "fixed":
         usual = _lines(result, label_sets, "baseline")
         panels.insert(1, _panel("Usual", "line", "baseline", "labels", usual, "What values were compared with."))
     dashboard = DashboardSpec(

@@ -28,7 +28,7 @@ def list_remediations(
     done = Listing(("at", "remediation", "state", "from", "to", "reason", "notice"), title="what they did")
     for spec in project.environment.remediations:
         held = records.hold_reason(spec.name) or ""
-        declared.add(spec.name, spec.on, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
+        declared.add(spec.name, spec.rule, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
         for record in list(records.all(spec.name))[: -limit - 1 : -1]:
             at = Cell(record.at, record.at[:16].replace("T", " "))
             done.add(

@@ -213,7 +213,7 @@ class BatchProcessor:
             storage=self._lake.storage,
             folder=paths.batch_crashes(self._spec.pipeline, self._generations.generation, batch_id),
             max_crashes=self._spec.stream.crashes_per_object,
-            payload_timeout_seconds=self._spec.stream.object_seconds,
+            payload_timeout_seconds=self._spec.stream.object_timeout_seconds,
             start_isolated=self._isolate_next,
             on_job_start=on_job,
         )

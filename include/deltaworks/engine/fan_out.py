@@ -186,7 +186,7 @@ def _task_functions(
     """What tasks do with payloads within their limits: write their rows; and prove only that they could be written."""
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
-    limits = TaskLimits(payload_seconds=spec.stream.object_seconds, memory_bytes=spec.stream.task_memory_bytes)
+    limits = TaskLimits(payload_seconds=spec.stream.object_timeout_seconds, memory_bytes=spec.stream.task_memory_bytes)
     probe_limits = replace(limits, payload_seconds=min(PROBE_SECONDS, limits.payload_seconds))
 
     def run_task(payloads: Iterable[Payload], *, isolated: bool = False) -> TaskOutput:

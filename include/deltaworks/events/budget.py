@@ -123,9 +123,9 @@ class Budget:
         self.max_event_bytes = max_event_bytes
 
     @property
-    def max_held_bytes(self) -> int:
+    def max_decoded_bytes(self) -> int:
         """The limit on memory for decoded values, in bytes."""
-        return self._limits.max_held_bytes
+        return self._limits.max_decoded_bytes
 
     def count_scanned(self, count: int) -> None:
         """Counts scanned bytes.
@@ -164,7 +164,7 @@ class Budget:
 
     def may_exceed_memory(self, size: int) -> bool:
         """Returns whether text of this size could hold so many values that they must be counted."""
-        return size * (BYTES_PER_VALUE + 2) > self._limits.max_held_bytes
+        return size * (BYTES_PER_VALUE + 2) > self._limits.max_decoded_bytes
 
     def check_memory(self, size: int, values: int) -> None:
         """Rejects values that would take too much memory once decoded.
@@ -174,21 +174,21 @@ class Budget:
             values: number of values in it.
 
         Raises:
-            BudgetExceededError: max_held_bytes.
+            BudgetExceededError: max_decoded_bytes.
         """
         held = 2 * size + BYTES_PER_VALUE * values
-        if held > self._limits.max_held_bytes:
+        if held > self._limits.max_decoded_bytes:
             detail = (
-                f"{values} values in {size} bytes take about {held} bytes; at most {self._limits.max_held_bytes} "
+                f"{values} values in {size} bytes take about {held} bytes; at most {self._limits.max_decoded_bytes} "
                 "are allowed"
             )
-            raise self.exceeded_error("max_held_bytes", detail)
+            raise self.exceeded_error("max_decoded_bytes", detail)
 
     def check_json_memory(self, text: bytes | str) -> None:
         """Calls `check_memory` for JSON; commas and brackets give an upper bound of its values.
 
         Raises:
-            BudgetExceededError: max_held_bytes.
+            BudgetExceededError: max_decoded_bytes.
         """
         if self.may_exceed_memory(len(text)):
             marks: Iterator[int] = (

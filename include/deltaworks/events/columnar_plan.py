@@ -267,7 +267,7 @@ def paths_without_field(event: Mapping[str, Any], tree: FieldTree, above: Path =
 def _redacts_by_record(spec: PipelineSpec) -> bool:
     """Returns whether a rule of `privacy` depends on the record's metadata."""
     regulation = None if spec.privacy is None else spec.privacy.regulation
-    rules = [] if regulation is None else [rule.when for rule in (regulation.refused, regulation.child) if rule]
+    rules = [] if regulation is None else [rule.when for rule in (regulation.opt_out, regulation.child) if rule]
     return any(path.split(".")[0].removesuffix("[]") == RECORD_FIELD for when in rules for path in when)
 
 

@@ -38,7 +38,7 @@ def partition_fields(key: str, names: tuple[str, ...]) -> Mapping[str, str]:
 
 def reads_record_fields(spec: PipelineSpec) -> bool:
     """Returns whether the pipeline reads fields of `_record`; otherwise they are not added to events."""
-    paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(look_up.of for look_up in spec.enrich)]
+    paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(look_up.path for look_up in spec.enrich)]
     for table in spec.event_tables:
         paths += [*table.when, *(column.path for column in table.columns)]
     return any(path is not None and path.split(".")[0] == RECORD_FIELD for path in paths)

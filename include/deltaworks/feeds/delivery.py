@@ -117,14 +117,14 @@ class DeliveryRun:
         return letters
 
     def _check_dead_letters(self, delivery: Delivery) -> None:
-        if delivery.dead_letters <= self._feed.most_dead_letters:
+        if delivery.dead_letters <= self._feed.max_dead_letters:
             return
         words = self._name.replace(".", " ")
         raise ContractError(
             "FEED_TOO_MANY_DEAD_LETTERS",
             f"{delivery.dead_letters:,} changes of delivery {delivery.number} of the feed {self._name} are dead letters, and "
-            f"most_dead_letters is {self._feed.most_dead_letters:,}.",
-            hint=f"Read why: `deltaworks feeds dead {words}`. Mend the receiver or the rows, raise most_dead_letters, "
+            f"max_dead_letters is {self._feed.max_dead_letters:,}.",
+            hint=f"Read why: `deltaworks feeds dead {words}`. Mend the receiver or the rows, raise max_dead_letters, "
             f"restart the feeds; `deltaworks feeds replay {words} --since {delivery.number}` then sends it all again.",
         )
 

@@ -277,7 +277,7 @@ class ViewSource(_ComparableSource):
                 return None
             schema, view = self._name.split(".")
             try:
-                max_rows = self._feed.most_rows
+                max_rows = self._feed.max_rows
                 query = f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {max_rows + 1}'
                 result = connection.sql(query).to_arrow_table()
             except duckdb.Error as error:

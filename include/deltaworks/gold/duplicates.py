@@ -53,7 +53,7 @@ class Arrivals:
 
 def window_size(dedupe: DedupeSpec, part: Part) -> int:
     """How many dates copies in a part may lie apart, or hours in one that is told apart by hours."""
-    return (dedupe.across_hours or 0) if part.is_hourly else dedupe.across_days
+    return (dedupe.within_hours or 0) if part.is_hourly else dedupe.within_days
 
 
 def window_part(dedupe: DedupeSpec, part: Part) -> Part:

@@ -1,8 +1,8 @@
 """The inputs of gold tables as views for their SQL: rows of some dates, without the copies producers sent twice.
 
-A row is a copy when another row of the same key, at most `across_days` dates away, arrived before it (the lesser
+A row is a copy when another row of the same key, at most `within_days` dates away, arrived before it (the lesser
 `_seq`, then `_position`). That is decided by the neighbouring dates alone, so a rebuild of some dates agrees with a
-rebuild of all. For tables with a grain the neighbouring hours decide, up to `across_hours` away. Where a table is
+rebuild of all. For tables with a grain the neighbouring hours decide, up to `within_hours` away. Where a table is
 rebuilt by something else, copies are those of the same value. They are looked up once per input over narrow columns;
 the SQL then reads the table without them. What several tables read of an input is read once, where it is little.
 """

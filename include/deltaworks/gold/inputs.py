@@ -67,8 +67,10 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
     date_columns = {table.name: table.partition_by for table in spec.gold.tables}
     date_columns |= {reference.name: "" for reference in spec.references}
     diff_columns = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
-    diff_columns |= {reference.name: reference.dated_by for reference in spec.references if reference.dated_by}
-    scores = {model.name: ScoredInput(model.features, model.at) for model in spec.models}
+    diff_columns |= {
+        reference.name: reference.effective_date for reference in spec.references if reference.effective_date
+    }
+    scores = {model.name: ScoredInput(model.features, model.timestamp) for model in spec.models}
     date_columns |= dict.fromkeys(scores, "")
     diff_columns |= dict.fromkeys(scores, "valid_from_date")
     time_columns = {table.name: table.grain.column for table in spec.gold.tables if table.grain}
@@ -149,7 +151,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     definition = [
         sql,
         table.model_dump(mode="json", exclude={"description", "checks", "refresh_seconds"}),
-        dedupe.model_dump(mode="json", exclude={"across_hours" if table.grain is None else "across_days"})
+        dedupe.model_dump(mode="json", exclude={"within_hours" if table.grain is None else "within_days"})
         if dedupe
         else None,
         {name: pinned.table_id for name, pinned in inputs.items()},

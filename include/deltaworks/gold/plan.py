@@ -149,7 +149,7 @@ def _plan_dates(
     changed: set[dt.date] = set()
     output: set[dt.date] = set()
     since: dt.date | None = None
-    window = dedupe.across_days if dedupe else 0
+    window = dedupe.within_days if dedupe else 0
     for name, change in changes.items():
         affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
@@ -232,7 +232,7 @@ def _plan_hours(
             return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
         changed |= hours
         # Only what is of dates of bronze tables can be copies of events.
-        window = (dedupe.across_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
+        window = (dedupe.within_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
         in_window = shift_hours(hours, range(-window, window + 1))
         if isinstance(affects, AffectsSpec):
             output |= affected_hours(in_window, affects)

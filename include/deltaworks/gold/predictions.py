@@ -42,7 +42,7 @@ def _update_alert(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: d
     if not rows:
         resolve_alert(objects, cause=CAUSE, subject=subject, summary=f"{subject} predicts nothing any more.", now=now)
         return
-    names = [f"{'/'.join(str(row[name]) for name in model.of)} {row['score']:.2f}" for row in rows]
+    names = [f"{'/'.join(str(row[name]) for name in model.entity)} {row['score']:.2f}" for row in rows]
     more = f" and {len(names) - _MAX_NAMED_ROWS} more" if len(names) > _MAX_NAMED_ROWS else ""
     raise_alert(
         objects,
@@ -57,7 +57,8 @@ def _update_alert(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: d
             "model": rows[0]["model"],
             "threshold": rows[0]["threshold"],
             "rows": [
-                {name: str(row[name]) for name in (*model.of, model.at, "score")} for row in rows[:_MAX_NAMED_ROWS]
+                {name: str(row[name]) for name in (*model.entity, model.timestamp, "score")}
+                for row in rows[:_MAX_NAMED_ROWS]
             ],
         },
         now=now,
@@ -69,16 +70,16 @@ def _rows_above_threshold(lake: Lake, spec: PipelineSpec, model: ModelSpec, now:
     highest score first."""
     declared = {table.name: table for table in spec.gold.tables}[str(model.warnings)]
     horizon = dt.timedelta(seconds=model.horizon_seconds)
-    columns = [*model.of, model.at, "model", "score", "threshold"]
+    columns = [*model.entity, model.timestamp, "model", "score", "threshold"]
     since = (now - horizon).date() - dt.timedelta(days=1)
     filters = pc.field(declared.partition_by) >= since if declared.is_partitioned_by_date else None
     table = lake.rows(paths.table(spec.pipeline, declared.name), columns=columns, filters=filters)
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in [] if table is None else table.to_pylist():
-        at = _row_instant(row[model.at])
+        at = _row_instant(row[model.timestamp])
         if at is None or not now - horizon < at <= now:
             continue
-        entity = tuple(row[name] for name in model.of)
+        entity = tuple(row[name] for name in model.entity)
         if entity not in newest or at > newest[entity]["_at"]:
             newest[entity] = {**row, "_at": at}
     rows = [row for row in newest.values() if row["score"] is not None and row["score"] >= row["threshold"]]

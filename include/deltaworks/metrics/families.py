@@ -85,7 +85,9 @@ _FAMILIES: Final = (
     MetricFamily(
         "deltaworks_collector_delivered_total", "counter", ("collector", "source"), "Events its sinks have taken."
     ),
-    MetricFamily("deltaworks_collector_set_aside", "gauge", ("collector", "source"), "Events that a sink never takes."),
+    MetricFamily(
+        "deltaworks_collector_dead_letters", "gauge", ("collector", "source"), "Events that a sink never takes."
+    ),
     MetricFamily(
         "deltaworks_gold_age_seconds",
         "gauge",

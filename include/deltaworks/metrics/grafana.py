@@ -121,7 +121,7 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "{{collector}}",
                 "deltaworks_collector_oldest_seconds",
             ),
-            Panel("Set aside", "deltaworks_collector_set_aside", "{{collector}} {{source}}", "", unit="short"),
+            Panel("Set aside", "deltaworks_collector_dead_letters", "{{collector}} {{source}}", "", unit="short"),
         ),
     ),
     (

@@ -174,7 +174,7 @@ def _collector(name: str, beats: list[CollectorHeartbeat], now: datetime) -> Ite
             aside[source] += counts.set_aside
     for source in sorted(delivered):
         yield Sample("deltaworks_collector_delivered_total", (name, source), delivered[source])
-        yield Sample("deltaworks_collector_set_aside", (name, source), aside[source])
+        yield Sample("deltaworks_collector_dead_letters", (name, source), aside[source])
 
 
 def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:

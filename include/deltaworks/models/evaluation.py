@@ -88,7 +88,7 @@ def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
     all groups under `model`."""
     cumulative: dict[str, tuple[str, ...]] = {}
     columns: tuple[str, ...] = ()
-    for name, group in model.groups.items():
+    for name, group in model.feature_groups.items():
         columns += group
         cumulative[name] = columns
     *parts, _ = cumulative
@@ -170,7 +170,7 @@ def _best_baseline(test_scores: _TestScores, model: ModelSpec) -> str:
 
 def _group_gains(test_scores: _TestScores, names: Sequence[str], model: ModelSpec) -> dict[str, Gain]:
     """What each group adds to those before it, by its name."""
-    groups = [*model.groups]
+    groups = [*model.feature_groups]
     return {
         group: _gain(test_scores, name, before, model)
         for group, name, before in zip(groups[1:], names[1:], names[:-1], strict=True)

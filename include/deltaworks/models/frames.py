@@ -116,11 +116,11 @@ def build_labelled_frame(
     views = {
         name: _read_version(spark, lake, _table_key(pipeline, name), version) for name, version in versions.items()
     }
-    features = _with_instant(views[model.features], model.at, model, source=f"the gold table {model.features}")
-    missing = [name for name in (*model.of, *model.columns) if name not in features.columns]
+    features = _with_instant(views[model.features], model.timestamp, model, source=f"the gold table {model.features}")
+    missing = [name for name in (*model.entity, *model.columns) if name not in features.columns]
     if missing:
         raise _missing_columns_error(f"the gold table {model.features}", missing, "groups")
-    features = features.where(f"{AT} <= {until}").select(*model.of, AT, *model.columns)
+    features = features.where(f"{AT} <= {until}").select(*model.entity, AT, *model.columns)
     features.createOrReplaceTempView(_FEATURES)
     states = _state_rows(spark, {view_name(name): views[name] for name in model.reads}, label_sql, model)
     states = states.where(f"{AT} <= {until}")
@@ -129,7 +129,7 @@ def build_labelled_frame(
     sql = label_query(
         rows=_FEATURES,
         states=_STATES,
-        of=model.of,
+        of=model.entity,
         columns=model.columns,
         predicts=model.predicts,
         horizon_seconds=model.horizon_seconds,
@@ -141,7 +141,7 @@ def build_labelled_frame(
 def _order_rows(rows: DataFrame, model: ModelSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
-    name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.of))
+    name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.entity))
     # Few enough bits to be multiplied by the hours of a week.
     rows = rows.withColumn(_ENTITY_COLUMN, F.shiftrightunsigned(F.xxhash64(name), 12)).persist()
     parts = 1 + rows.count() // _ROWS_PER_PARTITION
@@ -172,11 +172,11 @@ def _state_rows(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: 
             f"The label of {model.name!r}, {model.label}, does not run: {str(error).splitlines()[0]}",
             hint="Mend the SQL: it reads the tables that `reads` names, and gold's dialect is Spark's.",
         ) from error
-    missing = [name for name in (*model.of, HOLDS) if name not in columns]
+    missing = [name for name in (*model.entity, HOLDS) if name not in columns]
     if missing:
         raise _missing_columns_error(model.label, missing, "label")
-    dated = _with_instant(answer, model.at, model, source=model.label)
-    return dated.selectExpr(*model.of, AT, f"CAST({HOLDS} AS BOOLEAN) AS {HOLDS}")
+    dated = _with_instant(answer, model.timestamp, model, source=model.label)
+    return dated.selectExpr(*model.entity, AT, f"CAST({HOLDS} AS BOOLEAN) AS {HOLDS}")
 
 
 def _with_instant(rows: DataFrame, at: str, model: ModelSpec, *, source: str) -> DataFrame:

@@ -72,7 +72,7 @@ class Redactor:
         self.fields = _compile(spec.fields, _TransformFactory(key, vault=True))
         self.scanner = Scanner(spec) if {spec.scan.email, spec.scan.phone} != {"off"} else None
         regulation = spec.regulation
-        self.opt_out_condition = None if regulation.refused is None else EventCondition(regulation.refused.when)
+        self.opt_out_condition = None if regulation.opt_out is None else EventCondition(regulation.opt_out.when)
         self.child = None if regulation.child is None else EventCondition(regulation.child.when)
         self._subject = [tuple(path.split(".")) for path in spec.subject]
         self._day = ""

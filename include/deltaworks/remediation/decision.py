@@ -103,7 +103,7 @@ def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | Non
             RefusalReason.COOLDOWN, f"it acted at {max(times):%H:%M}, less than {spec.cooldown_minutes:g} min ago"
         )
     today = sum(now - at < DAY for at in times)
-    if today >= spec.most_per_day:
+    if today >= spec.max_per_day:
         return Refusal(RefusalReason.DAILY_LIMIT, f"it acted {today} times within a day, as often as it may")
     return None
 

@@ -54,7 +54,7 @@ def _parse_object(text: Any) -> dict[str, Any]:
 
 def is_relevant(spec: RemediationSpec, notice: Notice) -> bool:
     """Whether a remediation acts on such a notice: its rule has begun to fire, or goes on."""
-    return notice.cause == FIRING and notice.kind in _ACTIONABLE_KINDS and _rule_name(notice.subject) == spec.on
+    return notice.cause == FIRING and notice.kind in _ACTIONABLE_KINDS and _rule_name(notice.subject) == spec.rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -
         if (
             alert.cause not in (FIRING, UNKNOWN, BROKEN)
             or not alert.standing.open
-            or _rule_name(alert.subject) != spec.on
+            or _rule_name(alert.subject) != spec.rule
         ):
             continue
         if alert.cause == FIRING and alert_key(FIRING, alert.subject) == alert_key(FIRING, subject):

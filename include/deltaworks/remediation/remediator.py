@@ -60,7 +60,7 @@ class Remediator:
     ) -> None:
         self._spec, self._objects = spec, objects
         self._records = RemediationRecords(objects)
-        self._traffic = traffic or TrafficClient(spec.do)
+        self._traffic = traffic or TrafficClient(spec.action)
         self._notifier = StepNotifier(spec, objects)
         self._clock, self._pause = clock, pause
 
@@ -220,7 +220,7 @@ class Remediator:
 
     def _verify_improvement(self, record: RemediationRecord, rule: RuleAlertState) -> RemediationRecord:
         """The alert is still open: is its figure better by what is declared?"""
-        improved, least = _improvement(record.value, rule), self._spec.verify.improves
+        improved, least = _improvement(record.value, rule), self._spec.verify.min_improvement
         if improved is None:
             return self._roll_back(record, "the figure cannot be compared, and the alert is still open")
         if improved < least:

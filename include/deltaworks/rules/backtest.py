@@ -115,10 +115,10 @@ def backtest(
     declared = {item.name: item for item in spec.rules} | {rule.name: rule}
     result = Backtest(rule, first, last)
     tables = _BacktestTables(
-        catalog, pipeline, [rule, *(declared[name] for name in rule.unless)], point_in_time=point_in_time
+        catalog, pipeline, [rule, *(declared[name] for name in rule.inhibited_by)], point_in_time=point_in_time
     )
     with tables:
-        inhibitors = [_BacktestedRule(tables, declared[name]) for name in rule.unless]
+        inhibitors = [_BacktestedRule(tables, declared[name]) for name in rule.inhibited_by]
         evaluated = _BacktestedRule(tables, rule)
         alerts, notices = OpenAlerts(pipeline, rule), _NoticeSimulation(rule)
         for minute_rows in evaluated.minutes(first, last):

@@ -165,7 +165,7 @@ def baseline_rows(
 def same_weekdays(query: RuleQuery, date: dt.date) -> list[dt.date]:
     """The dates whose hours are the same hours of the week."""
     declared = query.rule.baseline
-    if declared is None or declared.of != "hour_of_week":
+    if declared is None or declared.kind != "hour_of_week":
         return []
     return [date - dt.timedelta(days=7 * week) for week in range(declared.weeks, 0, -1)]
 

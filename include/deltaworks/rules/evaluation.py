@@ -126,9 +126,9 @@ class RuleEvaluation:
         declared = self.rule.baseline
         if declared is None or row is None:
             return None
-        if declared.of == "fixed":
+        if declared.kind == "fixed":
             return Baseline(declared.value or 0.0)
-        return peers.get(labels) if declared.of == "peers" else lookup(labels, minute)
+        return peers.get(labels) if declared.kind == "peers" else lookup(labels, minute)
 
     def _update_episode(self, labels: Labels, series: Series, minute: int) -> Episode | None:
         """Keep the episode of a figure; the one that has ended with this minute."""

@@ -16,9 +16,9 @@ _BOUND_TEXTS: Mapping[str, str] = {
     "below": "below {0:g}",
     "above_baseline": "above {0:g} times the baseline",
     "below_baseline": "below {0:g} times the baseline",
-    "spreads": "{0:g} spreads away from it",
-    "and_above_by": "above it by {0:g}",
-    "and_below_by": "below it by {0:g}",
+    "deviations": "{0:g} deviations away from it",
+    "min_increase": "above it by {0:g}",
+    "min_decrease": "below it by {0:g}",
 }
 
 

@@ -101,7 +101,7 @@ class OpenAlerts:
     def _raise_alerts(
         self, evaluation: RuleEvaluation, minute: int, storm_labels: Labels, episodes: list[Episode]
     ) -> list[AlertDecision]:
-        subject = subject_of(self.pipeline, self.rule.name, self.rule.together.by, storm_labels)
+        subject = subject_of(self.pipeline, self.rule.name, self.rule.grouping.by, storm_labels)
         storm = self.by_subject.get(subject)
         new_members = frozenset(episode.labels for episode in episodes)
         if storm is not None and storm.is_storm:
@@ -109,8 +109,8 @@ class OpenAlerts:
             return []
         positions = self._storm_label_positions()
         firing_count = sum(tuple(labels[place] for place in positions) == storm_labels for labels in evaluation.firing)
-        if firing_count >= self.rule.together.start:
-            names = dict(zip(self.rule.together.by, storm_labels, strict=True))
+        if firing_count >= self.rule.grouping.min_alerts:
+            names = dict(zip(self.rule.grouping.by, storm_labels, strict=True))
             return [
                 self._raise_alert(OpenAlert(subject, _episode_id(subject, minute), names, new_members, True), minute)
             ]
@@ -127,7 +127,7 @@ class OpenAlerts:
         return AlertDecision("raise", minute, alert)
 
     def _storm_label_positions(self) -> list[int]:
-        return [self.rule.labels.index(name) for name in self.rule.together.by]
+        return [self.rule.labels.index(name) for name in self.rule.grouping.by]
 
 
 def _episode_id(subject: str, minute: int) -> str:

@@ -104,7 +104,7 @@ class PipelineEvaluator:
         if rule.name in self._query_problems:
             evaluator.report_not_evaluated(freshness, now, problem=self._query_problems[rule.name])
             return False
-        inhibitors = [self._evaluators[name] for name in rule.unless]
+        inhibitors = [self._evaluators[name] for name in rule.inhibited_by]
         due = (
             evaluator.due_minutes(freshness, now, inhibitors_until=_evaluated_until(inhibitors))
             if not freshness.missing
@@ -170,7 +170,7 @@ class _Connections:
 def inhibitors_first(rules: Iterable[RuleSpec]) -> list[RuleSpec]:
     """The rules, each after those that could hold it back."""
     declared = {rule.name: rule for rule in rules}
-    sorter = TopologicalSorter({name: rule.unless for name, rule in declared.items()})
+    sorter = TopologicalSorter({name: rule.inhibited_by for name, rule in declared.items()})
     return [declared[name] for name in sorter.static_order() if name in declared]
 
 

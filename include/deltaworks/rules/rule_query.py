@@ -34,7 +34,7 @@ class RuleQuery:
     @property
     def lookback_steps(self) -> int:
         """How many steps before a minute its value may be made of."""
-        return AGGREGATION_MINUTES[-1] - 1 if self.rule.samples is not None else 0
+        return AGGREGATION_MINUTES[-1] - 1 if self.rule.min_samples is not None else 0
 
     def read_minutes(
         self,
@@ -110,7 +110,7 @@ class RuleQuery:
         labels = ", ".join(f'"{name}"::VARCHAR' for name in rule.labels)
         listed = f"[{labels}]" if rule.labels else "[]::VARCHAR[]"
         step = f'(epoch("{MINUTE}")::BIGINT // {60 * rule.step_minutes}) * {rule.step_minutes}'
-        weight = f'coalesce("{SAMPLES}", 0)::DOUBLE' if rule.samples is not None else "1.0::DOUBLE"
+        weight = f'coalesce("{SAMPLES}", 0)::DOUBLE' if rule.min_samples is not None else "1.0::DOUBLE"
         bounded = f'"{MINUTE}" >= $from AND "{MINUTE}" < $to'
         if rule.percentile is not None:
             columns, present = f'"{BUCKET}"::BIGINT AS bucket, sum({weight}) AS n', f'"{BUCKET}" IS NOT NULL'
@@ -124,7 +124,7 @@ class RuleQuery:
         )
 
     def _sums_sql(self) -> str:
-        samples, step = self.rule.samples, self.rule.step_minutes
+        samples, step = self.rule.min_samples, self.rule.step_minutes
         if samples is None:
             return "SELECT step, labels, total / n AS value, NULL::DOUBLE AS samples, 1 AS steps FROM parts"
         sums, cases, counts, used = [], [], [], []
@@ -143,7 +143,7 @@ class RuleQuery:
         )
 
     def _percentiles_sql(self) -> str:
-        samples, step, share = self.rule.samples, self.rule.step_minutes, self.rule.percentile
+        samples, step, share = self.rule.min_samples, self.rule.step_minutes, self.rule.percentile
         windows = ", ".join(f"({steps})" for steps in AGGREGATION_MINUTES)
         last = AGGREGATION_MINUTES[-1]
         return f"""

@@ -37,7 +37,7 @@ def bounds_test(bounds: BoundsSpec) -> BoundTest:
     """Whether a value crosses all bounds that are named. Without a baseline those that need one are not crossed."""
     tests: list[BoundTest] = []
     for name, bound in bounds.named_bounds.items():
-        tests.append(_BOUND_TESTS[name if name != "spreads" or bounds.is_upper else "spreads_below"](bound))
+        tests.append(_BOUND_TESTS[name if name != "deviations" or bounds.is_upper else "spreads_below"](bound))
     return lambda value, baseline: all(crossed(value, baseline) for crossed in tests)
 
 
@@ -78,10 +78,10 @@ _BOUND_TESTS: Final[Mapping[str, Callable[[float], BoundTest]]] = {
     "below": _below,
     "above_baseline": _above_baseline,
     "below_baseline": _below_baseline,
-    "spreads": _spreads,
+    "deviations": _spreads,
     "spreads_below": _spreads_below,
-    "and_above_by": _above_baseline_by,
-    "and_below_by": _below_baseline_by,
+    "min_increase": _above_baseline_by,
+    "min_decrease": _below_baseline_by,
 }
 
 
@@ -112,7 +112,7 @@ def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[
     Values are weighted by their samples, so that of ratios it is the others' sum over their sum.
     """
     baseline = rule.baseline
-    if baseline is None or baseline.of != "peers":
+    if baseline is None or baseline.kind != "peers":
         return {}
     places = [rule.labels.index(name) for name in baseline.within]
     groups: dict[Labels, list[Observation]] = {}
@@ -120,7 +120,7 @@ def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[
         if observation.value is not None:
             groups.setdefault(tuple(observation.labels[place] for place in places), []).append(observation)
     baselines: dict[Labels, Baseline] = {}
-    needs_spread = rule.fire.spreads is not None
+    needs_spread = rule.fire.deviations is not None
     for peers in groups.values():
         if len(peers) <= baseline.min_peers:
             continue

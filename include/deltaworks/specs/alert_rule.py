@@ -23,25 +23,25 @@ AGGREGATION_MINUTES: Final = (1, 5, 15)
 MINUTE, VALUE, SAMPLES, BUCKET = "minute", "value", "samples", "bucket"
 Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
 
-_UPWARDS: Final = ("above", "above_baseline", "and_above_by")
-_DOWNWARDS: Final = ("below", "below_baseline", "and_below_by")
-_RELATIVE: Final = ("above_baseline", "below_baseline", "spreads", "and_above_by", "and_below_by")
+_UPWARDS: Final = ("above", "above_baseline", "min_increase")
+_DOWNWARDS: Final = ("below", "below_baseline", "min_decrease")
+_RELATIVE: Final = ("above_baseline", "below_baseline", "deviations", "min_increase", "min_decrease")
 
 
 class BoundsSpec(Spec):
     """Bounds of a value in one direction; all that are named must be crossed.
 
-    `above_baseline: 1.1` is ten percent above the baseline, `and_above_by: 20` besides by 20 in the value's own unit;
-    `spreads: 3` is three times the usual spread away from it.
+    `above_baseline: 1.1` is ten percent above the baseline, `min_increase: 20` besides by 20 in the value's own unit;
+    `deviations: 3` is three times the usual spread away from it.
     """
 
     above: float | None = Field(default=None, description="the value is above this")
     below: float | None = Field(default=None, description="the value is below this")
     above_baseline: float | None = Field(default=None, gt=0, description="above the baseline times this")
     below_baseline: float | None = Field(default=None, gt=0, description="below the baseline times this")
-    spreads: float | None = Field(default=None, ge=0, description="so many spreads away from the baseline")
-    and_above_by: float | None = Field(default=None, ge=0, description="above the baseline by more than this")
-    and_below_by: float | None = Field(default=None, ge=0, description="below the baseline by more than this")
+    deviations: float | None = Field(default=None, ge=0, description="so many deviations away from the baseline")
+    min_increase: float | None = Field(default=None, ge=0, description="above the baseline by more than this")
+    min_decrease: float | None = Field(default=None, ge=0, description="below the baseline by more than this")
 
     @model_validator(mode="after")
     def _has_one_direction(self) -> Self:
@@ -52,7 +52,7 @@ class BoundsSpec(Spec):
             problems.append(((down[0],), f"{up[0]} and {down[0]} are two directions; write a rule for each"))
         if not up and not down:
             text = "name a bound, such as above: 0.05 or above_baseline: 1.1"
-            problems.append((("spreads",) if self.spreads is not None else (), text))
+            problems.append((("deviations",) if self.deviations is not None else (), text))
         raise_problems(problems)
         return self
 
@@ -80,7 +80,7 @@ class BaselineSpec(Spec):
     minute, weighted by samples. `fixed`: a number.
     """
 
-    of: Literal["hour_of_week", "hour_of_day", "peers", "fixed"]
+    kind: Literal["hour_of_week", "hour_of_day", "peers", "fixed"]
     weeks: int = Field(default=4, ge=1, le=12, description="how far back the past is looked at")
     min_weeks: int = Field(default=2, ge=1, le=12, description="so many weeks must have the hour")
     within: Names = Field(default=(), description="of peers: labels that peers have alike")
@@ -97,13 +97,13 @@ class BaselineSpec(Spec):
             "value": ("fixed",),
         }
         problems: list[Problem] = [
-            ((name,), f"{name} is of {' and '.join(of)}, and this is {self.of}; leave it out")
+            ((name,), f"{name} is of {' and '.join(of)}, and this is {self.kind}; leave it out")
             for name, of in kinds.items()
-            if self.of not in of and getattr(self, name) != type(self).model_fields[name].default
+            if self.kind not in of and getattr(self, name) != type(self).model_fields[name].default
         ]
-        if self.of == "fixed" and self.value is None:
+        if self.kind == "fixed" and self.value is None:
             problems.append((("value",), "name the number that values are compared with"))
-        if self.of == "hour_of_week" and self.min_weeks > self.weeks:
+        if self.kind == "hour_of_week" and self.min_weeks > self.weeks:
             problems.append((("min_weeks",), f"only {self.weeks} weeks are looked at; write {self.weeks} at most"))
         raise_problems(problems)
         return self
@@ -111,7 +111,7 @@ class BaselineSpec(Spec):
     @property
     def is_historical(self) -> bool:
         """Whether it is made of the past."""
-        return self.of in ("hour_of_week", "hour_of_day")
+        return self.kind in ("hour_of_week", "hour_of_day")
 
 
 class GroupingSpec(Spec):
@@ -120,7 +120,7 @@ class GroupingSpec(Spec):
     model_config = ConfigDict(serialize_by_alias=True)
 
     by: Names = ()
-    start: int = Field(default=20, ge=2, alias="from", description="so many at once are told as one")
+    min_alerts: int = Field(default=20, ge=2, alias="from", description="so many at once are told as one")
 
 
 class RuleSpec(Spec):
@@ -136,7 +136,9 @@ class RuleSpec(Spec):
     reads: Names = Field(min_length=1)
     sql: str
     labels: Names = Field(default=(), max_length=8)
-    samples: int | None = Field(default=None, ge=1, description="a value of fewer says nothing; minutes are added up")
+    min_samples: int | None = Field(
+        default=None, ge=1, description="a value of fewer says nothing; minutes are added up"
+    )
     percentile: float | None = Field(default=None, gt=0, lt=1, description="the value is this percentile of buckets")
     baseline: BaselineSpec | None = None
     fire: BoundsSpec
@@ -154,8 +156,8 @@ class RuleSpec(Spec):
     )
     no_data: Literal["unknown", "hold", "ok"] = "unknown"
     severity: Severity = "warning"
-    together: GroupingSpec = GroupingSpec.defaults()
-    unless: Names = Field(default=(), description="while one of these rules fires, nobody is told of this one")
+    grouping: GroupingSpec = GroupingSpec.defaults()
+    inhibited_by: Names = Field(default=(), description="while one of these rules fires, nobody is told of this one")
     runbook: str = Field(default="", description="what to do, as people are to read it")
 
     @model_validator(mode="after")
@@ -189,11 +191,11 @@ class RuleSpec(Spec):
             for name in bounds.relative_bounds if bounds is not None else ():
                 if self.baseline is None:
                     yield (key, name), f"{name} says nothing without a baseline; declare `baseline`"
-                elif self.samples is None:
+                elif self.min_samples is None:
                     text = "of how many samples a value is made decides how far it strays; declare `samples`"
                     yield (key, name), f"{name} compares with a baseline, and {text}"
-                elif name == "spreads" and self.baseline.of == "fixed":
-                    yield (key, name), "a fixed baseline has no spread; write and_above_by or and_below_by"
+                elif name == "deviations" and self.baseline.kind == "fixed":
+                    yield (key, name), "a fixed baseline has no spread; write min_increase or min_decrease"
         if self.baseline is not None and not self.fire.relative_bounds:
             yield ("baseline",), "no bound compares with it; write above_baseline in `fire`, or leave it out"
         if self.clear is not None:
@@ -205,12 +207,12 @@ class RuleSpec(Spec):
                 yield ("labels", index), f"{label!r} is a column of its own in the answer; name another"
             elif label in self.labels[:index]:
                 yield ("labels", index), f"{label!r} is named twice"
-        of_peers = self.baseline is not None and self.baseline.of == "peers"
+        of_peers = self.baseline is not None and self.baseline.kind == "peers"
         within = self.baseline.within if self.baseline is not None else ()
         if of_peers and not set(self.labels) - {*within}:
             yield ("baseline", "of"), "peers are told apart by a label that is not among `within`; name it in `labels`"
         places: list[tuple[KeyPath, str]] = [(("baseline", "within", index), name) for index, name in enumerate(within)]
-        places += [(("together", "by", index), name) for index, name in enumerate(self.together.by)]
+        places += [(("together", "by", index), name) for index, name in enumerate(self.grouping.by)]
         for place, name in places:
             if name not in self.labels:
                 yield place, f"{name!r} is no label of this rule; {suggest_name(name, self.labels)}"
@@ -222,7 +224,7 @@ class RuleSpec(Spec):
                 yield (key,), f"minutes are judged every {self.step_minutes}; write a multiple of that"
         if self.stale_seconds is not None and self.stale_seconds < self.evaluation_delay_seconds:
             yield ("stale_seconds",), f"a minute is judged after {self.evaluation_delay_seconds} s; write no less"
-        if self.percentile is not None and self.samples is None:
+        if self.percentile is not None and self.min_samples is None:
             yield ("samples",), "a percentile of few values says nothing; declare how many it needs"
 
 
@@ -317,7 +319,7 @@ def _schedule_seconds(schedule: str) -> float:
 def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     names = [alert.name for alert in pipeline.rules]
     for index, alert in enumerate(pipeline.rules):
-        for position, name in enumerate(alert.unless):
+        for position, name in enumerate(alert.inhibited_by):
             if name not in names:
                 text = f"there is no rule {name!r} in this pipeline; {suggest_name(name, names)}"
                 yield ("alerts", index, "unless", position), text
@@ -334,4 +336,4 @@ class _InhibitionNode:
 
     def __init__(self, alert: RuleSpec) -> None:
         self.name = alert.name
-        self.reads = alert.unless
+        self.reads = alert.inhibited_by

@@ -44,7 +44,7 @@ MASK_CHANGES = NamedItems(
         "{name}: `deltaworks reprocess {pipeline} --from-start` masks the rows, expired rows leave quarantine.",
     ),
     removed=Edit(
-        Effect.MIXES,
+        Effect.MIXED_ROWS,
         "Values of {name} would be kept whole from now on. If that is meant, accept it with `deltaworks pipelines diff "
         "{pipeline} --accept`.",
     ),
@@ -72,7 +72,7 @@ class EnrichSpec(Spec):
 
     name: Annotated[Name, CHANGES_MEANING]
     kind: Annotated[Literal["mmdb", "user_agent"], CHANGES_MEANING]
-    of: Annotated[FieldPath, CHANGES_PARSING]
+    path: Annotated[FieldPath, CHANGES_PARSING]
     database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, CHANGES_PARSING] = exclude_if_default(
         None, description="of kind mmdb: its key below `databases/` of the lake"
     )
@@ -208,7 +208,7 @@ def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, 
         for path in table.when:
             yield ("tables", index, "when", path), path
     for index, look_up in enumerate(pipeline.enrich):
-        yield ("enrich", index, "of"), look_up.of
+        yield ("enrich", index, "of"), look_up.path
 
 
 def _column_paths(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -93,8 +93,8 @@ class FeedSpec(Spec):
     replay_hours: int = Field(
         default=24, ge=1, le=720, description="for how long deliveries can be repeated: the versions they need are kept"
     )
-    most_rows: int = Field(default=1_000_000, ge=1, description="an answer of a view, or a delivery, has no more")
-    most_dead_letters: int = Field(
+    max_rows: int = Field(default=1_000_000, ge=1, description="an answer of a view, or a delivery, has no more")
+    max_dead_letters: int = Field(
         default=1000, ge=0, description="a delivery of which more is refused for good stops the feed until it is mended"
     )
 

@@ -37,8 +37,8 @@ class DedupeSpec(Spec):
     """Producer duplicates: one row per key is kept, the first to arrive."""
 
     by: str = "event_id"
-    across_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
-    across_hours: int | None = exclude_if_default(
+    within_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
+    within_hours: int | None = exclude_if_default(
         None, ge=0, description="the same for tables with a grain: copies may lie this many hours apart"
     )
 
@@ -202,7 +202,7 @@ class ReferenceColumn(Spec):
 class ReferenceSpec(Spec):
     """A small table kept in a CSV file: one in the pipeline's folder, or an object of the lake.
 
-    Gold builds take it over as a whole where it differs from the table. `dated_by` is the date from which on a row
+    Gold builds take it over as a whole where it differs from the table. `effective_date` is the date from which on a row
     matters, for gold tables that it affects onwards.
     """
 
@@ -211,7 +211,7 @@ class ReferenceSpec(Spec):
     object: str | None = Field(default=None, description="a key in the lake")
     key: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(min_length=1)
     columns: tuple[ReferenceColumn, ...] = Field(min_length=1)
-    dated_by: str | None = None
+    effective_date: str | None = None
     description: str = ""
 
     def column_types(self) -> dict[str, str]:

@@ -33,10 +33,10 @@ def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tupl
         yield ("affects",), "whole dates would be rebuilt, for all its `grain`; write hours: [0], or leave `grain` out"
     events = {table.name for table in pipeline.event_tables}
     dedupe = pipeline.gold.dedupe
-    if dedupe is not None and dedupe.across_hours is None and events & {*gold.reads}:
+    if dedupe is not None and dedupe.within_hours is None and events & {*gold.reads}:
         yield (
             ("grain",),
-            "copies that lie dates apart would rebuild whole dates; declare `across_hours` of gold.dedupe, such as 1: "
+            "copies that lie dates apart would rebuild whole dates; declare `within_hours` of gold.dedupe, such as 1: "
             "how many hours apart copies may lie",
         )
 

@@ -66,7 +66,7 @@ class KeyedSpec(Spec):
 class KeyedTable:
     """A keyed table as it follows from its history, the bronze table that keeps every row.
 
-    One with `forget_minutes`, a live table, keeps no row that is this much older than the newest one, and is looked at
+    One with `expire_after_minutes`, a live table, keeps no row that is this much older than the newest one, and is looked at
     every `trigger_seconds`; any other one after each batch. `history_types` are of the columns that are taken over.
     """
 
@@ -78,7 +78,7 @@ class KeyedTable:
     partition_by: tuple[str, ...]
     history_types: Mapping[str, str]
     is_history_mutable: bool
-    forget_minutes: int | None = None
+    expire_after_minutes: int | None = None
     trigger_seconds: float = 0.0
 
     @classmethod
@@ -116,8 +116,8 @@ class KeyedTable:
     def digest(self, history_id: str) -> str:
         """A short digest of what the content follows from, beside rows: the declaration and which table is read."""
         parts: list[object] = [history_id, list(self.by), list(self.newest_by), sorted(self.deleted_when.items())]
-        if self.forget_minutes is not None:
-            parts += [sorted(self.history_types.items()), self.forget_minutes]
+        if self.expire_after_minutes is not None:
+            parts += [sorted(self.history_types.items()), self.expire_after_minutes]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

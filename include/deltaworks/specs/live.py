@@ -1,7 +1,7 @@
 """Live tables: answers that are seconds old, kept by a pipeline's stream beside its bronze tables.
 
 Of kind `counts`: a streaming aggregation of events by window and group. Of kind `latest`: the newest row of each key,
-for as long as it is not older than `forget_minutes`.
+for as long as it is not older than `expire_after_minutes`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COUNTS_KEYS = (
     "distinct",
     "distinct_error_percent",
 )
-_LATEST_KEYS = ("key", "keep", "forget_minutes")
+_LATEST_KEYS = ("key", "keep", "expire_after_minutes")
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
@@ -78,7 +78,7 @@ class LiveTableSpec(Spec):
     keep: Annotated[Names, _REBUILT] = exclude_if_default(
         (), description="of latest: columns that are kept beside the key"
     )
-    forget_minutes: Annotated[int | None, _REBUILT] = exclude_if_default(
+    expire_after_minutes: Annotated[int | None, _REBUILT] = exclude_if_default(
         None, ge=1, description="of latest: a row this much older than the newest one is taken out"
     )
     trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
@@ -88,14 +88,16 @@ class LiveTableSpec(Spec):
         problems: list[Problem] = []
         declared = self.model_fields_set
         if self.kind == "latest":
-            instead = "`latest` has one row a key and no window; leave it out, and say `forget_minutes`"
+            instead = "`latest` has one row a key and no window; leave it out, and say `expire_after_minutes`"
             problems += [
                 ((name,), f"{name} is of `kind: counts`: {instead}") for name in _COUNTS_KEYS if name in declared
             ]
             if not self.key:
                 problems.append((("key",), "name the columns whose newest row is kept, such as key: [view_id]"))
-            if self.forget_minutes is None:
-                problems.append((("forget_minutes",), "say how old a row may become, such as forget_minutes: 30"))
+            if self.expire_after_minutes is None:
+                problems.append(
+                    (("expire_after_minutes",), "say how old a row may become, such as expire_after_minutes: 30")
+                )
         else:
             instead = "write `kind: latest` with it, or leave it out"
             problems += [
@@ -148,7 +150,7 @@ def latest_table(history: TableSpec, live: LiveTableSpec) -> KeyedTable:
         partition_by=(),
         history_types={name: types[name] for name in (*live.key, *live.keep, *LATEST_COLUMNS)},
         is_history_mutable=False,
-        forget_minutes=live.forget_minutes,
+        expire_after_minutes=live.expire_after_minutes,
         trigger_seconds=live.trigger_seconds,
     )
 

@@ -29,7 +29,7 @@ class MaintenanceSpec(Spec):
     optimize_minutes: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most"
     )
-    weekly_on: Annotated[Weekday | None, NEXT_MAINTENANCE] = Field(
+    weekly_day: Annotated[Weekday | None, NEXT_MAINTENANCE] = Field(
         default="sunday", description="whose night has a second round, over what is left"
     )
     weekly_minutes: Annotated[int, NEXT_MAINTENANCE] = Field(

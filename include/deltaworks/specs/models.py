@@ -60,11 +60,11 @@ class ModelSpec(Spec):
     name: Name
     description: str = ""
     features: Name = Field(description="the gold table of the pipeline that has a row an entity and instant")
-    at: Name = Field(description="its timestamp or date: what a row says was known by then")
-    of: Annotated[tuple[Name, ...], BeforeValidator(as_tuple)] = Field(
+    timestamp: Name = Field(description="its timestamp or date: what a row says was known by then")
+    entity: Annotated[tuple[Name, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1, description="the columns that name an entity"
     )
-    groups: Mapping[Name, tuple[Name, ...]] = Field(
+    feature_groups: Mapping[Name, tuple[Name, ...]] = Field(
         min_length=1, description="columns to predict from; what a group adds to those before it is reported"
     )
     label: str = Field(description="the file with the SQL that says when the state held")
@@ -96,7 +96,7 @@ class ModelSpec(Spec):
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns it predicts from, in the order of their groups."""
-        return tuple(column for columns in self.groups.values() for column in columns)
+        return tuple(column for columns in self.feature_groups.values() for column in columns)
 
     def _own_problems(self) -> Iterator[Problem]:
         if (self.horizon_minutes is None) == (self.horizon_days is None):
@@ -109,12 +109,12 @@ class ModelSpec(Spec):
                 f"folds: {{train_days: {-(-2 * self.horizon_seconds // 86_400)}}} or more",
             )
         seen: dict[str, KeyPath] = {}
-        for group, columns in self.groups.items():
+        for group, columns in self.feature_groups.items():
             for index, column in enumerate(columns):
                 place = ("groups", group, index)
                 if column in seen:
                     yield place, f"{column!r} is there twice; name it in one group", (seen[column],)
-                elif column in (*self.of, self.at):
+                elif column in (*self.entity, self.timestamp):
                     yield place, f"{column!r} names the row, and is nothing to predict from; leave it out"
                 seen.setdefault(column, place)
         for key in ("algorithms", "baselines"):

@@ -70,7 +70,7 @@ NOTIFICATION_COLUMNS: dict[str, str] = {
 
 _NEXT_MUTATIONS = Edit(Effect.SAFE, "Nothing: holds from the next batch of mutations.")
 _CHANGES_MUTATIONS = Edit(
-    Effect.MIXES,
+    Effect.MIXED_ROWS,
     "Rows that mutations have changed would keep to the old declaration, and others to the new one. Put the old one "
     "back; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and know that requests applied "
     "by now are not applied again.",

@@ -126,7 +126,7 @@ class StreamSpec(Spec):
     task_memory: Annotated[str, NEXT_START] = Field(
         default="4g", pattern=r"^[1-9]\d*[mg]$", description="what a task may take on top of its idle Python worker"
     )
-    object_seconds: Annotated[int, NEXT_START] = Field(
+    object_timeout_seconds: Annotated[int, NEXT_START] = Field(
         default=600, ge=1, description="a task that has one object open for longer is ended"
     )
     crashes_per_object: Annotated[int, NEXT_START] = Field(
@@ -142,7 +142,7 @@ class StreamSpec(Spec):
         return int(self.task_memory[:-1]) << {"m": 20, "g": 30}[self.task_memory[-1]]
 
 
-class WatchSpec(Spec):
+class HealthLimitsSpec(Spec):
     """Bounds of the health check. What is not declared follows from the source, or from what is usual."""
 
     backlog_minutes: float = Field(default=60, gt=0, description="an alert is raised when something waits for longer")
@@ -232,7 +232,7 @@ class PipelineSpec(Spec):
     )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
-    watch: Annotated[WatchSpec, IMMEDIATE] = WatchSpec.defaults()
+    health: Annotated[HealthLimitsSpec, IMMEDIATE] = HealthLimitsSpec.defaults()
     stream_group: Annotated[Name | None, _STREAM_GROUP] = exclude_if_default(
         None, description="its stream runs in one driver with those of all pipelines that name the same group"
     )

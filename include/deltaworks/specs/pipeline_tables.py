@@ -143,7 +143,7 @@ def _missing_date(pipeline: PipelineSpec, name: str) -> str:
     if name in {model.name for model in pipeline.models}:
         return ""
     if name in references:
-        return "" if references[name].dated_by is not None else "declare `dated_by` of the reference"
+        return "" if references[name].effective_date is not None else "declare `effective_date` of the reference"
     if name in tables:
         dated = tables[name].is_partitioned_by_date or tables[name].checks.intervals is not None
         return "" if dated else "declare `checks.intervals` of that table, or partition it by a date"
@@ -169,11 +169,11 @@ def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
     for position, column in enumerate(reference.columns):
         if "<" in column.type or column.type == "binary":
             yield ("columns", position, "type"), f"CSV has no {column.type}; declare a single value"
-    if reference.dated_by is not None and types.get(reference.dated_by) != "date":
+    if reference.effective_date is not None and types.get(reference.effective_date) != "date":
         dates = [name for name, kind in types.items() if kind == "date"]
         yield (
-            ("dated_by",),
-            f"{reference.dated_by!r} is no column of type date; {suggest_name(reference.dated_by, dates)}",
+            ("effective_date",),
+            f"{reference.effective_date!r} is no column of type date; {suggest_name(reference.effective_date, dates)}",
         )
 
 

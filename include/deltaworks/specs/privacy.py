@@ -30,7 +30,7 @@ _PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
 
 PRIVACY_CHANGE = OptionalSection(
     Edit(
-        Effect.MIXES,
+        Effect.MIXED_ROWS,
         "Rows that landed before hold what was sent, later ones tokens, or the other way round. Stop the stream, "
         "accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and make old rows alike with "
         "`deltaworks reprocess {pipeline} --from-start`.",
@@ -124,7 +124,7 @@ class RegulationSpec(Spec):
     """Whose events are treated otherwise than declared, because law asks for it."""
 
     child: Annotated[ChildSpec | None, OptionalSection(CHANGES_PARSING)] = None
-    refused: Annotated[OptOutSpec | None, OptionalSection(CHANGES_PARSING)] = None
+    opt_out: Annotated[OptOutSpec | None, OptionalSection(CHANGES_PARSING)] = None
 
 
 class EraseSpec(Spec):

@@ -138,7 +138,7 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
             if (field := _personal_field(column, privacy)) is not None
         }
         # Of the newest rows what is old is forgotten within the day; a token in them goes with its view.
-        forgotten = live.forget_minutes is not None and live.forget_minutes <= _MAX_EXPIRY_MINUTES
+        forgotten = live.expire_after_minutes is not None and live.expire_after_minutes <= _MAX_EXPIRY_MINUTES
         if forgotten:
             columns = {name: field for name, field in columns.items() if field.action not in TOKEN_ACTIONS}
         for key in ("group_by", "key", "keep"):
@@ -201,10 +201,10 @@ def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
             text = f"{private.path!r} is declared in `privacy` too; leave it out here: privacy comes first"
             yield ("private", index, "path"), text
     for index, look_up in enumerate(pipeline.enrich):
-        field = privacy.field_for(look_up.of)
+        field = privacy.field_for(look_up.path)
         if field is not None and field.action != "truncate_ip":
             text = (
-                f"{look_up.of!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
+                f"{look_up.path!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
             )
             yield ("enrich", index, "of"), text
     paths = [column.path for table in pipeline.tables for column in table.columns]

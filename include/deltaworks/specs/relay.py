@@ -61,7 +61,7 @@ class RelaySpec(Spec):
     overwrites: Overwrites = "latest"
     listing: ListingSpec | None = None
     clean: CleanSpec | None = None
-    messages_retain_days: int | None = Field(
+    message_retention_days: int | None = Field(
         default=30, ge=1, description="after which messages of no use are removed; null keeps them for ever"
     )
     append_seconds: float = Field(default=2.0, gt=0, description="longest wait before what was received is appended")

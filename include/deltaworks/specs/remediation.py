@@ -38,7 +38,7 @@ class VerifySpec(Spec):
     """When it is looked whether a shift has helped, and by which share the figure must have become better."""
 
     after_minutes: float = Field(gt=0)
-    improves: float = Field(gt=0, lt=1)
+    min_improvement: float = Field(gt=0, lt=1)
 
 
 class RemediationSpec(Spec):
@@ -48,13 +48,13 @@ class RemediationSpec(Spec):
     description: str = ""
     owner: str = "data-platform"
     queue_url: TextOrReference = Field(description="a queue of SQS that is subscribed to the topic of notices")
-    on: Annotated[str, AfterValidator(_check_rule)] = Field(description="the rule, as pipeline.rule")
-    do: TrafficWebhookSpec
+    rule: Annotated[str, AfterValidator(_check_rule)] = Field(description="the rule, as pipeline.rule")
+    action: TrafficWebhookSpec
     targets: tuple[str, ...] = Field(description="values of a label of the rule, which are names at the address too")
     step: float = Field(gt=0, description="how much weight is moved at once; weights add up to 1")
     floor: float = Field(default=0.1, ge=0, description="what every target keeps")
     cooldown_minutes: float = Field(default=15, ge=1)
-    most_per_day: int = Field(default=4, ge=1, le=100)
+    max_per_day: int = Field(default=4, ge=1, le=100)
     ttl_seconds: float = Field(default=60, ge=0, description="of the DNS records that carry the weights")
     verify: VerifySpec
     dry_run: bool = Field(default=True, description="says what it would do, and calls nobody")
@@ -85,7 +85,7 @@ def remediation_problems(remediations: tuple[RemediationSpec, ...]) -> list[Prob
         for other in remediations[:index]:
             if other.name == spec.name:
                 problems.append((("remediations", index, "name"), f"two are called {spec.name!r}; rename one"))
-            elif other.on == spec.on:
-                text = f"{other.name!r} acts on {spec.on} already, and two would work against each other; keep one"
+            elif other.rule == spec.rule:
+                text = f"{other.name!r} acts on {spec.rule} already, and two would work against each other; keep one"
                 problems.append((("remediations", index, "on"), text))
     return problems

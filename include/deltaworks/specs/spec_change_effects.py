@@ -16,14 +16,14 @@ class Effect(StrEnum):
     SAFE = "safe"
     RESTART = "restart"
     BACKFILL = "backfill"
-    MIXES = "mixes"
+    MIXED_ROWS = "mixes"
     NEW_GENERATION = "new_generation"
     REFUSED = "refused"
 
     @property
     def is_unsafe(self) -> bool:
         """Whether a stream refuses to start on it."""
-        return self in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED)
+        return self in (Effect.MIXED_ROWS, Effect.NEW_GENERATION, Effect.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ FIRST_START_ONLY = Edit(Effect.SAFE, "Nothing: a stream that has an offset conti
 IMMEDIATE = Edit(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
 NEXT_MAINTENANCE = Edit(Effect.SAFE, "Nothing: holds from the next maintenance run.")
 CHANGES_MEANING = Edit(
-    Effect.MIXES,
+    Effect.MIXED_ROWS,
     "Old and new rows would mean different things. Give it a new name instead; or accept it with `deltaworks pipelines "
     "diff {pipeline} --accept`, restart, and make old rows alike with `deltaworks reprocess {pipeline} --from-start`.",
 )
 CHANGES_FORMAT = Edit(
-    Effect.MIXES,
+    Effect.MIXED_ROWS,
     "Objects of the old form could not be read any more, neither those that wait nor by a reprocess. Declare a "
     "pipeline of its own; or let the stream work off what waits, accept it with `deltaworks pipelines diff {pipeline} "
     "--accept`, and reprocess nothing that is older.",
@@ -77,7 +77,7 @@ CHANGES_SOURCE = Edit(
     "new name; or give up what has landed: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
 CHANGES_ADDRESS = Edit(
-    Effect.MIXES,
+    Effect.MIXED_ROWS,
     "Offsets stay as they are: they must mean the same at the new address. If it is another name of the same place, "
     "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a pipeline of its own.",
 )

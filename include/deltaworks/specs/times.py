@@ -21,7 +21,7 @@ from deltaworks.specs.spec_change_effects import Edit, Effect
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
 
 CHANGES_TIMES = Edit(
-    Effect.MIXES,
+    Effect.MIXED_ROWS,
     "Rows landed before keep times that were read the old way. Accept it with `deltaworks pipelines diff {pipeline} "
     "--accept` and restart. `deltaworks quarantine replay {pipeline}` lands what did not fit; `deltaworks reprocess "
     "{pipeline} --from-start` reads landed rows again.",

@@ -48,7 +48,7 @@ STREAM = {
     "trigger_seconds": 1,
     "lease_ttl_seconds": 20,
     "tasks_per_batch": 2,
-    "object_seconds": 10,
+    "object_timeout_seconds": 10,
     "task_memory": "1g",
     "crashes_per_object": 2,
 }

@@ -97,7 +97,7 @@ def quarantined_whole(shop: Shop) -> dict[int, tuple[str, str, str]]:
 def test_an_object_that_kills_its_reader_is_quarantined_and_its_neighbours_land_once(
     make_shop: Callable[..., Shop], way: str
 ) -> None:
-    shop = make_shop(tables=TABLES, stream={"object_seconds": 4, "task_memory": "512m", "tasks_per_batch": 2})
+    shop = make_shop(tables=TABLES, stream={"object_timeout_seconds": 4, "task_memory": "512m", "tasks_per_batch": 2})
     processor = shop.processor()
 
     report = processor.process(batch(shop, {3: WAYS[way]}, 1, 2, 3, 4, 5), 0)

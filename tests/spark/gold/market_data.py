@@ -43,7 +43,7 @@ references:
   - name: splits
     file: reference/splits.csv
     key: [ticker, ex_date]
-    dated_by: ex_date
+    effective_date: ex_date
     columns:
       - {name: ticker, type: string}
       - {name: ex_date, type: date}

@@ -24,7 +24,7 @@ GOLD = """\
     when: {name: purchase}
     columns: [{name: amount, path: amount, type: long}]
 gold:
-  dedupe: {by: event_id, across_days: 1}
+  dedupe: {by: event_id, within_days: 1}
   tables:
     - {name: daily, sql: gold/daily.sql, reads: [events], partition_by: event_date}
     - {name: bookings, sql: gold/bookings.sql, reads: [purchase], partition_by: event_date}
@@ -63,12 +63,12 @@ def content(shop: Any, table: str) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in shop.rows("shop", table))
 
 
-def deduplicated(rows: Rows, across_days: int) -> Rows:
+def deduplicated(rows: Rows, within_days: int) -> Rows:
     """The oracle of the rule: a row is a copy when an earlier one of its id lies near enough."""
     kept: Rows = []
     for row in rows:
         copies = [other for other in rows if other["event_id"] == row["event_id"] and row["event_id"] is not None]
-        near = [o for o in copies if abs((o["event_time"].date() - row["event_time"].date()).days) <= across_days]
+        near = [o for o in copies if abs((o["event_time"].date() - row["event_time"].date()).days) <= within_days]
         if not any((o["_seq"], o["_position"]) < (row["_seq"], row["_position"]) for o in near):
             kept.append(row)
     return kept
@@ -116,7 +116,7 @@ def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python
 
         result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "returning"])
 
-        kept = deduplicated(arrived, across_days=1)
+        kept = deduplicated(arrived, within_days=1)
         assert content(shop, "daily") == expected_daily(kept)
         assert content(shop, "returning") == expected_returning(kept)
         if ordinal:

@@ -32,7 +32,7 @@ def spec(*levels: str) -> PipelineSpec:
     return shop(
         orders,
         event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
-        gold={"dedupe": {"by": "event_id", "across_days": 1}, "tables": [daily]},
+        gold={"dedupe": {"by": "event_id", "within_days": 1}, "tables": [daily]},
     )
 
 

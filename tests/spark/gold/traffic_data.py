@@ -34,7 +34,7 @@ tables:
     catch_all: true
     columns: [{name: edge, path: edge, type: string}]
 gold:
-  dedupe: {by: event_id, across_days: 1, across_hours: 1}
+  dedupe: {by: event_id, within_days: 1, within_hours: 1}
   tables:
     - name: edge_minutes
       sql: gold/edge_minutes.sql

@@ -107,7 +107,7 @@ SPEC: dict[str, Any] = {
             "kind": "latest",
             "key": ["player"],
             "keep": ["amount"],
-            "forget_minutes": 30,
+            "expire_after_minutes": 30,
             "trigger_seconds": 5,
         }
     ],

@@ -259,10 +259,10 @@ class TestAvro:
         payload = container(record(("t", "long"), ("a", kind)), [(1, data)], "deflate")
         assert len(payload) < 100_000
 
-        declared = spec("avro", budget={"max_held_bytes": 16 * MIB})
+        declared = spec("avro", budget={"max_decoded_bytes": 16 * MIB})
         assert peak_bytes(declared, payload, 1) < 40 * MIB
         landed = Landed(declared, payload)
-        assert landed.reasons() == [(0, "over_budget", "max_held_bytes")]
+        assert landed.reasons() == [(0, "over_budget", "max_decoded_bytes")]
 
     @pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "snappy"])
     def test_a_value_without_a_form_costs_its_record(self, codec: str) -> None:
@@ -333,7 +333,7 @@ class TestParquet:
 
     @pytest.mark.parametrize(
         ("budget", "position"),
-        [({"max_records": 2_499}, -1), ({"max_values": 7_499}, -1), ({"max_held_bytes": 99}, 0)],
+        [({"max_records": 2_499}, -1), ({"max_values": 7_499}, -1), ({"max_decoded_bytes": 99}, 0)],
     )
     def test_what_the_footer_says_is_held_to_the_budgets(self, budget: dict[str, int], position: int) -> None:
         data = parquet(self.table())
@@ -419,18 +419,18 @@ class TestJsonFraming:
         "piece", [b"[" + b"[]," * MIB + b"{}]", GOOD[:-1] + b',"o":[' + b"[]," * MIB + b"[]]}"], ids=["array", "object"]
     )
     def test_a_piece_of_more_values_than_can_be_held_is_one_row(self, piece: bytes) -> None:
-        landed = Landed(spec(budget={"max_held_bytes": 32 * MIB}), GOOD, piece, GOOD * 3)
+        landed = Landed(spec(budget={"max_decoded_bytes": 32 * MIB}), GOOD, piece, GOOD * 3)
         assert [row["_seq"] for row in landed.events] == [1, 3, 3, 3]
-        assert landed.reasons() == [(0, "over_budget", "max_held_bytes")]
+        assert landed.reasons() == [(0, "over_budget", "max_decoded_bytes")]
 
     def test_an_array_in_a_wrapper_is_held_to_the_budgets_too(self) -> None:
-        declared = spec(budget={"max_held_bytes": 32 * MIB, "max_records": 10})
+        declared = spec(budget={"max_decoded_bytes": 32 * MIB, "max_records": 10})
         declared = declared.model_validate(declared.model_dump() | {"unwrap": {"path": "body"}})
         large = json.dumps({"body": "[" + "[]," * MIB + "{}]"}).encode()
         many = json.dumps({"body": "[" + ",".join([GOOD.decode()] * 12) + "]"}).encode()
         wrapped = json.dumps({"body": GOOD.decode()}).encode()
         landed = Landed(declared, wrapped + large + wrapped, many)
-        assert landed.reasons() == [(1, "over_budget", "max_held_bytes"), (10, "over_budget", "max_records")]
+        assert landed.reasons() == [(1, "over_budget", "max_decoded_bytes"), (10, "over_budget", "max_records")]
         assert len(landed.events) == 2 + 10
 
     def test_values_are_counted_before_they_are_made(self) -> None:

@@ -85,7 +85,7 @@ def test_a_number_that_is_kept_is_what_was_sent(make_spec: MakeSpec) -> None:
 
 
 def test_a_wrapper_that_would_be_written_too_often_is_one_row(make_spec: MakeSpec) -> None:
-    source = {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "budget": {"max_held_bytes": "8MiB"}}
+    source = {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "budget": {"max_decoded_bytes": "8MiB"}}
     wrapper = json.dumps({"stage": "x" * 10_000, "body": [{}] * 1_000}).encode()
 
     rows = rows_of(keeping(make_spec, "stage", source=source), wrapper)

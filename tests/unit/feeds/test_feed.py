@@ -191,7 +191,7 @@ def test_keys_that_name_no_row_are_dead_letters(stage: FeedStage) -> None:
 
 
 def test_more_dead_letters_than_are_declared_stop_the_feed(tmp_path: Path) -> None:
-    stage = FeedStage(tmp_path, declared({"most_dead_letters": 1}))
+    stage = FeedStage(tmp_path, declared({"max_dead_letters": 1}))
     stage.rebuild(0, {"at": 1, "ch": 2, "de": 3})
     refusing = Receiver(faults=lambda message: (DeadReason.REFUSED, "no"))
     for _ in range(2):

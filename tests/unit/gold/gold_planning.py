@@ -113,7 +113,7 @@ def _register(
     rows = f"all_{view}"
     if dedupe is not None and pinned.has_events:
         by_hours = plan.table.grain is not None
-        across = (dedupe.across_hours or 0) if by_hours else dedupe.across_days
+        across = (dedupe.within_hours or 0) if by_hours else dedupe.within_days
         near = part.widen_hours(across) if by_hours else part.widen_days(across)
         unit = "hour" if by_hours else "day"
         originals = _ORIGINALS.format(

@@ -206,7 +206,7 @@ def test_an_hour_that_changed_affects_hours_and_is_made_of_hours() -> None:
 
 
 def test_copies_widen_hours_by_hours_and_a_date_of_which_no_more_is_known_by_all_of_its_own() -> None:
-    dedupe = DedupeSpec(across_hours=2)
+    dedupe = DedupeSpec(within_hours=2)
 
     assert planned(dedupe, events=changed("event_date", 0, hours=[5])).output.hours == {*map(at, range(2, 8))}
     whole = planned(dedupe, events=changed("event_date", 0)).output

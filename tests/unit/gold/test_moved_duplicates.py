@@ -47,7 +47,7 @@ def planned(before: Iterable[Row], added: Iterable[Row], across: int) -> GoldPla
     for date, _, seq in (*before, *added):
         last[day(date)] = max(seq, last.get(day(date)) or 0)
     changes = {"events": Changes(frozenset(first), first_seq=first)}
-    return plan_rebuild(DAILY, changes, DedupeSpec(across_days=across), None, {"events": last})
+    return plan_rebuild(DAILY, changes, DedupeSpec(within_days=across), None, {"events": last})
 
 
 def kept(rows: list[Row], across: int) -> dict[int, list[Row]]:
@@ -83,7 +83,7 @@ def test_without_a_look_at_arrivals_a_moved_copy_would_be_missed(monkeypatch: py
 
 def test_what_is_not_known_of_arrivals_widens() -> None:
     changes = {"events": Changes(frozenset([place(1)]))}
-    dedupe = DedupeSpec(across_days=1)
+    dedupe = DedupeSpec(within_days=1)
     around = {day(0), day(1), day(2)}
     assert plan_rebuild(DAILY, changes, dedupe).output.values == around
     known = {"events": {day(0): 1, day(1): 2, day(2): None}}

@@ -67,7 +67,7 @@ def test_what_cannot_be_dated_is_rebuilt_whole() -> None:
 
 
 def test_copies_widen_what_is_of_events_and_not_what_is_of_intervals() -> None:
-    plan = planned(DedupeSpec(across_days=1), prices=at("event_date", 2), eps_known=at("valid_from", 5))
+    plan = planned(DedupeSpec(within_days=1), prices=at("event_date", 2), eps_known=at("valid_from", 5))
 
     assert plan.output == Part("price_date", frozenset([day(1), day(2), day(3)]), day(5))
 

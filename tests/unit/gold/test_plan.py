@@ -40,7 +40,7 @@ def test_a_touched_date_changes_itself_alone_by_default() -> None:
 
 
 def test_copies_that_may_lie_a_day_apart_widen_it_by_a_day() -> None:
-    plan = plan_rebuild(gold(), {"events": changes(0)}, DedupeSpec(across_days=1))
+    plan = plan_rebuild(gold(), {"events": changes(0)}, DedupeSpec(within_days=1))
 
     assert days(plan.output_dates) == [-1, 0, 1]
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_told_apart_is_rebuilt_whole() -> None:
     across=st.integers(0, 3),
 )
 def test_every_output_date_has_all_input_dates_it_is_made_of(touched: set[int], offsets: set[int], across: int) -> None:
-    plan = plan_rebuild(gold(offsets), {"events": changes(*touched)}, DedupeSpec(across_days=across))
+    plan = plan_rebuild(gold(offsets), {"events": changes(*touched)}, DedupeSpec(within_days=across))
 
     output, read = days(plan.output_dates), set(days(plan.input_dates))
     changed = {day + shift for day in touched for shift in range(-across, across + 1)}
@@ -119,7 +119,7 @@ def by_org(*values: str | None, column: str = "org_id") -> Changes:
 def test_a_table_of_one_key_is_built_where_any_of_its_inputs_changed() -> None:
     table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
 
-    plan = plan_rebuild(table, {"events": by_org("b", None), "names": by_org("a")}, DedupeSpec(across_days=1))
+    plan = plan_rebuild(table, {"events": by_org("b", None), "names": by_org("a")}, DedupeSpec(within_days=1))
 
     assert (plan.full, plan.has_work) == (False, True)
     assert plan.output == plan.input == Part("org_id", frozenset({"a", "b"}))

@@ -158,7 +158,7 @@ def test_a_file_that_does_not_fit_leaves_the_table_of_before(tmp_path: Path, csv
         (("reference/splits.csv", "reference/split.csv"), "did you mean 'reference/splits.csv'?"),
         (("key: [ticker, ex_date]", "key: [tickr]"), "'tickr' is no column of it; did you mean 'ticker'?"),
         (("type: date", "type: array<date>"), "CSV has no array<date>"),
-        (("key: [", "dated_by: ratio\n    key: ["), "'ratio' is no column of type date"),
+        (("key: [", "effective_date: ratio\n    key: ["), "'ratio' is no column of type date"),
         (("name: splits", "name: orders"), "table orders is declared twice"),
     ],
 )

@@ -140,7 +140,7 @@ class ShippedLake:
         with empty_database() as connection:
             connection.register("history", duckdb_source(self._lake, opened))
             newest = connection.sql(
-                f"SELECT {', '.join(keyed.history_types) if keyed.forget_minutes else '*'} FROM history "
+                f"SELECT {', '.join(keyed.history_types) if keyed.expire_after_minutes else '*'} FROM history "
                 f"QUALIFY row_number() OVER (PARTITION BY {', '.join(keyed.by)} ORDER BY {order}) = 1"
             ).to_arrow_table()
         write_deltalake(self._uri(spec.pipeline, keyed.name), newest, mode="overwrite")

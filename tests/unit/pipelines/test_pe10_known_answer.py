@@ -27,7 +27,7 @@ tables:
       - {name: real_price, path: Real Price, type: double}
       - {name: real_earnings, path: Real Earnings, type: double}
 gold:
-  dedupe: {by: event_id, across_days: 0}
+  dedupe: {by: event_id, within_days: 0}
   tables:
     - name: index_pe
       sql: gold/index_pe.sql

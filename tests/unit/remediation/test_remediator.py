@@ -140,7 +140,7 @@ def test_an_address_that_tells_nothing_for_a_while_is_asked_again(stage: Remedia
             stage.director.silent_reads = 4
             shift(self, *arguments, **named)  # type: ignore[arg-type]
 
-    remediator._traffic = Silent(stage.spec.do)
+    remediator._traffic = Silent(stage.spec.action)
     remediator.handle_notice(notice)
     assert stage.record(notice).state == "planned"
     stage.remediator().resume_pending()

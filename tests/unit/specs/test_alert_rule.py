@@ -39,7 +39,7 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
         "unknown",
     )
     assert rule.baseline is not None
-    assert (rule.baseline.weeks, rule.baseline.min_weeks, rule.together.start) == (4, 2, 20)
+    assert (rule.baseline.weeks, rule.baseline.min_weeks, rule.grouping.min_alerts) == (4, 2, 20)
     assert mistakes(tmp_path) == []
 
 

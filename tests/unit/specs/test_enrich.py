@@ -130,8 +130,8 @@ def test_a_pipeline_that_declares_neither_keeps_its_fingerprint() -> None:
 @pytest.mark.parametrize(
     ("edit", "field", "effect"),
     [
-        ((("private",), DECLARED["private"][:1]), "private.cs(Cookie)", Effect.MIXES),
-        ((("private", 0, "keep"), "nothing"), "private.c-ip.keep", Effect.MIXES),
+        ((("private",), DECLARED["private"][:1]), "private.cs(Cookie)", Effect.MIXED_ROWS),
+        ((("private", 0, "keep"), "nothing"), "private.c-ip.keep", Effect.MIXED_ROWS),
         ((("private",), [*DECLARED["private"], {"path": "x", "keep": "nothing"}]), "private.x", Effect.BACKFILL),
         ((("enrich", 0, "database"), "geo/Other.mmdb"), "enrich.geo.database", Effect.BACKFILL),
         ((("enrich",), DECLARED["enrich"][:1]), "enrich.agent", Effect.RESTART),

@@ -63,7 +63,7 @@ REFERENCE = {"name": "splits", "file": "splits.csv", "key": "d", "columns": [{"n
 def as_of(affects: object, *, facts: dict[str, object] | None = None, dated: bool = True) -> PipelineSpec:
     reads = ["orders", "facts", "splits"]
     known = {"name": "known", "sql": "k.sql", "reads": reads, "partition_by": "event_date", "affects": affects}
-    reference = REFERENCE | ({"dated_by": "d"} if dated else {})
+    reference = REFERENCE | ({"effective_date": "d"} if dated else {})
     gold = {"tables": [FACTS | {"checks": INTERVALS} | (facts or {}), known]}
     plain = declared().model_dump(mode="json")
     orders = {"name": "orders", "when": {"name": "order"}}
@@ -90,7 +90,7 @@ def test_what_a_change_affects_may_be_said_input_by_input() -> None:
 def test_onwards_needs_a_date_to_compare_and_an_interval_table_its_check() -> None:
     with pytest.raises(ValueError, match=r"declare `checks\.intervals` of that table"):
         as_of(EACH, facts={"checks": {}})
-    with pytest.raises(ValueError, match="declare `dated_by` of the reference"):
+    with pytest.raises(ValueError, match="declare `effective_date` of the reference"):
         as_of(EACH, dated=False)
     with pytest.raises(ValueError, match="'splits' is not partitioned by date"):
         as_of(EACH | {"splits": {"days": [0]}})

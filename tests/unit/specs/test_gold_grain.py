@@ -20,7 +20,7 @@ MINUTES = {
     "partition_by": "event_date",
     "grain": {"column": "minute", "part": "hour"},
 }
-DEDUPE = {"by": "event_id", "across_hours": 1}
+DEDUPE = {"by": "event_id", "within_hours": 1}
 
 
 def declared(*, dedupe: Any = DEDUPE, **changes: Any) -> PipelineSpec:
@@ -61,11 +61,11 @@ def test_an_hour_affects_itself_where_nothing_else_is_declared() -> None:
         ({"grain": None, "affects": {"requests": {"hours": [0]}}}, "'minutes' is rebuilt by dates; write days"),
         (
             {"dedupe": {"by": "event_id"}},
-            "copies that lie dates apart would rebuild whole dates; declare `across_hours`",
+            "copies that lie dates apart would rebuild whole dates; declare `within_hours`",
         ),
         ({"grain": {"column": "minute", "part": "day"}}, "Input should be 'hour'"),
         ({"refresh_seconds": 14}, "greater than or equal to 15"),
-        ({"dedupe": {"by": "event_id", "across_hours": -1}}, "greater than or equal to 0"),
+        ({"dedupe": {"by": "event_id", "within_hours": -1}}, "greater than or equal to 0"),
     ],
 )
 def test_what_does_not_fit_a_grain_is_refused_with_what_to_write(changes: dict[str, Any], refusal: str) -> None:
@@ -93,7 +93,7 @@ def test_tables_of_before_keep_their_fingerprint_and_how_often_one_is_built_is_n
 
     assert set(daily.model_dump(mode="json")) & {"grain", "refresh_seconds"} == set()
     assert daily.model_dump(mode="json")["affects"] == {"days": [0]}
-    assert digest(daily) == digest(daily, across_hours=3) != digest(daily, across_days=2)
-    assert digest(minutes, across_hours=1) == digest(minutes, across_hours=1, across_days=2) != digest(minutes)
+    assert digest(daily) == digest(daily, within_hours=3) != digest(daily, within_days=2)
+    assert digest(minutes, within_hours=1) == digest(minutes, within_hours=1, within_days=2) != digest(minutes)
     often = minutes.model_copy(update={"refresh_seconds": 60})
-    assert digest(often, across_hours=1) == digest(minutes, across_hours=1)
+    assert digest(often, within_hours=1) == digest(minutes, within_hours=1)

@@ -12,7 +12,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
 
-LATEST = {"kind": "latest", "key": ["view_id"], "keep": ["user_id", "played"], "forget_minutes": 30}
+LATEST = {"kind": "latest", "key": ["view_id"], "keep": ["user_id", "played"], "expire_after_minutes": 30}
 COLUMNS = {"view_id": "string", "user_id": "string", "played": "long", "price": "decimal(12,2)", "share": "float"}
 COLUMNS |= {"tags": "array<string>", "ratio": "double", "org_id": "string", "origin": "string"}
 
@@ -51,7 +51,12 @@ def test_the_newest_row_of_a_key_is_kept_with_what_decides_which_one_that_is() -
 
     assert list(latest.types) == ["view_id", "user_id", "played", "event_time", "_seq", "_position"]
     assert latest.sort_columns == ("event_time", "_seq", "_position")
-    assert (latest.name, latest.history, latest.forget_minutes, latest.trigger_seconds) == ("now", "heartbeats", 30, 60)
+    assert (latest.name, latest.history, latest.expire_after_minutes, latest.trigger_seconds) == (
+        "now",
+        "heartbeats",
+        30,
+        60,
+    )
     assert declared.aggregation_tables == ()
 
 
@@ -75,8 +80,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**LATEST, "group_by": ["user_id"]}, "group_by", "no window"),
     ({**LATEST, "sum": ["played"]}, "sum", "no window"),
     ({**LATEST, "key": []}, "key", "such as key: [view_id]"),
-    ({"kind": "latest", "key": ["view_id"]}, "forget_minutes", "such as forget_minutes: 30"),
-    ({**LATEST, "forget_minutes": 0}, "forget_minutes", "greater than or equal to 1"),
+    ({"kind": "latest", "key": ["view_id"]}, "expire_after_minutes", "such as expire_after_minutes: 30"),
+    ({**LATEST, "expire_after_minutes": 0}, "expire_after_minutes", "greater than or equal to 1"),
     ({**LATEST, "key": ["view"]}, "key.0", "there is no column 'view' in this table; did you mean 'view_id'?"),
     ({**LATEST, "key": ["ratio"]}, "key.0", "'ratio' is double"),
     ({**LATEST, "key": ["event_time"]}, "key.0", "says which row is newer"),
@@ -87,7 +92,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**LATEST, "keep": ["user_id", "user_id"]}, "keep.1", "named twice"),
     ({**LATEST, "reads": "heartbeat"}, "reads", "did you mean 'heartbeats'?"),
     ({"key": ["view_id"]}, "key", "write `kind: latest` with it"),
-    ({"forget_minutes": 5}, "forget_minutes", "write `kind: latest` with it"),
+    ({"expire_after_minutes": 5}, "expire_after_minutes", "write `kind: latest` with it"),
     ({"kind": "newest"}, "kind", "'counts' or 'latest'"),
     ({"sum": ["user_id"]}, "sum.0", "'user_id' is string; name a column of numbers"),
     ({"sum": ["prise"]}, "sum.0", "did you mean 'price'?"),
@@ -141,7 +146,7 @@ def test_a_sum_has_a_type_that_holds_it(type_: str, grown: str | None) -> None:
     [
         ({**LATEST, "keep": ["user_id"]}, "live.now.keep", Effect.RESTART),
         ({**LATEST, "key": ["user_id"], "keep": ["played", "view_id"]}, "live.now.key", Effect.RESTART),
-        ({**LATEST, "forget_minutes": 5}, "live.now.forget_minutes", Effect.RESTART),
+        ({**LATEST, "expire_after_minutes": 5}, "live.now.expire_after_minutes", Effect.RESTART),
         ({**LATEST, "trigger_seconds": 5}, "live.now.trigger_seconds", Effect.RESTART),
         ({}, "live.now.kind", Effect.NEW_GENERATION),
     ],
@@ -155,7 +160,7 @@ def test_an_edit_says_what_it_needs(edit: dict[str, Any], field: str, effect: Ef
 def test_what_the_table_holds_is_built_anew_when_its_declaration_changes() -> None:
     digests = {
         spec(live).latest_tables[0].digest("history")
-        for live in (LATEST, {**LATEST, "keep": ["user_id"]}, {**LATEST, "forget_minutes": 60})
+        for live in (LATEST, {**LATEST, "keep": ["user_id"]}, {**LATEST, "expire_after_minutes": 60})
     }
 
     assert len(digests) == 3

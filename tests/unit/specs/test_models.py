@@ -67,7 +67,7 @@ def test_a_model_is_read_with_what_it_leaves_to_defaults(tmp_path: Path) -> None
 
     assert mistakes(root) == []
     (model,) = load_catalog("local", root=root).pipelines["shop"].models
-    assert (model.of, model.columns) == (("shop",), ("orders", "amount", "slope"))
+    assert (model.entity, model.columns) == (("shop",), ("orders", "amount", "slope"))
     assert (model.horizon_seconds, model.predicts, model.alarms_per_day) == (3_600, "begins", 1)
     assert (model.folds.train_days, model.folds.test_days, model.folds.count) == (28, 7, 4)
     assert (model.algorithms, model.baselines) == (("logistic", "gbt"), ("persistence", "seasonal"))

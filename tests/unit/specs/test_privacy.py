@@ -195,7 +195,7 @@ def test_other_personal_data_mixes_rows_and_other_terms_of_erasing_do_not() -> N
     other_kind = PipelineSpec.model_validate(declared(((*FIELDS, 0, "as"), "gamer")))
     other_terms = PipelineSpec.model_validate(declared((("privacy", "erase"), {"purge_within_days": 14})))
 
-    assert {change.effect for change in classify_changes(before, other_kind)} == {Effect.MIXES}
+    assert {change.effect for change in classify_changes(before, other_kind)} == {Effect.MIXED_ROWS}
     assert {change.effect for change in classify_changes(before, other_terms)} == {Effect.SAFE}
 
 

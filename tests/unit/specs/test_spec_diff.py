@@ -150,16 +150,16 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ("owner", ("owner",), "x", Effect.SAFE),
     ("tags", ("tags",), ["x"], Effect.SAFE),
     ("source.relay", ("source", "relay"), "other", Effect.NEW_GENERATION),
-    ("source.bucket", ("source", "bucket"), "other", Effect.MIXES),
-    ("source.prefix", ("source", "prefix"), "", Effect.MIXES),
+    ("source.bucket", ("source", "bucket"), "other", Effect.MIXED_ROWS),
+    ("source.prefix", ("source", "prefix"), "", Effect.MIXED_ROWS),
     ("source.csv", ("source", "csv"), {"delimiter": ";"}, Effect.BACKFILL),
     ("source.compression", ("source", "compression"), "gzip", Effect.RESTART),
     ("source.max_files_per_batch", ("source", "max_files_per_batch"), 7, Effect.RESTART),
-    ("unwrap", ("unwrap",), None, Effect.MIXES),
-    ("event.name", ("event", "name"), {"constant": "x"}, Effect.MIXES),
-    ("event.time.path", ("event", "time"), {"path": "sent"}, Effect.MIXES),
-    ("event.time.unit", ("event", "time"), {"path": "at", "unit": "epoch_millis"}, Effect.MIXES),
-    ("event.id", ("event", "id"), ["id", "part"], Effect.MIXES),
+    ("unwrap", ("unwrap",), None, Effect.MIXED_ROWS),
+    ("event.name", ("event", "name"), {"constant": "x"}, Effect.MIXED_ROWS),
+    ("event.time.path", ("event", "time"), {"path": "sent"}, Effect.MIXED_ROWS),
+    ("event.time.unit", ("event", "time"), {"path": "at", "unit": "epoch_millis"}, Effect.MIXED_ROWS),
+    ("event.id", ("event", "id"), ["id", "part"], Effect.MIXED_ROWS),
     ("tables.refunds", ("tables",), [*DECLARED["tables"], NEW_TABLE], Effect.BACKFILL),
     ("tables.events", ("tables",), DECLARED["tables"][1:], Effect.RESTART),
     ("tables.orders.when", (*ORDERS, "when"), {"name": ["order", "order_v2"]}, Effect.BACKFILL),
@@ -174,7 +174,7 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ),
     ("tables.orders.columns.amount", (*ORDERS, "columns"), COLUMNS[1:], Effect.RESTART),
     ("tables.orders.columns.amount.type", (*ORDERS, "columns", 0, "type"), "double", Effect.NEW_GENERATION),
-    ("tables.orders.columns.amount.path", (*ORDERS, "columns", 0, "path"), "total", Effect.MIXES),
+    ("tables.orders.columns.amount.path", (*ORDERS, "columns", 0, "path"), "total", Effect.MIXED_ROWS),
     ("tables.orders.columns.amount.required", (*ORDERS, "columns", 0, "required"), True, Effect.RESTART),
     ("quarantine.retain_raw_bytes", ("quarantine", "retain_raw_bytes"), 10, Effect.RESTART),
     ("stream.trigger_seconds", ("stream", "trigger_seconds"), 5, Effect.RESTART),
@@ -182,12 +182,12 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ("live.orders_live.watermark_minutes", ("live", 0, "watermark_minutes"), 5, Effect.RESTART),
     ("live.orders_live", ("live",), [], Effect.RESTART),
     ("gold.tables", ("gold", "tables"), [{**GOLD[0], "sql": "e.sql"}], Effect.SAFE),
-    ("gold.dedupe", ("gold", "dedupe"), {"across_days": 2}, Effect.SAFE),
-    ("tables.contacts.mutable.id", (*CONTACTS, "mutable", "id"), "lead", Effect.MIXES),
-    ("tables.contacts.mutable.origin", (*CONTACTS, "mutable", "origin"), "lead", Effect.MIXES),
+    ("gold.dedupe", ("gold", "dedupe"), {"within_days": 2}, Effect.SAFE),
+    ("tables.contacts.mutable.id", (*CONTACTS, "mutable", "id"), "lead", Effect.MIXED_ROWS),
+    ("tables.contacts.mutable.origin", (*CONTACTS, "mutable", "origin"), "lead", Effect.MIXED_ROWS),
     ("tables.news.announces", ("tables", 4, "announces", "key"), "origin", Effect.RESTART),
     ("mutations.schedule", ("mutations", "schedule"), None, Effect.SAFE),
-    ("mutations.names", ("mutations", "names"), "called", Effect.MIXES),
+    ("mutations.names", ("mutations", "names"), "called", Effect.MIXED_ROWS),
     ("mutations.notifications", ("mutations", "notifications"), "news", Effect.SAFE),
     ("maintenance.optimize", ("maintenance", "optimize"), False, Effect.SAFE),
 ]
@@ -201,7 +201,7 @@ def test_an_edit_is_told_by_its_field_and_effect(
 
     assert [(change.field, change.effect) for change in changes] == [(field, effect)]
     assert changes[0].old != changes[0].new
-    assert (unsafe_changes(changes) != []) == (effect in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED))
+    assert (unsafe_changes(changes) != []) == (effect in (Effect.MIXED_ROWS, Effect.NEW_GENERATION, Effect.REFUSED))
 
 
 def test_another_form_of_objects_makes_what_waits_unreadable() -> None:
@@ -209,7 +209,7 @@ def test_another_form_of_objects_makes_what_waits_unreadable() -> None:
 
     changes = classify_changes(spec(plain), spec(plain, (("source", "format"), "csv")))
 
-    assert [(change.field, change.effect) for change in changes] == [("source.format", Effect.MIXES)]
+    assert [(change.field, change.effect) for change in changes] == [("source.format", Effect.MIXED_ROWS)]
 
 
 def test_an_advice_names_the_pipeline_and_the_table() -> None:

@@ -147,14 +147,16 @@ def changes(old: PipelineSpec, new: PipelineSpec) -> list[tuple[str, Effect]]:
 def test_times_that_are_read_another_way_mix_and_those_of_arrival_hold_from_the_next_start() -> None:
     plain = with_time(path="time")
 
-    assert changes(plain, with_time(path="time", format="%Y-%m-%d")) == [("event.time.format", Effect.MIXES)]
-    assert changes(plain, with_time(path="time", zone="Asia/Tokyo")) == [("event.time.zone", Effect.MIXES)]
+    assert changes(plain, with_time(path="time", format="%Y-%m-%d")) == [("event.time.format", Effect.MIXED_ROWS)]
+    assert changes(plain, with_time(path="time", zone="Asia/Tokyo")) == [("event.time.zone", Effect.MIXED_ROWS)]
     assert changes(plain, with_time(path="time", arrival="when_missing")) == [("event.time.arrival", Effect.RESTART)]
     assert changes(plain, with_time(arrival=True)) == [
-        ("event.time.path", Effect.MIXES),
+        ("event.time.path", Effect.MIXED_ROWS),
         ("event.time.arrival", Effect.RESTART),
     ]
-    assert changes(with_column(), with_column(format="%Y-%m-%d")) == [("tables.events.columns.at.format", Effect.MIXES)]
+    assert changes(with_column(), with_column(format="%Y-%m-%d")) == [
+        ("tables.events.columns.at.format", Effect.MIXED_ROWS)
+    ]
     (change,) = classify_changes(plain, with_time(path="time", format="%Y-%m-%d"))
     assert isinstance(change, SpecChange)
     assert "`deltaworks quarantine replay shop`" in change.advice

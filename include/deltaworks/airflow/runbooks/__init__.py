@@ -75,11 +75,11 @@ def remediation_runbook(spec: RemediationSpec) -> str:
         "remediation",
         name=spec.name,
         description=spec.description,
-        rule=spec.on,
+        rule=spec.rule,
         targets=", ".join(f"`{target}`" for target in spec.targets),
         step=f"{spec.step:g}",
         floor=f"{spec.floor:g}",
-        most_per_day=spec.most_per_day,
+        most_per_day=spec.max_per_day,
         dry_run=" **It is a dry run**: it says what it would do, and calls nobody." if spec.dry_run else "",
         owner=spec.owner,
     )

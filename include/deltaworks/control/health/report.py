@@ -93,7 +93,7 @@ def subjects(catalog: Catalog) -> list[Subject]:
             name,
             paths.pipeline_control(name),
             limits_of(spec),
-            spec.watch.restarts_per_hour,
+            spec.health.restarts_per_hour,
             spec.stream_group or "",
         )
         for name, spec in catalog.pipelines.items()
@@ -116,7 +116,7 @@ def subjects(catalog: Catalog) -> list[Subject]:
 
 def limits_of(spec: PipelineSpec) -> HealthLimits:
     """The bounds a pipeline declares."""
-    watch = spec.watch
+    watch = spec.health
     return HealthLimits(
         stale_seconds_min=watch.stale_seconds,
         grace_seconds=watch.start_seconds,

@@ -132,7 +132,7 @@ class SpecRecords:
         refused = unsafe_changes(changes)
         accepted = self._objects.get(self._acceptance_key(current, spec)) is not None
         if accepted:
-            refused = [change for change in refused if change.effect is not Effect.MIXES]
+            refused = [change for change in refused if change.effect is not Effect.MIXED_ROWS]
         if refused:
             raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, refused), hint=refused[0].advice)
         return changes
@@ -145,7 +145,7 @@ class SpecRecords:
         """
         current = self.current()
         changes = [] if current is None else unsafe_changes(classify_changes(current, spec))
-        final = [change for change in changes if change.effect is not Effect.MIXES]
+        final = [change for change in changes if change.effect is not Effect.MIXED_ROWS]
         if final:
             raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, final), hint=final[0].advice)
         if current is not None and changes:

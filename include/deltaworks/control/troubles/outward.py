@@ -55,7 +55,7 @@ OUTWARD_CONDITIONS: Final = (
         ),
         Trouble(
             "FEED_TOO_MANY_DEAD_LETTERS",
-            "more changes of one delivery are dead letters than `most_dead_letters`",
+            "more changes of one delivery are dead letters than `max_dead_letters`",
             "read why by `deltaworks feeds dead`, mend the receiver, raise the bound, and replay",
         ),
         Trouble(

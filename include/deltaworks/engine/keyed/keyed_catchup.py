@@ -92,8 +92,8 @@ class KeyedTableCatchUp:
         self._keyed: DeltaTable | None = None
         self._application = ""
         self._caught_up_version = -1
-        self._window = RetentionWindow(table.forget_minutes)
-        self._expiry = Expiry(self._window, owner, forget_minutes=table.forget_minutes)
+        self._window = RetentionWindow(table.expire_after_minutes)
+        self._expiry = Expiry(self._window, owner, expire_after_minutes=table.expire_after_minutes)
 
     def catch_up(self) -> CatchUpResult | None:
         """See `KeyedTables.follow`."""

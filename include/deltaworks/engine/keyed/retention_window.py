@@ -1,6 +1,6 @@
 """How far back a live table of newest rows reaches, and how older rows leave it.
 
-The horizon is `forget_minutes` before the newest event there is, or before now where that lies in the future. So a
+The horizon is `expire_after_minutes` before the newest event there is, or before now where that lies in the future. So a
 source that is silent empties nothing, a recorded history can be worked off, and one wrong clock does not make the table
 forget everything. It depends on rows and not on batches: of two drivers that have read the same rows, both have the
 same horizon.
@@ -34,7 +34,7 @@ from deltaworks.tables.log import Action, stats_of
 EVENT_TIME = "event_time"
 #: Statistics of files have milliseconds, rounded down.
 _STATISTICS_PRECISION = dt.timedelta(milliseconds=1)
-#: Old rows are taken out once a tenth of `forget_minutes` has passed, and no more often than this.
+#: Old rows are taken out once a tenth of `expire_after_minutes` has passed, and no more often than this.
 MIN_EXPIRY_SECONDS = 30.0
 EXPIRY_FRACTION = 0.1
 #: Merges that add keys add files; so many are made one again.
@@ -42,10 +42,10 @@ MAX_FILES = 32
 
 
 class RetentionWindow:
-    """The event time before which a table has no rows. One without `forget_minutes` reaches back for ever."""
+    """The event time before which a table has no rows. One without `expire_after_minutes` reaches back for ever."""
 
-    def __init__(self, forget_minutes: int | None, *, now: Callable[[], dt.datetime] = utc_now) -> None:
-        self._span = None if forget_minutes is None else dt.timedelta(minutes=forget_minutes)
+    def __init__(self, expire_after_minutes: int | None, *, now: Callable[[], dt.datetime] = utc_now) -> None:
+        self._span = None if expire_after_minutes is None else dt.timedelta(minutes=expire_after_minutes)
         self._now = now
         self._newest: dt.datetime | None = None
 
@@ -110,10 +110,10 @@ class Expiry:
     Each is a commit of its own, guarded by the owner epoch as merges are. Used by the thread that merges.
     """
 
-    def __init__(self, window: RetentionWindow, owner: Step, *, forget_minutes: int | None) -> None:
+    def __init__(self, window: RetentionWindow, owner: Step, *, expire_after_minutes: int | None) -> None:
         self._window = window
         self._owner = owner
-        self._seconds_between = max(MIN_EXPIRY_SECONDS, (forget_minutes or 0) * 60 * EXPIRY_FRACTION)
+        self._seconds_between = max(MIN_EXPIRY_SECONDS, (expire_after_minutes or 0) * 60 * EXPIRY_FRACTION)
         self._last_expiry: float | None = None
 
     def run_if_due(self, table: DeltaTable, user_metadata: str) -> None:

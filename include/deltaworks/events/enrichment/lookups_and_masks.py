@@ -39,7 +39,7 @@ class LookupsAndMasks:
         alone = _independent_field_names(spec)
         self._independent_fields = [_IndependentField(name, spec, databases) for name in alone]
         self._nested_lookups = [
-            _NestedLookup(declared, databases) for declared in spec.enrich if declared.of not in alone
+            _NestedLookup(declared, databases) for declared in spec.enrich if declared.path not in alone
         ]
         self._nested_masks = [mask for mask in self._masks if mask.path not in alone]
 
@@ -70,7 +70,7 @@ def _independent_field_names(spec: PipelineSpec) -> list[str]:
     """Returns top-level fields that are looked up or masked and contain no other such path. For these, the common case,
     order does not matter.
     """
-    paths = [*(declared.of for declared in spec.enrich), *(declared.path for declared in spec.private)]
+    paths = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
     above = {path.split(".")[0] for path in paths if "." in path}
     return sorted({path for path in paths if "." not in path} - above)
 
@@ -80,7 +80,7 @@ class _IndependentField:
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name
-        look_ups = [declared for declared in spec.enrich if declared.of == name]
+        look_ups = [declared for declared in spec.enrich if declared.path == name]
         self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in look_ups]
         #: Results for values that are no text: fields of these names sent by a producer are overwritten.
         self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in look_ups}
@@ -122,7 +122,7 @@ class _NestedLookup:
 
     def __init__(self, declared: EnrichSpec, databases: PinnedDatabases | None) -> None:
         self._field = declared.output_field
-        self._get_value = path_getter(tuple(declared.of.split(".")))
+        self._get_value = path_getter(tuple(declared.path.split(".")))
         self._lookup = _create_lookup(declared, databases)
         self._cache: dict[str, LookupAnswer] = {}
 

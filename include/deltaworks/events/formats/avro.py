@@ -114,10 +114,10 @@ class _BlockReader:
         try:
             records = self._read_records(self._inflate(content, count), count)
         except ContentTooLarge as error:
-            over = self._budget.exceeded_error("max_held_bytes", f"{name} {error} for the memory of its values")
+            over = self._budget.exceeded_error("max_decoded_bytes", f"{name} {error} for the memory of its values")
             yield over_budget_event(over), b""
         except BudgetExceededError as over:
-            if over.path != "max_held_bytes":
+            if over.path != "max_decoded_bytes":
                 raise
             yield over_budget_event(over), b""
         except Exception as error:  # codecs and readers may raise anything for corrupt bytes
@@ -128,7 +128,7 @@ class _BlockReader:
     def _inflate(self, content: bytes, count: int) -> bytes:
         cost = self._container.cost
         # Array items take space in the content, which bounds their number.
-        most_bytes = self._budget.max_held_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
+        most_bytes = self._budget.max_decoded_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
         inflated = CODECS[self._container.codec](content, most_bytes)
         if count * cost.min_bytes > len(inflated):
             raise _TornContainerError(f"it has {len(inflated)} bytes, but a record needs at least {cost.min_bytes}")

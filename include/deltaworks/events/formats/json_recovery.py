@@ -85,7 +85,7 @@ class JsonRecovery:
         """Yields the values, and `Malformed` for bytes between them, each with its bytes.
 
         Raises:
-            BudgetExceededError: max_scans, max_held_bytes; `unread` starts at the first unread byte.
+            BudgetExceededError: max_scans, max_decoded_bytes; `unread` starts at the first unread byte.
         """
         position, broken, unread = 0, "", 0
         try:

@@ -83,7 +83,7 @@ def expire_quarantine(
         of_tables += [run.retained(table) for table in spec.tables if table.retention_days is not None]
         if spec.archive is not None:
             of_tables.append(run.rows(ARCHIVE, spec.archive.retain_days))
-        return of_tables if relay is None else [*of_tables, run.messages(relay.relay, relay.messages_retain_days)]
+        return of_tables if relay is None else [*of_tables, run.messages(relay.relay, relay.message_retention_days)]
 
     if dry_run:
         return results()

@@ -39,9 +39,11 @@ def model_errors(
 def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyPath, str]]:
     if columns is None:
         return
-    places: list[tuple[KeyPath, str]] = [(("at",), model.at), *_entity_columns(model)]
+    places: list[tuple[KeyPath, str]] = [(("at",), model.timestamp), *_entity_columns(model)]
     places += [
-        (("groups", group, index), name) for group, names in model.groups.items() for index, name in enumerate(names)
+        (("groups", group, index), name)
+        for group, names in model.feature_groups.items()
+        for index, name in enumerate(names)
     ]
     for place, name in places:
         if name not in columns:
@@ -53,7 +55,7 @@ def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyP
 def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath, str]]:
     if answer is None:
         return
-    for name in (*model.of, model.at, _LABEL_COLUMN):
+    for name in (*model.entity, model.timestamp, _LABEL_COLUMN):
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
@@ -61,6 +63,6 @@ def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath
 
 
 def _entity_columns(model: ModelSpec) -> list[tuple[KeyPath, str]]:
-    if len(model.of) == 1:
-        return [(("of",), model.of[0])]
-    return [(("of", index), name) for index, name in enumerate(model.of)]
+    if len(model.entity) == 1:
+        return [(("of",), model.entity[0])]
+    return [(("of", index), name) for index, name in enumerate(model.entity)]

@@ -40,7 +40,7 @@ def required_columns(alert: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
     for position, label in enumerate(alert.labels):
         yield ("labels", position), label
     yield (("sql",), VALUE) if alert.percentile is None else (("percentile",), BUCKET)
-    if alert.samples is not None:
+    if alert.min_samples is not None:
         yield ("samples",), SAMPLES
 
 

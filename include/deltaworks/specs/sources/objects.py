@@ -12,7 +12,7 @@ from deltaworks.specs.sources.payload import PayloadSpec
 from deltaworks.specs.spec_change_effects import CHANGES_PARSING, CHANGES_SOURCE, NEXT_START, Edit, Effect
 
 _CHANGES_OBJECTS = Edit(
-    Effect.MIXES,
+    Effect.MIXED_ROWS,
     "Objects of the new place that were announced before the stream's offset would not be read. Declare a pipeline of "
     "its own; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
     "`deltaworks reprocess {pipeline} --from-start`.",

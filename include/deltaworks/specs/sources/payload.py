@@ -61,7 +61,7 @@ class BudgetSpec(Spec):
         ge=1,
         description="values of fields in it; by default its size decides, up to 1,000,000,000",
     )
-    max_held_bytes: Annotated[Bytes, NEXT_START] = Field(
+    max_decoded_bytes: Annotated[Bytes, NEXT_START] = Field(
         default=2 << 30, description="what values that are decoded at once may take in memory"
     )
     max_partitions: Annotated[int, NEXT_START] = Field(

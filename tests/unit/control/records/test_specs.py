@@ -121,7 +121,7 @@ def test_an_accepted_edit_is_let_through_and_no_other(records: SpecRecords) -> N
 
     (accepted,) = records.accept(spec(path="total"), by="ada", reason="the producer renamed it")
 
-    assert accepted.effect is Effect.MIXES
+    assert accepted.effect is Effect.MIXED_ROWS
     assert [change.field for change in records.check(spec(path="total"))] == [accepted.field]
     with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
         records.check(spec(path="sum"))

@@ -22,7 +22,7 @@ def live_declared(**live: Any) -> PipelineSpec:
     mapping = declared().model_dump(mode="json", exclude_unset=True)
     del mapping["tables"][0]["keyed"]
     newest = {"name": NOW, "reads": HISTORY, "kind": "latest", "key": ["symbol"], "keep": ["price", "version"]}
-    mapping["live"] = [{**newest, "forget_minutes": FORGET_MINUTES, "trigger_seconds": 5, **live}]
+    mapping["live"] = [{**newest, "expire_after_minutes": FORGET_MINUTES, "trigger_seconds": 5, **live}]
     return PipelineSpec.model_validate(mapping)
 
 

@@ -198,7 +198,7 @@ def test_another_declaration_builds_it_anew(stage: LatestStage) -> None:
     stage.append([priced("a", 10), priced("b", 50)])
     stage.follow()
     assert set(versions(stage.latest())) == {"b"}
-    stage.spec = live_declared(keep=["version", "day"], forget_minutes=60)
+    stage.spec = live_declared(keep=["version", "day"], expire_after_minutes=60)
     followed = stage.follow()
 
     assert followed is not None

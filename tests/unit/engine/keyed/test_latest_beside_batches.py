@@ -42,7 +42,7 @@ LIVE = "orders_now"
 def live_stage(root: Path, trigger_seconds: float) -> Stage:
     mapping = declared()
     newest = {"name": LIVE, "reads": "orders", "kind": "latest", "key": ["level"], "keep": ["_batch_id"]}
-    mapping["live"] = [{**newest, "forget_minutes": 60, "trigger_seconds": trigger_seconds}]
+    mapping["live"] = [{**newest, "expire_after_minutes": 60, "trigger_seconds": trigger_seconds}]
     return Stage(root, PipelineSpec.model_validate(mapping))
 
 
@@ -106,7 +106,7 @@ def test_merges_come_no_sooner_than_the_trigger_allows_and_looks_also_without_a_
 
 def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapping = keyed_declared().model_dump(mode="json", exclude_unset=True)
-    newest = {"name": NOW, "reads": "ticks", "kind": "latest", "key": ["symbol"], "forget_minutes": 30}
+    newest = {"name": NOW, "reads": "ticks", "kind": "latest", "key": ["symbol"], "expire_after_minutes": 30}
     mapping["live"] = [{**newest, "trigger_seconds": 0.1}]
     stage = KeyedStage(tmp_path, PipelineSpec.model_validate(mapping))
     stage.append([priced("a", 0)])

@@ -143,7 +143,7 @@ def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     ]
     messages = pa.Table.from_pylist(rows, schema=MESSAGE_QUARANTINE_SCHEMA)
     stage.lake.append(table, key, messages, step=Step("landing/message_quarantine", 1), user_metadata="{}")
-    relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), messages_retain_days=days)
+    relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), message_retention_days=days)
     catalog = Catalog(stage.environment, {"landing": relay}, {"shop": spec()}, stage.landing)
 
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
