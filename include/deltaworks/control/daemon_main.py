@@ -39,7 +39,7 @@ class Program(Protocol):
 
     def run(self) -> Any: ...
 
-    def stop(self, *, at_once: bool = False) -> None: ...
+    def stop(self, *, immediately: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def _run(
             _wait_while_stopped(kind, catalog.environment.lake, name, terminated, touch_heartbeat)
         if terminated.is_set():
             return None
-        stop_callbacks.append(lambda: program.stop(at_once=True))
+        stop_callbacks.append(lambda: program.stop(immediately=True))
         kind.logger.info("%s starts", label)
         counts = program.run()
     except DeltaworksError as error:

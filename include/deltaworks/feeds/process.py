@@ -87,7 +87,7 @@ class FeedsProcess:
             FeedThread(self._catalog, self._spec, feed, self._tenure, open_sink) for feed in self._spec.feeds
         ]
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, immediately: bool = False) -> None:
         """End soon: every feed ends behind the part that it is sending. Callable from a signal handler."""
         self._tenure.stop()
 

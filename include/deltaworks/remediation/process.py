@@ -77,7 +77,7 @@ class RemediationProcess:
         self._on_tick = on_tick
         self.counts = RemediationCounts()
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, immediately: bool = False) -> None:
         """End soon: what is under way is on record. Callable from a signal handler."""
         self._leased_process.stop()
 

@@ -64,7 +64,7 @@ class RuleProcess:
         self._evaluators: dict[str, PipelineEvaluator] = {}
         self._counts = EvaluationCounts()
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, immediately: bool = False) -> None:
         """End after the rule in hand. Callable from a signal handler."""
         self._leased_process.stop()
 
@@ -107,12 +107,12 @@ class RuleProcess:
             self._evaluators.pop(name).close()
         for name, spec in catalog.pipelines.items():
             self._leased_process.record_progress()
-            judge = PipelineEvaluator(catalog, name, objects, tables)
-            judge.resolve_removed_rules()
+            evaluator = PipelineEvaluator(catalog, name, objects, tables)
+            evaluator.resolve_removed_rules()
             if spec.rules:
                 self._evaluators[name] = judge
             else:
-                judge.close()
+                evaluator.close()
 
     def _evaluate_all(self, tables: RuleTables) -> None:
         tables.mark_stale()
@@ -120,7 +120,7 @@ class RuleProcess:
             if self._should_stop():
                 return
             try:
-                self._counts.evaluated += judge.evaluate(utc_now(), should_stop=self._should_stop)
+                self._counts.evaluated += evaluator.evaluate(utc_now(), should_stop=self._should_stop)
             except DeltaworksError:
                 raise
             # A table that is torn, a bug in one pipeline: the others are judged all the same.

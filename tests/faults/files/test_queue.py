@@ -332,7 +332,7 @@ def test_29_a_queue_that_is_gone_ends_the_relay_instead_of_being_asked_without_p
         before = len(proxy.incidents)
         thread.join(12)
         asked = len(proxy.incidents) - before
-        relay.stop(abort=True)
+        relay.stop(immediately=True)
         thread.join(30)
     told = alert_of(landing)
     condition = ended[0].condition if ended and isinstance(ended[0], DeltaworksError) else "it never ended"

@@ -98,22 +98,22 @@ class Relay:
             known_epoch=lambda: last_log_epoch(Lake(lake), spec.relay),
         )
         self._stop, self._heartbeat = self._process.stopping, self._process.heartbeat
-        self._abort_requested = False
+        self._immediate_stop_requested = False
         self._dead_letter_queue: NotificationQueue | None = None
         self._next_poll_at: float | None = None
         self._intake: Intake | None = None
         self._lister: Lister | None = None
         self.counts = RelayCounts()
 
-    def stop(self, *, abort: bool = False) -> None:
+    def stop(self, *, immediately: bool = False) -> None:
         """End soon: what is in hand is appended first or, `at_once`, given back to the queue. Callable from a
         signal handler."""
-        self._abort_requested = self._abort_requested or abort
+        self._immediate_stop_requested = self._immediate_stop_requested or immediately
         self._process.stop()
 
     @property
-    def _should_abort(self) -> bool:
-        return self._abort_requested or not self._process.holds_lease
+    def _should_stop_immediately(self) -> bool:
+        return self._immediate_stop_requested or not self._process.holds_lease
 
     def run(self) -> RelayCounts:
         """Relay until the end.
@@ -153,7 +153,7 @@ class Relay:
                     side.start()
             try:
                 self._append_until_end(appender)
-                if not self._should_abort and self._intake is not None and self._queue is not None:
+                if not self._should_stop_immediately and self._intake is not None and self._queue is not None:
                     rest = self._intake.close(join_seconds=10)
                     if rest:
                         appender.append_messages(rest, self._queue, self._intake)
@@ -206,13 +206,13 @@ class Relay:
         taken = self._intake.collect(
             max_messages=self._spec.max_events_per_append, timeout_seconds=within, wake=self._stop
         )
-        if not taken or self._should_abort:
+        if not taken or self._should_stop_immediately:
             return False
         appender.append_messages(taken, self._queue, self._intake)
         return True
 
     def _append_page(self, appender: Appender) -> bool:
-        if self._lister is None or self._should_abort:
+        if self._lister is None or self._should_stop_immediately:
             return False
         page = self._lister.next_page(timeout_seconds=0.0 if self._intake is not None else 0.2)
         if page is None:

@@ -154,7 +154,7 @@ def _list_sample_objects(options: S3SqsOptions, inference: SchemaOptions) -> lis
             receiving.run_until(lambda: retry_storage(enough))
         finally:
             # A receipt that is cut off would hold its message back until the queue gives it out again.
-            receiving.stop(abort=False)
+            receiving.stop(immediately=False)
     return [where for where, _ in retry_storage(lambda: _first_slice(slices, limits))]
 
 

@@ -162,11 +162,11 @@ class QueryRelay:
                 return False
         return True
 
-    def stop(self, *, abort: bool = True) -> None:
+    def stop(self, *, immediately: bool = True) -> None:
         """End the thread, which gives back what it holds; or, not `at_once`, waits for what is on its way first."""
         self._is_stopped.set()
         if self._relay is not None:
-            self._relay.stop(abort=abort)
+            self._relay.stop(immediately=immediately)
         if self._thread is not None:
             self._thread.join(timeout=_STOP_SECONDS)
 

@@ -158,7 +158,7 @@ def test_a_stop_at_once_gives_back_what_is_in_hand(landing: Any) -> None:
     relay = relay_of(landing, append_seconds=60)
     with running(relay):
         eventually(lambda: landing.waiting() == (0, 5), "all are in hand")
-        relay.stop(abort=True)
+        relay.stop(immediately=True)
     assert keys(landing) == []
     assert landing.waiting() == (5, 0)
 
