@@ -141,7 +141,7 @@ def observe(spec: PipelineSpec, payloads: Sequence[Payload], notes: Sequence[str
     """Parse payloads as a task does; by rows too where events are decoded, which has to come to the same."""
     by_columns = _parser(spec, by_columns=True)
     observed = _observed(by_columns, payloads, notes)
-    if by_columns.row_path_reason is None and _observed(_parser(spec, by_columns=False), payloads, notes).differs(
+    if by_columns.row_parser_reason is None and _observed(_parser(spec, by_columns=False), payloads, notes).differs(
         observed
     ):
         return replace(observed, unforeseen=(*observed.unforeseen, "columns and rows differ"))

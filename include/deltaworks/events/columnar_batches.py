@@ -71,9 +71,11 @@ class DecodedEvents:
     def _convert(self) -> None:
         events, rows = self._events, np.array(self._rows, np.int64)
         self._events, self._rows = [], []
-        suspects = self.chunk.scan_candidates
+        scan_candidates = self.chunk.scan_candidates
         places = (
-            {place: suspects[row] for place, row in enumerate(rows.tolist()) if row in suspects} if suspects else {}
+            {place: scan_candidates[row] for place, row in enumerate(rows.tolist()) if row in scan_candidates}
+            if scan_candidates
+            else {}
         )
         try:
             planned = self.plan.to_arrays(events, partial(self._arrival_times_ms, rows), places)

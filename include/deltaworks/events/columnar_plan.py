@@ -166,7 +166,7 @@ class EventPlan:
         )
 
     def to_arrays(
-        self, events: Sequence[Any], arrivals: Callable[[], Sequence[int]], suspects: ScanCandidates
+        self, events: Sequence[Any], arrivals: Callable[[], Sequence[int]], scan_candidates: ScanCandidates
     ) -> PlannedArrays:
         """Converts decoded events to columns.
 
@@ -179,10 +179,10 @@ class EventPlan:
         if self.name_path is not None:
             values[self.name_path] = [self.name] * len(events)
         arrays: dict[Any, pa.Array] = {}
-        unsure, refused = set[int](), set[int]()
+        unsure, opted_out = set[int](), set[int]()
         if self.redactor is not None:
-            stripped = self.redactor.redact(values, len(events), arrivals=arrivals, scan_candidates=suspects)
-            unsure, refused = stripped.fallback_rows, set(stripped.opted_out_rows)
+            stripped = self.redactor.redact(values, len(events), arrivals=arrivals, scan_candidates=scan_candidates)
+            unsure, opted_out = stripped.fallback_rows, set(stripped.opted_out_rows)
             arrays[REDACTION_COUNTS] = stripped.counts_array()
         unsure |= self._rows_with_undeclared_fields(values)
         for planned in self.columns:
@@ -201,7 +201,7 @@ class EventPlan:
         arrays["id"] = pa.array(texts, pa.string())
         if self.ids:
             unsure.update(_null_indexes(arrays["id"]))
-        return PlannedArrays(arrays, unsure - refused, refused)
+        return PlannedArrays(arrays, unsure - opted_out, opted_out)
 
     def _rows_with_undeclared_fields(self, values: Mapping[Path, Sequence[Any]]) -> set[int]:
         """Returns the indexes of events with undeclared fields that a table stores."""

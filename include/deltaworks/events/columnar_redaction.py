@@ -178,14 +178,14 @@ class EventTypeRedactor:
             scan_candidates: events, by index, whose texts may contain emails or phone numbers.
         """
         block = RedactedBlock(np.zeros((count, len(COUNT_KINDS)), np.int64))
-        refused = block.opted_out_rows = self._opt_out_condition.matching_indexes(values, count, block.fallback_rows)
+        opted_out = block.opted_out_rows = self._opt_out_condition.matching_indexes(values, count, block.fallback_rows)
         children = [
             place
             for place in self._child_condition.matching_indexes(values, count, block.fallback_rows)
-            if place not in refused
+            if place not in opted_out
         ]
         original_values = {slot: values[slot] for slot in self._fields.child_fields} if children else {}
-        excluded = {*refused, *children}
+        excluded = {*opted_out, *children}
         raw: FieldValues = {}
         for tokens in self._token_fields:
             held = values[tokens.field_path] = _null_out(values[tokens.field_path], excluded)

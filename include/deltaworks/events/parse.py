@@ -194,7 +194,7 @@ class Parser:
         self.redaction.seal_identities()
 
     @property
-    def row_path_reason(self) -> str | None:
+    def row_parser_reason(self) -> str | None:
         """Why all events are read by rows; None where some are decoded."""
         return "it is requested" if self._decoder is None else self._decoder.row_parser_reason
 
@@ -217,7 +217,7 @@ class Parser:
     def _select_framer(self, payload: Payload) -> Framer:
         """Returns the framer of a payload: the decoding one once there are enough bytes."""
         self._row_parser_bytes -= len(payload.data or b"")
-        return self._framer if self._row_parser_bytes > 0 or self.row_path_reason else self._decoding_framer
+        return self._framer if self._row_parser_bytes > 0 or self.row_parser_reason else self._decoding_framer
 
     def _add_event(self, chunk: Chunk, payload: Payload, position: int, framed: tuple[Any, bytes]) -> None:
         name = None
@@ -257,20 +257,20 @@ class Parser:
     def _add_run(self, chunk: Chunk, payload: Payload, position: int, run: EventRun) -> None:
         row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
         chunk.append_run(EMPTY_EVENT, payload, position, run)
-        suspects = set[int]() if self._decoder is None else self._decoder.scan_candidates
+        scan_candidates = set[int]() if self._decoder is None else self._decoder.scan_candidates
         if payload.record is not None and self.redaction.may_contain(payload.record):
-            suspects.update(map(id, run.events))
+            scan_candidates.update(map(id, run.events))
         for event in run.events:
             kind = type(event)
             decoded = by_kind.get(kind)
             if decoded is None:
                 decoded = by_kind[kind] = DecodedEvents(plans[kind], chunk, self.redaction.arrival_ms)
             chunk.event_names.append(decoded.plan.name)
-            if suspects and id(event) in suspects:
+            if scan_candidates and id(event) in scan_candidates:
                 chunk.scan_candidates[row] = payload.record
             decoded.append(event, row)
             row += 1
-        suspects.clear()
+        scan_candidates.clear()
 
     def _reason(self, misfit: ConversionError) -> Reason:
         """Returns the reason for quarantine. Where the detail may quote private values, only its kind is given."""

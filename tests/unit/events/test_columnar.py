@@ -181,7 +181,7 @@ def test_every_branch_that_has_a_fast_form_comes_to_the_rows_of_the_row_path(bra
     for count, share, chunk_events in ((260, 0.0, 20_000), (240, 0.25, 97)):
         payloads = payloads_of(rng, count, share, wrap=spec.unwrap is not None)
         parser = held_to_rows(spec, payloads, chunk_events)
-        assert parser.row_path_reason is None
+        assert parser.row_parser_reason is None
         assert parser.columnar_count > 0, parser.row_parser_reasons
 
 
@@ -292,7 +292,7 @@ BY_ROWS = {
 def test_what_has_no_fast_form_is_read_by_rows_and_says_why(reason: str) -> None:
     parser = held_to_rows(BY_ROWS[reason], payloads_of(Random(reason), 60, 0.1, wrap=True), 97)
 
-    assert reason in str(parser.row_path_reason)
+    assert reason in str(parser.row_parser_reason)
     assert parser.columnar_count == 0
 
 

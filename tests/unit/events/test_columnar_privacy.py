@@ -200,7 +200,7 @@ def test_every_kind_of_stripping_in_slots_comes_to_what_the_row_path_keeps(branc
     for count, share, chunk_events in ((300, 0.0, 20_000), (200, 0.3, 97)):
         payloads = personal_payloads(rng, count, share, wrap=spec.unwrap is not None, record="records" in branch)
         parser = held_to_rows(spec, payloads, chunk_events, erased=[token(KEY, kind="device", value="web")])
-        assert parser.row_path_reason is None
+        assert parser.row_parser_reason is None
         assert parser.columnar_count > 0, parser.row_parser_reasons
 
 
@@ -293,7 +293,7 @@ def test_what_is_masked_and_looked_up_too_is_left_to_the_row_path() -> None:
 
     parser = held_to_rows(masked, [Payload(1, "k", raw)])
 
-    assert parser.row_path_reason == "fields are looked up or masked in the events"
+    assert parser.row_parser_reason == "fields are looked up or masked in the events"
 
 
 CONTACTS = [{"name": name, "path": name, "type": "string"} for name in ("org_id", "contact", "title")]
