@@ -16,9 +16,9 @@ from fastapi.testclient import TestClient
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.console import Console, Elsewhere
-from deltaworks.console.look import Look
-from deltaworks.console.seams import Person, Question, RunSeen, Started
+from deltaworks.console.console import Console, PageRenderer
+from deltaworks.console.page_context import PageContext
+from deltaworks.console.host import Person, PendingApproval, RunStatus, StartedRun
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -74,14 +74,14 @@ class ActsOfTests:
     forms: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     ends: str = "success"
-    questions_open: tuple[Question, ...] = ()
+    questions_open: tuple[PendingApproval, ...] = ()
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> Started:
+    ) -> StartedRun:
         if (dag_id, run_id) not in [run[:2] for run in self.started]:
             self.started.append((dag_id, run_id, dict(conf)))
-        return Started(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
+        return StartedRun(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
 
     async def state(self, request: Request, *, dag_id: str, run_id: str) -> str:
         return self.ends
@@ -89,17 +89,17 @@ class ActsOfTests:
     async def form(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
         return self.forms.get(dag_id, {})
 
-    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunSeen:
+    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunStatus:
         conf = next((conf for dag, run, conf in self.started if (dag, run) == (dag_id, run_id)), None)
         if conf is None:
             raise ConfigError("AIRFLOW_DAG_UNKNOWN", f"There is no run {run_id} of {dag_id}.", hint="")
-        return RunSeen(
+        return RunStatus(
             dag_id=dag_id,
             run_id=run_id,
             state=self.ends,
             conf=conf,
             address=f"/dags/{dag_id}/runs/{run_id}",
-            by="ada",
+            triggered_by="ada",
             tasks=tuple((name, self.ends) for name in task_ids),
             results=tuple(self.results),
         )
@@ -110,7 +110,7 @@ class ActsOfTests:
     def paused(self) -> frozenset[str] | None:
         return frozenset()
 
-    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+    def questions(self, airflow: str | None) -> tuple[PendingApproval, ...]:
         return self.questions_open
 
     def airflow_address(self, request: Request) -> str | None:
@@ -170,7 +170,7 @@ def console_stage(
     *,
     storage: Callable[[], ObjectStore] | None = None,
     clock: Callable[[], float] | None = None,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: PageRenderer | None = None,
 ) -> ConsoleStage:
     """A console over the project that DELTAWORKS_PROJECT names, which must be this one."""
     catalog = load_catalog(root=project, skip_invalid=True)
@@ -184,11 +184,11 @@ def console_stage(
     patience = {} if storage else {"wait_seconds": _PATIENT_SECONDS}
     records = CachedObjects(storage or (lambda: objects), **patience, **({"clock": clock} if clock else {}))
     console = Console(
-        people=PeopleOfTests(everyone),
-        acts=acts,
+        authenticator=PeopleOfTests(everyone),
+        actions=acts,
         records=records,
         catalog=CatalogCache(lambda: load_catalog(root=project, skip_invalid=True)),
-        elsewhere=elsewhere,
+        renderer=elsewhere,
     )
     return ConsoleStage(catalog, objects, everyone, acts, TestClient(build_console(console)))
 
@@ -201,16 +201,16 @@ def look_at(
     query: Mapping[str, str] | None = None,
     by: Person | None = None,
     now: datetime | None = None,
-) -> Look:
+) -> PageContext:
     """A look over objects as they are, each read anew."""
-    return Look(
+    return PageContext(
         person=by or person(),
         catalog=catalog,
         objects=CachedObjects(lambda: objects, wait_seconds=_PATIENT_SECONDS).reader(),
         now=now or utc_now(),
         values=values or {},
         query=query or {},
-        paused=frozenset(),
+        paused_dags=frozenset(),
         airflow="",
     )
 

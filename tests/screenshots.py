@@ -30,7 +30,7 @@ from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.seams import Person, Question
+from deltaworks.console.host import Person, PendingApproval
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health import report as health_report
@@ -45,7 +45,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from tests.console_stage import ActsOfTests, PeopleOfTests, ago, person, write_beat
 from tests.dags.airflow_project import write_project
-from tests.unit.console.acts.test_fields import params_of
+from tests.unit.console.actions.test_fields import params_of
 from tests.unit.control.records.recorded_summaries import AT, SUMMARIES, TABLE
 
 CHROMIUM = shutil.which("chromium")
@@ -184,7 +184,7 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     health_report.write_verdicts(objects, verdicts, now=utc_now())
     for declared in OPERATIONS.values():
         acts.forms[declared.dag_id("landing" if declared.scope == "relay" else "games")] = params_of(declared)
-    waits = Question(
+    waits = PendingApproval(
         dag_id="restore__games",
         run_id="console__1",
         subject="restore games.purchase to version 811?",
@@ -194,8 +194,8 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     acts.questions_open = (waits,)
     people = EverybodyIsAda({"ada": person()})
     console = Console(
-        people=people,
-        acts=acts,
+        authenticator=people,
+        actions=acts,
         records=CachedObjects(lambda: objects, wait_seconds=30),
         catalog=CatalogCache(lambda: catalog),
     )

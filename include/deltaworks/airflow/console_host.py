@@ -35,13 +35,13 @@ from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
 from deltaworks.airflow.page_access import may_read_runs, team_of
 from deltaworks.airflow.server_paths import server_path
-from deltaworks.console.acts.rest import RestActs
+from deltaworks.console.actions.rest import RestActions
 from deltaworks.console.application import build_console
-from deltaworks.console.cached_objects import PATIENCE, CachedObjects
+from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.page_process import PageProcess
-from deltaworks.console.seams import Person, Question
+from deltaworks.console.host import Person, PendingApproval
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.base import APPROVE_TASK
 
@@ -54,7 +54,7 @@ _APPROVALS_CACHE_SECONDS, _MAX_APPROVALS = 5.0, 200
 _API_SERVER_MODULE: Final = "airflow.api_fastapi.main"
 
 
-class AirflowPeople:
+class AirflowAuthenticator:
     """People who are logged in to Airflow, with what its auth manager lets them see and start."""
 
     def __init__(self) -> None:
@@ -95,34 +95,34 @@ def _person(user: Any) -> Person:
     return Person(name=str(user.get_name()), may_read=may_read, may_start=may_start)
 
 
-class AirflowActs(RestActs):
+class AirflowActions(RestActions):
     """Runs that people start in the Airflow of this process, by its own API and with their own token."""
 
     def __init__(self) -> None:
         super().__init__(_airflow_client, address=_path_prefix)
-        self._paused: tuple[float, frozenset[str]] | None = None
-        self._questions: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
+        self._paused_cache: tuple[float, frozenset[str]] | None = None
+        self._approvals_cache: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
-    def unavailable(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nothing would run: the scheduler is dead. A process that serves no API has nothing to ask."""
-        return super().unavailable() if _API_SERVER_MODULE in sys.modules else ""
+        return super().unavailable_reason() if _API_SERVER_MODULE in sys.modules else ""
 
-    def paused(self) -> frozenset[str] | None:
+    def paused_dags(self) -> frozenset[str] | None:
         """The DAGs that are paused, a few seconds old at most."""
         now = time.monotonic()
-        if self._paused is None or now - self._paused[0] > _PAUSED_CACHE_SECONDS:
+        if self._paused_cache is None or now - self._paused_cache[0] > _PAUSED_CACHE_SECONDS:
             with create_session() as session:
                 ids = session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)).all()
-            self._paused = (now, frozenset(ids))
-        return self._paused[1]
+            self._paused_cache = (now, frozenset(ids))
+        return self._paused_cache[1]
 
-    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+    def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
         """The approvals of our DAGs that wait for a person, a few seconds old at most; the oldest first."""
         now = time.monotonic()
-        if self._questions is None or now - self._questions[0] > _APPROVALS_CACHE_SECONDS:
-            self._questions = (now, _open_questions())
+        if self._approvals_cache is None or now - self._approvals_cache[0] > _APPROVALS_CACHE_SECONDS:
+            self._approvals_cache = (now, _read_pending_approvals())
         return tuple(
-            Question(
+            PendingApproval(
                 dag_id=dag_id,
                 run_id=run_id,
                 subject=subject,
@@ -130,11 +130,11 @@ class AirflowActs(RestActs):
                 address=f"{airflow or ''}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
                 f"/tasks/{APPROVE_TASK}/required_actions",
             )
-            for dag_id, run_id, subject, since in self._questions[1]
+            for dag_id, run_id, subject, since in self._approvals_cache[1]
         )
 
 
-def _open_questions() -> list[tuple[str, str, str, datetime]]:
+def _read_pending_approvals() -> list[tuple[str, str, str, datetime]]:
     """DAG, run, subject and begin of each question that nobody has answered and whose task still waits."""
     query = (
         select(TaskInstance.dag_id, TaskInstance.run_id, HITLDetail.subject, HITLDetail.created_at)
@@ -194,14 +194,14 @@ def build_host() -> FastAPI:
     def open_lake() -> ObjectStore:
         environment = catalog.current().environment
         set_environment_keys(environment)
-        return open_objects(environment.lake, timeouts=PATIENCE)
+        return open_objects(environment.lake, timeouts=CLIENT_TIMEOUTS)
 
     console = Console(
-        people=AirflowPeople(),
-        acts=AirflowActs(),
+        authenticator=AirflowAuthenticator(),
+        actions=AirflowActions(),
         records=CachedObjects(open_lake),
         catalog=catalog,
-        elsewhere=None if os.environ.get(PAGE_PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_lake_keys),
+        renderer=None if os.environ.get(PAGE_PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_lake_keys),
     )
     app = build_console(console)
     add_dashboards(app)

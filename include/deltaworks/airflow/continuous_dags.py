@@ -113,7 +113,7 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
     """
     members = group.members.values()
     share = replace(
-        environment.shares.of_stream(), driver_memory=group.settings.driver_memory, beside=extra_task_slots(*members)
+        environment.shares.of_stream(), driver_memory=group.settings.driver_memory, extra_tasks=extra_task_slots(*members)
     )
     tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
     with DAG(

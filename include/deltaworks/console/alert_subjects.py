@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 #: The DAG of the health check, whose readers see what is of no pipeline: channels, the health check itself.
 HEALTH_DAG: Final = "stream_health"
-_WORDS = re.compile(r"[ .:/]")
+_SEPARATORS = re.compile(r"[ .:/]")
 
 
 def pipeline_of(catalog: Catalog, subject: str) -> str:
     """The pipeline that a subject is of; empty where it is of none."""
-    for word in [word for word in _WORDS.split(subject) if word][:2]:
+    for word in [word for word in _SEPARATORS.split(subject) if word][:2]:
         name = word.partition("__")[2] or word
         if catalog.declares("pipeline", name):
             return name
@@ -27,7 +27,7 @@ def pipeline_of(catalog: Catalog, subject: str) -> str:
 
 def alert_dag(catalog: Catalog, subject: str) -> str:
     """The DAG of a subject: `stream games`, `games.purchase`, `gold__games.rebuild` and so on."""
-    words = [word for word in _WORDS.split(subject) if word]
+    words = [word for word in _SEPARATORS.split(subject) if word]
     namespace, separator, _ = subject.partition(" ")
     if separator and namespace in catalog.namespaces:
         # A request to be erased: what is due of it is for who may see the requests.

@@ -14,15 +14,15 @@ import orjson
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from deltaworks.console.acts.routes import add_acts
+from deltaworks.console.actions.routes import add_actions
 from deltaworks.console.console import Console
 from deltaworks.console.downloads import add_downloads
-from deltaworks.console.look import PageMissingError
-from deltaworks.console.page_maker import HEADERS
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_builder import HEADERS
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
-from deltaworks.console.seams import Person
+from deltaworks.console.host import Person
 from deltaworks.control.clock import utc_now
 
 _NOT_LOGGED_IN, _MISSING = 401, 404
@@ -33,11 +33,11 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
 
     identify = Depends(console.people.identify)
 
-    async def identified(request: Request, person: Person = identify) -> None:
+    async def set_person(request: Request, person: Person = identify) -> None:
         request.state.person = person
 
     app = FastAPI(
-        title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(identified)]
+        title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(set_person)]
     )
     app.state.console = console
 
@@ -51,27 +51,27 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
 
     for page in pages:
         _add_page(app, console, page)
-    add_acts(app, console)
+    add_actions(app, console)
     add_downloads(app, console)
-    _add_refusals(app, console)
+    _add_error_pages(app, console)
     return app
 
 
 def _add_page(app: FastAPI, console: Console, page: Page) -> None:
     async def show(request: Request) -> Response:
         return await anyio.to_thread.run_sync(
-            console.answer, page, console.plain(request), request.state.person, limiter=console.limiter
+            console.render, page, console.request_data(request), request.state.person, limiter=console.limiter
         )
 
     app.add_api_route(page.route, show, methods=["GET"], name=page.name, response_model=None)
 
 
-def _add_refusals(app: FastAPI, console: Console) -> None:
+def _add_error_pages(app: FastAPI, console: Console) -> None:
     """What is sent in place of a page: somebody without a login is sent to it, and comes back."""
 
     @app.exception_handler(PageMissingError)
     async def missing(request: Request, error: PageMissingError) -> Response:
-        return _refusal(console, request, _MISSING, str(error))
+        return _error_page(console, request, _MISSING, str(error))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -80,14 +80,14 @@ def _add_refusals(app: FastAPI, console: Console) -> None:
             address = console.people.login_address(request)
             if address is not None:
                 return RedirectResponse(address, status_code=303, headers=dict(HEADERS))
-        return _refusal(console, request, error.status_code, str(error.detail))
+        return _error_page(console, request, error.status_code, str(error.detail))
 
 
-def _refusal(console: Console, request: Request, status: int, reason: str) -> Response:
+def _error_page(console: Console, request: Request, status: int, reason: str) -> Response:
     headers = {**HEADERS, "Cache-Control": "no-store"}
     if "text/html" not in request.headers.get("accept", "") or request.query_params.get("format") == "json":
         return Response(orjson.dumps({"detail": reason}), status, headers=headers, media_type="application/json")
-    plain = console.plain(request)
+    plain = console.request_data(request)
     person: Person | None = getattr(request.state, "person", None)
     frame = Frame(
         title="Not here" if status == _MISSING else "Not allowed",

@@ -29,13 +29,13 @@ class CatalogCache:
         look_seconds: how long the files are taken to be as they were.
     """
 
-    def __init__(self, read: Callable[[], Catalog] = _read, *, look_seconds: float = 5.0) -> None:
+    def __init__(self, read: Callable[[], Catalog] = _read, *, check_seconds: float = 5.0) -> None:
         self._read = read
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._lock = threading.Lock()
         self._catalog: Catalog | None = None
-        self._state: frozenset[tuple[str, int, int]] = frozenset()
-        self._looked_at = float("-inf")
+        self._files: frozenset[tuple[str, int, int]] = frozenset()
+        self._checked_at = float("-inf")
 
     def current(self) -> Catalog:
         """The catalog; the last one that could be read where the environment is wrong now.
@@ -44,29 +44,29 @@ class CatalogCache:
             ConfigError: there is none yet, and the environment is wrong.
         """
         catalog = self._catalog
-        if catalog is not None and time.monotonic() - self._looked_at < self._look_seconds:
+        if catalog is not None and time.monotonic() - self._checked_at < self._check_seconds:
             return catalog
         if not self._lock.acquire(blocking=catalog is None):
             assert catalog is not None
             return catalog
         try:
-            return self._renewed()
+            return self._reload()
         finally:
             self._lock.release()
 
-    def _renewed(self) -> Catalog:
-        state = _state_of(project_root() / "include")
-        if self._catalog is None or state != self._state:
+    def _reload(self) -> Catalog:
+        state = _list_files(project_root() / "include")
+        if self._catalog is None or state != self._files:
             try:
-                self._catalog, self._state = self._read(), state
+                self._catalog, self._files = self._read(), state
             except Exception:  # a file that is being written; the next look reads it again
                 if self._catalog is None:
                     raise
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         return self._catalog
 
 
-def _state_of(include: Path) -> frozenset[tuple[str, int, int]]:
+def _list_files(include: Path) -> frozenset[tuple[str, int, int]]:
     """Every file of declarations with its time and size."""
     files = set()
     for folder in _FOLDERS:

@@ -13,7 +13,7 @@ from datetime import datetime
 
 Value = float | None
 Point = tuple[float, float]
-_WIDEST_BAR = 24.0
+_MAX_BAR_WIDTH = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Series:
         return next((value for _, value in reversed(self.points) if value is not None), None)
 
     @property
-    def greatest(self) -> Value:
+    def maximum(self) -> Value:
         """The greatest value that is there."""
         return max((value for _, value in self.points if value is not None), default=None)
 
@@ -44,7 +44,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class LineDrawing:
     """A drawn line: `paths` between gaps, as SVG has them; `dots` are values with a gap on both sides."""
 
     width: int
@@ -66,7 +66,7 @@ class Bar:
     index: int
 
 
-def spark(values: Sequence[Value], *, width: int = 96, height: int = 20) -> Drawing:
+def sparkline(values: Sequence[Value], *, width: int = 96, height: int = 20) -> LineDrawing:
     """A line without axes, from 0 to the greatest value."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     last = max(len(values) - 1, 1)
@@ -75,10 +75,10 @@ def spark(values: Sequence[Value], *, width: int = 96, height: int = 20) -> Draw
         for index, value in enumerate(values)
     ]
     paths, dots = _paths(points)
-    return Drawing(width=width, height=height, paths=paths, dots=dots, top=top)
+    return LineDrawing(width=width, height=height, paths=paths, dots=dots, top=top)
 
 
-def line(series: Series, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> Drawing:
+def line(series: Series, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> LineDrawing:
     """A line over a time axis that begins at `since` and ends at `until`, from 0 to the greatest value."""
     span = max((until - since).total_seconds(), 1.0)
     inside = [(at, value) for at, value in series.points if since <= at <= until]
@@ -87,8 +87,8 @@ def line(series: Series, *, since: datetime, until: datetime, width: int = 720, 
         None if value is None else ((at - since).total_seconds() / span * width, _y(value, top, height))
         for at, value in inside
     ]
-    paths, dots = _paths(_thinned(placed))
-    return Drawing(
+    paths, dots = _paths(_downsample(placed))
+    return LineDrawing(
         width=width, height=height, paths=paths, dots=dots, top=top, ticks=time_ticks(since, until, width=width)
     )
 
@@ -99,32 +99,32 @@ def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tupl
     if not values or top <= 0:
         return ()
     # A few are no wider than many: one day is a bar and no block.
-    step = min(width / len(values), _WIDEST_BAR)
-    drawn = []
+    step = min(width / len(values), _MAX_BAR_WIDTH)
+    drawn_bars = []
     for index, value in enumerate(values):
         if value is None or value <= 0:
             continue
-        tall = max(1.0, value / top * height)
-        drawn.append(
+        bar_height = max(1.0, value / top * height)
+        drawn_bars.append(
             Bar(
                 x=_round(index * step),
-                y=_round(height - tall),
+                y=_round(height - bar_height),
                 width=_round(step * 0.8),
-                height=_round(tall),
+                height=_round(bar_height),
                 index=index,
             )
         )
-    return tuple(drawn)
+    return tuple(drawn_bars)
 
 
-def time_ticks(since: datetime, until: datetime, *, width: int, most: int = 6) -> tuple[Tick, ...]:
+def time_ticks(since: datetime, until: datetime, *, width: int, max_ticks: int = 6) -> tuple[Tick, ...]:
     """Whole hours, or whole days, at most so many."""
     span = max((until - since).total_seconds(), 1.0)
-    step = next((size for size in (900, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400) if span / size <= most), 86_400)
-    step = max(step, math.ceil(span / most / 86_400) * 86_400) if step == 86_400 else step
+    step = next((size for size in (900, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400) if span / size <= max_ticks), 86_400)
+    step = max(step, math.ceil(span / max_ticks / 86_400) * 86_400) if step == 86_400 else step
     first = math.ceil(since.timestamp() / step) * step
     ticks = []
-    for number in range(most + 1):
+    for number in range(max_ticks + 1):
         at = first + number * step
         if at > until.timestamp():
             break
@@ -138,19 +138,19 @@ def _y(value: float, top: float, height: int) -> float:
     return height - 1 - max(0.0, min(value / top, 1.0)) * (height - 2)
 
 
-def _thinned(points: Sequence[Point | None]) -> list[Point | None]:
+def _downsample(points: Sequence[Point | None]) -> list[Point | None]:
     """The least and the greatest point of each column of pixels, in the order in which they came."""
-    thin: list[Point | None] = []
+    sampled: list[Point | None] = []
     column: list[Point] = []
     for point in points:
         if column and (point is None or int(point[0]) != int(column[0][0])):
-            thin += _extremes(column)
+            sampled += _extremes(column)
             column = []
         if point is None:
-            thin.append(None)
+            sampled.append(None)
         else:
             column.append(point)
-    return thin + _extremes(column)
+    return sampled + _extremes(column)
 
 
 def _extremes(column: list[Point]) -> list[Point]:

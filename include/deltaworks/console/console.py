@@ -8,18 +8,18 @@ import anyio
 from fastapi import Request, Response
 
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.look import Look
-from deltaworks.console.page_maker import PageMaker, PlainRequest, Surroundings
+from deltaworks.console.page_context import PageContext
+from deltaworks.console.page_builder import PageBuilder, RequestData, HostState
 from deltaworks.console.pages.base import Page
-from deltaworks.console.seams import Acts, People, Person, Records
+from deltaworks.console.host import Actions, Authenticator, Person, Records
 
 _THREADS = 4
 
 
-class Elsewhere(Protocol):
+class PageRenderer(Protocol):
     """Makes pages apart from this process."""
 
-    def make(self, page: Page, request: PlainRequest, person: Person, around: Surroundings) -> Response | None:
+    def render(self, page: Page, request: RequestData, person: Person, around: HostState) -> Response | None:
         """The page; None where it is to be made here.
 
         Raises:
@@ -37,16 +37,16 @@ class Console:
     def __init__(
         self,
         *,
-        people: People,
-        acts: Acts,
+        authenticator: Authenticator,
+        actions: Actions,
         records: Records,
         catalog: CatalogCache,
-        elsewhere: Elsewhere | None = None,
+        renderer: PageRenderer | None = None,
     ) -> None:
-        self.people = people
-        self.acts = acts
-        self._maker = PageMaker(records=records, catalog=catalog)
-        self._elsewhere = elsewhere
+        self.people = authenticator
+        self.acts = actions
+        self._builder = PageBuilder(records=records, catalog=catalog)
+        self._renderer = renderer
         self._limiter: anyio.CapacityLimiter | None = None
 
     @property
@@ -56,39 +56,39 @@ class Console:
             self._limiter = anyio.CapacityLimiter(_THREADS)
         return self._limiter
 
-    def look(self, request: PlainRequest, person: Person) -> Look:
+    def page_context(self, request: RequestData, person: Person) -> PageContext:
         """One look, by a thread of the console's."""
-        return self._maker.look(request, person, self._around(request, person))
+        return self._builder.page_context(request, person, self._host_state(request, person))
 
-    def answer(self, page: Page, request: PlainRequest, person: Person) -> Response:
+    def render(self, page: Page, request: RequestData, person: Person) -> Response:
         """A page for a person, or word that they have its newest already.
 
         Raises:
             PageMissingError: there is no such page that they may see.
         """
-        around = self._around(request, person)
-        if self._elsewhere is not None:
-            made = self._elsewhere.make(page, request, person, around)
-            if made is not None:
-                return made
-        return self._maker.make(page, request, person, around)
+        around = self._host_state(request, person)
+        if self._renderer is not None:
+            rendered = self._renderer.render(page, request, person, around)
+            if rendered is not None:
+                return rendered
+        return self._builder.render(page, request, person, around)
 
-    def plain(self, request: Request) -> PlainRequest:
+    def request_data(self, request: Request) -> RequestData:
         """What a thread is given of a request."""
         root = str(request.scope.get("root_path", ""))
-        return PlainRequest(
+        return RequestData(
             root=root,
             path=request.url.path.removeprefix(root) or "/",
             values=dict(request.path_params),
             query=dict(request.query_params),
-            known_tag=request.headers.get("if-none-match", ""),
+            if_none_match=request.headers.get("if-none-match", ""),
             airflow=self.acts.airflow_address(request),
-            packs="gzip" in request.headers.get("accept-encoding", ""),
+            accepts_gzip="gzip" in request.headers.get("accept-encoding", ""),
         )
 
-    def _around(self, request: PlainRequest, person: Person) -> Surroundings:
-        return Surroundings(
-            paused=self.acts.paused(),
-            acts_missing=self.acts.unavailable(),
-            questions=tuple(one for one in self.acts.questions(request.airflow) if person.may_read(one.dag_id)),
+    def _host_state(self, request: RequestData, person: Person) -> HostState:
+        return HostState(
+            paused_dags=self.acts.paused_dags(),
+            actions_unavailable=self.acts.unavailable_reason(),
+            pending_approvals=tuple(one for one in self.acts.pending_approvals(request.airflow) if person.may_read(one.dag_id)),
         )

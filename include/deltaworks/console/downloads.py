@@ -9,29 +9,29 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 
 from deltaworks.console.console import Console
-from deltaworks.console.look import PageMissingError
-from deltaworks.console.page_maker import HEADERS, PlainRequest
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_builder import HEADERS, RequestData
 from deltaworks.console.pages.erasures import certified_request
-from deltaworks.console.seams import Person
+from deltaworks.console.host import Person
 from deltaworks.control import erasure_paths
 from deltaworks.errors import DeltaworksError
 
 ROUTE: Final = "/erasures/{namespace}/{request_id}/certificate"
-_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def add_downloads(app: FastAPI, console: Console) -> None:
     """Add the routes of files."""
 
     async def certificate(request: Request) -> Response:
-        plain, person = console.plain(request), request.state.person
+        plain, person = console.request_data(request), request.state.person
         return await anyio.to_thread.run_sync(_certificate, console, plain, person, limiter=console.limiter)
 
     app.add_api_route(ROUTE, certificate, methods=["GET"], response_model=None)
 
 
-def _certificate(console: Console, request: PlainRequest, person: Person) -> Response:
-    look = console.look(request, person)
+def _certificate(console: Console, request: RequestData, person: Person) -> Response:
+    look = console.page_context(request, person)
     namespace = request.values["namespace"]
     request_id = certified_request(look, namespace, request.values["request_id"])
     try:
@@ -50,4 +50,4 @@ def _certificate(console: Console, request: PlainRequest, person: Person) -> Res
 
 def file_name(namespace: str, request_id: str) -> str:
     """The name of the file of a certificate: of characters that neither a header nor a file system reads otherwise."""
-    return _UNSAFE_IN_NAMES.sub("-", f"erasure-{namespace}-{request_id}") + ".json"
+    return _UNSAFE_CHARACTERS.sub("-", f"erasure-{namespace}-{request_id}") + ".json"

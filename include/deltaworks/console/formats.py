@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
-UNKNOWN = "\u2013"
+NO_VALUE = "\u2013"
 
 
 def seconds_text(seconds: float | None) -> str:
     """A length of time in at most two figures and a unit: `0.4 s`, `41 s`, `41 min`, `6.5 h`, `6 d`."""
     if seconds is None:
-        return UNKNOWN
+        return NO_VALUE
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 ", " ")
@@ -26,20 +26,20 @@ def seconds_text(seconds: float | None) -> str:
 
 def age_text(at: datetime | None, now: datetime) -> str:
     """How long ago an instant was, or how long it is until then."""
-    return UNKNOWN if at is None else seconds_text(round(abs((now - at).total_seconds())))
+    return NO_VALUE if at is None else seconds_text(round(abs((now - at).total_seconds())))
 
 
 def instant_text(at: datetime | None) -> str:
     """An instant in UTC, to the second."""
-    return UNKNOWN if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return NO_VALUE if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def clock_text(at: datetime | None) -> str:
     """The time of day of an instant, in UTC."""
-    return UNKNOWN if at is None else at.astimezone(UTC).strftime("%H:%M:%S UTC")
+    return NO_VALUE if at is None else at.astimezone(UTC).strftime("%H:%M:%S UTC")
 
 
-def machine_instant(at: datetime) -> str:
+def iso_instant(at: datetime) -> str:
     """An instant as `<time datetime>` takes it."""
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
@@ -47,7 +47,7 @@ def machine_instant(at: datetime) -> str:
 def bytes_text(number: float | None) -> str:
     """Bytes with a decimal unit: `12 kB`, `3.1 MB`."""
     if number is None:
-        return UNKNOWN
+        return NO_VALUE
     for unit in _BYTES:
         if abs(number) < 1_000 or unit == _BYTES[-1]:
             break
@@ -58,14 +58,14 @@ def bytes_text(number: float | None) -> str:
 def count_text(number: float | None) -> str:
     """A count in full, with separators; a fraction below 10 with one place."""
     if number is None:
-        return UNKNOWN
+        return NO_VALUE
     return f"{number:,.1f}" if number != int(number) and abs(number) < 10 else f"{number:,.0f}"
 
 
 def share_text(share: float | None) -> str:
     """A share as percent; a small one is never shown as none."""
     if share is None:
-        return UNKNOWN
+        return NO_VALUE
     percent = 100 * share
     if 0 < percent < 0.1:
         return "< 0.1 %"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
 #: No drawing has more; what is farther away is left out, nearest first.
-MOST_NODES: Final = 150
+MAX_NODES: Final = 150
 _COLUMN_WIDTH, _ROW_HEIGHT, _BOX_WIDTH, _BOX_HEIGHT = 230, 44, 190, 30
 
 
@@ -46,14 +46,14 @@ class Graph:
         """The node of this name, which is the first that was added."""
         return self.nodes.setdefault(node.name, node)
 
-    def join(self, source: Node, reader: Node) -> None:
+    def add_edge(self, source: Node, reader: Node) -> None:
         """Say that one reads the other."""
         self.add(source)
         self.add(reader)
         self.readers[source.name].add(reader.name)
         self.inputs[reader.name].add(source.name)
 
-    def near(self, name: str, *, depth: int) -> tuple[list[str], bool]:
+    def neighbourhood(self, name: str, *, depth: int) -> tuple[list[str], bool]:
         """What lies up to `depth` steps before a node and after it, nearest first; whether MOST_NODES cut it."""
         reached: dict[str, None] = {name: None}
         after, before = {name}, {name}
@@ -63,10 +63,10 @@ class Graph:
             for one in sorted(after | before):
                 reached.setdefault(one)
         names = list(reached)
-        return names[:MOST_NODES], len(names) > MOST_NODES
+        return names[:MAX_NODES], len(names) > MAX_NODES
 
 
-def graph_of(catalog: Catalog, pipelines: Iterable[str]) -> Graph:
+def build_graph(catalog: Catalog, pipelines: Iterable[str]) -> Graph:
     """The graph of these pipelines. Of others only the tables are in it that these read."""
     graph = Graph()
     for name in pipelines:
@@ -80,23 +80,23 @@ def _add_pipeline(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> None:
     name = spec.pipeline
     stream = graph.add(Node(f"stream {name}", "stream", name))
     for source in _sources(graph, catalog, spec):
-        graph.join(source, stream)
+        graph.add_edge(source, stream)
     for kind, tables in (("bronze", [table.name for table in spec.tables]), ("quarantine", ["quarantine"])):
         for table in tables:
-            graph.join(stream, Node(f"{name}.{table}", kind, name))
-    for table, kind, reads in _derived(spec):
+            graph.add_edge(stream, Node(f"{name}.{table}", kind, name))
+    for table, kind, reads in _derived_tables(spec):
         target = graph.add(Node(f"{name}.{table}", kind, name))
         for read in reads:
             other = cross_pipeline_table(read)
-            of, table_name = other if other is not None else (name, read)
-            graph.join(graph.nodes.get(f"{of}.{table_name}") or Node(f"{of}.{table_name}", "gold", of), target)
+            owner, table_name = other if other is not None else (name, read)
+            graph.add_edge(graph.nodes.get(f"{owner}.{table_name}") or Node(f"{owner}.{table_name}", "gold", owner), target)
 
 
 def _sources(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> Iterator[Node]:
     source, places = spec.source, list[Node]()
     if isinstance(source, FileSourceSpec):
         bucket, relay = Node(f"bucket {source.bucket}", "bucket"), Node(f"relay {source.relay}", "relay")
-        graph.join(bucket, relay)
+        graph.add_edge(bucket, relay)
         _add_collectors(graph, catalog, spec.pipeline, [bucket])
         yield relay
         return
@@ -116,10 +116,10 @@ def _add_collectors(graph: Graph, catalog: Catalog, pipeline: str, places: Itera
     for name, collector in catalog.collectors.items():
         if any(source.pipeline == pipeline for source in collector.sources.values()):
             for place in places:
-                graph.join(Node(f"collector {name}", "collector"), place)
+                graph.add_edge(Node(f"collector {name}", "collector"), place)
 
 
-def _derived(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _derived_tables(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Tables that are made of other tables: name, kind, and what is read."""
     for keyed in spec.keyed_tables:
         yield keyed.name, "keyed", (keyed.history,)
@@ -144,11 +144,11 @@ class Box:
     x: int
     y: int
     text: str
-    chosen: bool
+    is_selected: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class GraphLayout:
     """A drawn graph: boxes of one size, and the curves between them."""
 
     width: int
@@ -159,20 +159,20 @@ class Drawing:
     curves: tuple[str, ...]
 
 
-def drawn(graph: Graph, names: Iterable[str], *, chosen: str) -> Drawing:
+def layout_graph(graph: Graph, names: Iterable[str], *, selected: str) -> GraphLayout:
     """These nodes in columns, with what joins them. Pure."""
-    kept = list(names)
-    columns = _columns(graph, kept)
+    node_names = list(names)
+    columns = _columns(graph, node_names)
     rows: dict[int, int] = defaultdict(int)
     boxes: dict[str, Box] = {}
-    for name in sorted(kept, key=lambda one: (columns[one], graph.nodes[one].kind, one)):
+    for name in sorted(node_names, key=lambda one: (columns[one], graph.nodes[one].kind, one)):
         column, node = columns[name], graph.nodes[name]
         x, y = 10 + column * _COLUMN_WIDTH, 10 + rows[column] * _ROW_HEIGHT
         text = name if len(name) <= 26 else f"{name[:25]}…"
-        boxes[name] = Box(name=name, kind=node.kind, pipeline=node.pipeline, x=x, y=y, text=text, chosen=name == chosen)
+        boxes[name] = Box(name=name, kind=node.kind, pipeline=node.pipeline, x=x, y=y, text=text, is_selected=name == selected)
         rows[column] += 1
-    curves = [_curve(boxes[source], boxes[reader]) for source, reader in edges(graph, kept)]
-    return Drawing(
+    curves = [_curve(boxes[source], boxes[reader]) for source, reader in edges(graph, node_names)]
+    return GraphLayout(
         width=20 + _COLUMN_WIDTH * max(columns.values(), default=0) + _BOX_WIDTH,
         height=20 + _ROW_HEIGHT * max(rows.values(), default=1),
         box_width=_BOX_WIDTH,
@@ -184,8 +184,8 @@ def drawn(graph: Graph, names: Iterable[str], *, chosen: str) -> Drawing:
 
 def edges(graph: Graph, names: Iterable[str]) -> list[tuple[str, str]]:
     """What joins these nodes: the one that is read, and its reader."""
-    kept = set(names)
-    return sorted((one, reader) for one in kept for reader in graph.readers.get(one, ()) if reader in kept)
+    included = set(names)
+    return sorted((one, reader) for one in included for reader in graph.readers.get(one, ()) if reader in included)
 
 
 def _columns(graph: Graph, names: list[str]) -> Mapping[str, int]:
@@ -193,11 +193,11 @@ def _columns(graph: Graph, names: list[str]) -> Mapping[str, int]:
     kept, columns = set(names), dict.fromkeys(names, 0)
     pairs = edges(graph, kept)
     for _ in range(len(names)):
-        moved = False
+        has_moved = False
         for source, reader in pairs:
             if columns[reader] <= columns[source] < len(names):
-                columns[reader], moved = columns[source] + 1, True
-        if not moved:
+                columns[reader], has_moved = columns[source] + 1, True
+        if not has_moved:
             break
     return columns
 

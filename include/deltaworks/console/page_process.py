@@ -22,21 +22,21 @@ from typing import Final
 
 from fastapi import Response
 
-from deltaworks.console.look import PageMissingError
-from deltaworks.console.page_calls import MadePage, PageCall, Right, exchange, right_of
-from deltaworks.console.page_maker import PlainRequest, Surroundings
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_rpc import RenderedPage, PageCall, Right, request_page, has_right
+from deltaworks.console.page_builder import RequestData, HostState
 from deltaworks.console.pages.base import Page
-from deltaworks.console.seams import Person
+from deltaworks.console.host import Person
 
 log = logging.getLogger(__name__)
 COMMAND: Final = (sys.executable, "-m", "deltaworks.console.page_worker")
 #: A page waits some seconds for what it reads from tables, the first one for the process to start.
 DEADLINE_SECONDS: Final = 20.0
 #: Once it has died so often within a minute, the host makes the pages itself for a minute.
-_DEATHS, _REST_SECONDS = 3, 60.0
+_MAX_CRASHES, _CRASH_WINDOW_SECONDS = 3, 60.0
 _CONNECTIONS = 4
-_MOST_REMEMBERED = 500
-_KEPT_HEADERS = frozenset({"content-length"})
+_MAX_REMEMBERED = 500
+_DROPPED_HEADERS = frozenset({"content-length"})
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Worker:
     process: subprocess.Popen[bytes]
     idle: queue.LifoQueue[Connection]
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End it, whatever it does."""
         self.process.kill()
         self.process.wait()
@@ -69,87 +69,87 @@ class PageProcess:
         self._deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
-        self._deaths: list[float] = []
+        self._crashes: list[float] = []
         # What a page questions_back to know of a person, to be said at once the next time.
-        self._usual: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
+        self._usual_rights: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
 
-    def make(self, page: Page, request: PlainRequest, person: Person, around: Surroundings) -> Response | None:
+    def render(self, page: Page, request: RequestData, person: Person, around: HostState) -> Response | None:
         """The page; None where the process cannot make it.
 
         Raises:
             PageMissingError: there is no such page that they may see; RuntimeError: making it failed there.
         """
         for _ in range(2):
-            worker = self._running()
+            worker = self._running_worker()
             if worker is None:
                 return None
-            made = self._asked_of(worker, page, request, person, around)
-            if made is not None:
-                return _answer(made)
+            rendered = self._render_in(worker, page, request, person, around)
+            if rendered is not None:
+                return _to_response(rendered)
         return None
 
     def close(self) -> None:
         """End the process. The next page starts another."""
         with self._lock:
             if self._worker is not None:
-                self._worker.end()
+                self._worker.kill()
             self._worker = None
 
-    def _running(self) -> _Worker | None:
+    def _running_worker(self) -> _Worker | None:
         with self._lock:
             if self._worker is not None and self._worker.process.poll() is None:
                 return self._worker
             if self._worker is not None:
-                self._died()
+                self._record_crash()
             now = time.monotonic()
-            self._deaths = [at for at in self._deaths if now - at < _REST_SECONDS]
-            if len(self._deaths) >= _DEATHS:
+            self._crashes = [at for at in self._crashes if now - at < _CRASH_WINDOW_SECONDS]
+            if len(self._crashes) >= _MAX_CRASHES:
                 return None
             try:
                 self._prepare()
-                self._worker = _started(self._command)
+                self._worker = _start_worker(self._command)
             except OSError as error:
                 log.warning("The process that makes pages cannot be started: %s", error)
-                self._died()
+                self._record_crash()
             return self._worker
 
-    def _died(self) -> None:
+    def _record_crash(self) -> None:
         self._worker = None
-        self._deaths.append(time.monotonic())
+        self._crashes.append(time.monotonic())
 
-    def _asked_of(
-        self, worker: _Worker, page: Page, request: PlainRequest, person: Person, around: Surroundings
-    ) -> MadePage | None:
+    def _render_in(
+        self, worker: _Worker, page: Page, request: RequestData, person: Person, around: HostState
+    ) -> RenderedPage | None:
         """The page, None where the process has gone or says nothing, and is ended."""
         key = page.name, request.path
-        rights = {right: right_of(person, *right) for right in self._usual.get(key, ())}
-        call = PageCall(page=page.name, request=request, person=person.name, around=around, rights=rights)
+        rights = {right: has_right(person, *right) for right in self._usual_rights.get(key, ())}
+        call = PageCall(page=page.name, request=request, person=person.name, host_state=around, rights=rights)
         try:
             connection = worker.idle.get(timeout=self._deadline_seconds)
-            made, questions_back = exchange(connection, call, person, seconds=self._deadline_seconds)
+            rendered, requested_rights = request_page(connection, call, person, seconds=self._deadline_seconds)
         except (OSError, EOFError, queue.Empty) as error:
             log.warning("The process that makes pages is ended: %s: %s", type(error).__name__, error)
-            worker.end()
+            worker.kill()
             return None
         worker.idle.put(connection)
-        if questions_back:
-            self._remember(key, frozenset((*rights, *questions_back)))
-        return made
+        if requested_rights:
+            self._remember_rights(key, frozenset((*rights, *requested_rights)))
+        return rendered
 
-    def _remember(self, key: tuple[str, str], questions_back: frozenset[Right]) -> None:
+    def _remember_rights(self, key: tuple[str, str], requested_rights: frozenset[Right]) -> None:
         with self._lock:
-            self._usual[key] = questions_back
-            self._usual.move_to_end(key)
-            while len(self._usual) > _MOST_REMEMBERED:
-                self._usual.popitem(last=False)
+            self._usual_rights[key] = requested_rights
+            self._usual_rights.move_to_end(key)
+            while len(self._usual_rights) > _MAX_REMEMBERED:
+                self._usual_rights.popitem(last=False)
 
 
-def _started(command: Sequence[str]) -> _Worker:
+def _start_worker(command: Sequence[str]) -> _Worker:
     pairs = [socket.socketpair() for _ in range(_CONNECTIONS)]
-    theirs = [pair[1].fileno() for pair in pairs]
+    worker_fds = [pair[1].fileno() for pair in pairs]
     try:
         process = subprocess.Popen(
-            [*command, *map(str, theirs)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=theirs
+            [*command, *map(str, worker_fds)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=worker_fds
         )
     except OSError:
         for ours, _ in pairs:
@@ -164,10 +164,10 @@ def _started(command: Sequence[str]) -> _Worker:
     return _Worker(process, idle)
 
 
-def _answer(made: MadePage) -> Response:
-    if made.missing is not None:
-        raise PageMissingError(made.missing)
-    if made.failed:
-        raise RuntimeError(f"The page could not be made:\n{made.failed}")
-    headers = {name: value for name, value in made.headers.items() if name not in _KEPT_HEADERS}
-    return Response(made.body, made.status, headers=headers)
+def _to_response(rendered: RenderedPage) -> Response:
+    if rendered.missing is not None:
+        raise PageMissingError(rendered.missing)
+    if rendered.failed:
+        raise RuntimeError(f"The page could not be made:\n{rendered.failed}")
+    headers = {name: value for name, value in rendered.headers.items() if name not in _DROPPED_HEADERS}
+    return Response(rendered.body, rendered.status, headers=headers)

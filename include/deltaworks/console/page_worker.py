@@ -14,46 +14,46 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Final
 
-from deltaworks.console.cached_objects import PATIENCE, CachedObjects
+from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.look import PageMissingError
-from deltaworks.console.page_calls import MadePage, PageCall, answering, ended_quietly
-from deltaworks.console.page_maker import PageMaker
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_rpc import RenderedPage, PageCall, remote_person, ignore_disconnect
+from deltaworks.console.page_builder import PageBuilder
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control.objects import ObjectStore, open_objects
 
 #: Whoever takes heartbeats of tasks comes first.
 _NICENESS: Final = 5
-_SMALLEST_PACKED = 1_000
-_PACKED_LEVEL = 4
+_MIN_GZIP_BYTES = 1_000
+_GZIP_LEVEL = 4
 _PAGES = {page.name: page for page in PAGES}
 
 
-def serve(connection: Connection, maker: PageMaker) -> None:
+def serve(connection: Connection, builder: PageBuilder) -> None:
     """Make pages until the host is gone."""
-    with ended_quietly():
+    with ignore_disconnect():
         while True:
             call = PageCall.decode(connection.recv_bytes())
             try:
-                made = _made(connection, call, maker)
+                rendered = _render(connection, call, builder)
             except PageMissingError as error:
-                made = MadePage(missing=str(error))
+                rendered = RenderedPage(missing=str(error))
             except (EOFError, OSError):
                 raise
             except Exception:  # the host has it logged, and answers as it does where it makes a page itself
-                made = MadePage(failed=traceback.format_exc())
-            made.send(connection)
+                rendered = RenderedPage(failed=traceback.format_exc())
+            rendered.send(connection)
 
 
-def _made(connection: Connection, call: PageCall, maker: PageMaker) -> MadePage:
-    answer = maker.make(_PAGES[call.page], call.request, answering(connection, call), call.around)
+def _render(connection: Connection, call: PageCall, builder: PageBuilder) -> RenderedPage:
+    answer = builder.render(_PAGES[call.page], call.request, remote_person(connection, call), call.host_state)
     body, headers = bytes(answer.body), dict(answer.headers)
-    if call.request.packs and len(body) >= _SMALLEST_PACKED:
+    if call.request.accepts_gzip and len(body) >= _MIN_GZIP_BYTES:
         # Here, so that the host's own packing, on its event loop, leaves it alone.
-        body = gzip.compress(body, _PACKED_LEVEL, mtime=0)
+        body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
     headers.pop("content-length", None)
-    return MadePage(status=answer.status_code, headers=headers, body=body)
+    return RenderedPage(status=answer.status_code, headers=headers, body=body)
 
 
 def main(descriptors: Sequence[str]) -> None:
@@ -61,12 +61,12 @@ def main(descriptors: Sequence[str]) -> None:
     os.nice(_NICENESS)
     catalog = CatalogCache()
 
-    def opened() -> ObjectStore:
-        return open_objects(catalog.current().environment.lake, timeouts=PATIENCE)
+    def open_lake() -> ObjectStore:
+        return open_objects(catalog.current().environment.lake, timeouts=CLIENT_TIMEOUTS)
 
-    maker = PageMaker(records=CachedObjects(opened), catalog=catalog)
+    builder = PageBuilder(records=CachedObjects(open_lake), catalog=catalog)
     threads = [
-        threading.Thread(target=serve, args=(Connection(int(number)), maker), name=f"console-pages-{number}")
+        threading.Thread(target=serve, args=(Connection(int(number)), builder), name=f"console-pages-{number}")
         for number in descriptors
     ]
     for thread in threads:

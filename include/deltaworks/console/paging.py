@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
-    from deltaworks.console.look import Look
+    from deltaworks.console.page_context import PageContext
     from deltaworks.console.rendering import Frame
 
 PAGE_ROWS: Final = 100
-_ONLY_LENGTH = 200
+_MAX_FILTER_CHARACTERS = 200
 Row = TypeVar("Row")
 #: What a column is sorted by; None comes last, whichever way.
-Keys = Mapping[str, Callable[[Any], Any]]
+SortKeys = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class Rows(Generic[Row]):
         return _address(frame, page=str(page))
 
 
-def rows_of(
-    look: Look,
-    every: Sequence[Row],
+def page_rows(
+    look: PageContext,
+    all_rows: Sequence[Row],
     *,
-    keys: Keys,
+    keys: SortKeys,
     sort: str,
     text: Callable[[Row], str],
     descending: bool = False,
@@ -60,30 +60,30 @@ def rows_of(
         sort, descending: how they are sorted where nothing is said.
         text: what the words of `only` are looked for in.
     """
-    only = look.query.get("only", "").strip()[:_ONLY_LENGTH]
+    only = look.query.get("only", "").strip()[:_MAX_FILTER_CHARACTERS]
     words = only.lower().split()
-    matching = [row for row in every if all(word in text(row).lower() for word in words)]
+    matching = [row for row in all_rows if all(word in text(row).lower() for word in words)]
     chosen = look.query.get("sort", "")
     if chosen in keys:
         sort, descending = chosen, look.query.get("order") == "down"
     key = keys[sort]
-    ranked = sorted((row for row in matching if key(row) is not None), key=key, reverse=descending)
-    ranked += [row for row in matching if key(row) is None]
-    pages = max(1, -(-len(ranked) // PAGE_ROWS))
-    page = min(max(_number(look.query.get("page", "")), 1), pages)
+    sorted_rows = sorted((row for row in matching if key(row) is not None), key=key, reverse=descending)
+    sorted_rows += [row for row in matching if key(row) is None]
+    pages = max(1, -(-len(sorted_rows) // PAGE_ROWS))
+    page = min(max(_page_number(look.query.get("page", "")), 1), pages)
     return Rows(
-        rows=tuple(ranked[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]),
+        rows=tuple(sorted_rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]),
         sort=sort,
         descending=descending,
         only=only,
         page=page,
         pages=pages,
-        matching=len(ranked),
-        total=len(every),
+        matching=len(sorted_rows),
+        total=len(all_rows),
     )
 
 
-def _number(text: str) -> int:
+def _page_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 

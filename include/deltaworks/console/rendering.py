@@ -21,12 +21,12 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
-from deltaworks.console.acts import remedies
+from deltaworks.console.actions import remedies
 from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_of
 
-HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 #: How a state is shown: a mark beside the word, so that no state is a colour alone.
-MARKS: Final[Mapping[str, tuple[str, str]]] = {
+STATE_MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "healthy": ("✓", "good"),
     "committed": ("✓", "good"),
     "complete": ("✓", "good"),
@@ -42,7 +42,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
 }
 #: Stands for the address of the console in macros, which do not know the frame. Nobody can guess it, so that no text
 #: of others has it.
-_ROOT_MARK: Final = f"root-{secrets.token_hex(16)}"
+_ROOT_PLACEHOLDER: Final = f"root-{secrets.token_hex(16)}"
 
 
 _COMMAND: Final = re.compile(r"`(deltaworks [^`]*)`")
@@ -63,7 +63,7 @@ class Frame:
     menu: tuple[tuple[str, str], ...]
     current: str = ""
     airflow: str | None = None
-    acts_missing: str = ""
+    actions_unavailable: str = ""
     docs: str = ""
     stale_since: datetime | None = None
     problem: str = ""
@@ -80,7 +80,7 @@ class Frame:
 
     def runbook(self, code: str) -> str:
         """The address of the page on a cause, an alert or a condition; empty where the environment names no docs."""
-        page = runbook(code)
+        page = runbook_path(code)
         return f"{self.docs.rstrip('/')}/{page}" if self.docs and page else ""
 
 
@@ -88,7 +88,7 @@ class Frame:
 def templates() -> Environment:
     """The templates of the console. Safe to use from several threads."""
     environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
+        loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -101,27 +101,27 @@ def templates() -> Environment:
         "duration": formats.seconds_text,
         "instant": formats.instant_text,
         "clock": formats.clock_text,
-        "machine": formats.machine_instant,
+        "machine": formats.iso_instant,
         "bytes": formats.bytes_text,
         "count": formats.count_text,
         "share": formats.share_text,
     }
     environment.globals |= {
-        "spark_of": charts.spark,
+        "spark_of": charts.sparkline,
         "line_of": charts.line,
         "bars_of": charts.bars,
-        "mark_of": lambda state: MARKS.get(state, ("?", "quiet")),
-        "written": written,
+        "mark_of": lambda state: STATE_MARKS.get(state, ("?", "quiet")),
+        "written": format_value,
         "asset": asset_path,
-        "is_address": is_address,
-        "acts_of": remedies.acts_of,
-        "acts_of_batch": remedies.acts_of_batch,
-        "remedy_of": remedies.remedy,
-        "lead_of": remedies.lead,
+        "is_address": is_web_url,
+        "acts_of": remedies.process_actions,
+        "acts_of_batch": remedies.batch_actions,
+        "remedy_of": remedies.suggest_action,
+        "lead_of": remedies.details_link,
         "next_step_of": next_step_of,
-        "steps_of": steps_of,
-        "form_of_command": remedies.form_of_command,
-        "root_mark": _ROOT_MARK,
+        "steps_of": split_step,
+        "form_of_command": remedies.command_form_path,
+        "root_mark": _ROOT_PLACEHOLDER,
     }
     return environment
 
@@ -130,21 +130,21 @@ def render(name: str, frame: Frame, view: Any, *, fragment: bool = False) -> str
     """A view as HTML; a fragment is its polled part alone."""
     layout = "fragment.html" if fragment else "base.html"
     page = templates().get_template(f"{name}.html").render(frame=frame, view=view, layout=layout)
-    return page.replace(_ROOT_MARK, html.escape(frame.root))
+    return page.replace(_ROOT_PLACEHOLDER, html.escape(frame.root))
 
 
-def written(value: float | None, unit: str) -> str:
+def format_value(value: float | None, unit: str) -> str:
     """A value with the unit of its series."""
     text = {"seconds": formats.seconds_text, "bytes": formats.bytes_text, "share": formats.share_text}
     return text.get(unit, formats.count_text)(value)
 
 
-def steps_of(text: str) -> list[tuple[str, bool]]:
+def split_step(text: str) -> list[tuple[str, bool]]:
     """A next step in parts, and of each whether it is a command that somebody may copy."""
     return [(part, bool(index % 2)) for index, part in enumerate(_COMMAND.split(text)) if part]
 
 
-def runbook(code: str) -> str:
+def runbook_path(code: str) -> str:
     """The page and heading of docs on a cause, an alert or a condition; empty for a code that is not in the tables."""
     if code in ALERTS:
         return ALERTS[code].runbook
@@ -156,7 +156,7 @@ def runbook(code: str) -> str:
     return trouble.runbook or "reference/conditions.md"
 
 
-def is_address(text: str | None) -> bool:
+def is_web_url(text: str | None) -> bool:
     """Whether what others wrote may become a link: an address of the web, and nothing that a browser would run."""
     if not text:
         return False
@@ -175,17 +175,17 @@ class Asset:
     digest: str
 
 
-_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
 @cache
 def assets() -> Mapping[str, Asset]:
     """The files that pages load, by name: ours, and those that the jars' step unpacks beside them."""
-    files = sorted(path for folder in ("assets", "static") for path in (HERE / folder).glob("*.*"))
+    files = sorted(path for folder in ("assets", "static") for path in (_FOLDER / folder).glob("*.*"))
     return {
-        path.name: Asset(data, _TYPES[path.suffix], hashlib.sha256(data).hexdigest()[:16])
+        path.name: Asset(data, _MEDIA_TYPES[path.suffix], hashlib.sha256(data).hexdigest()[:16])
         for path in files
-        if path.suffix in _TYPES
+        if path.suffix in _MEDIA_TYPES
         for data in [path.read_bytes()]
     }
 

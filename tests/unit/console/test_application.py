@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from deltaworks.console.cold import ColdAnswer
-from deltaworks.console.pages import cold_pages
+from deltaworks.console.table_reads import TableReadResult
+from deltaworks.console.pages import table_read_pages
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import ObjectStore
@@ -77,7 +77,7 @@ def test_every_route_is_in_the_table_of_answers(stage: ConsoleStage) -> None:
 
 @pytest.mark.parametrize("route", ANSWERS)
 def test_who_is_answered_what(stage: ConsoleStage, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_pages, "read_cold", lambda *_, **__: ColdAnswer())
+    monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult())
     people = (None, "mallory", "eve", "vic", "ada")
     put_tables(stage.objects, "games", table("events"))
 

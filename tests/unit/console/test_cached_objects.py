@@ -132,7 +132,7 @@ def test_while_the_storage_fails_nobody_waits_and_each_key_is_tried_again_after_
 
 
 def test_the_least_recently_read_are_forgotten_beyond_the_bound(storage: Storage) -> None:
-    cache = CachedObjects(lambda: storage, wait_seconds=30, most_entries=2)
+    cache = CachedObjects(lambda: storage, wait_seconds=30, max_entries=2)
     for key in ("x.json", "y.json", "z.json", "z.json", "x.json"):
         cache.reader().get(key)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.console.charts import Series, bars, line, spark, time_ticks
+from deltaworks.console.charts import Series, bars, line, sparkline, time_ticks
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 VALUES = st.lists(st.none() | st.floats(0, 1e15, allow_nan=False), max_size=300)
@@ -21,14 +21,14 @@ def points_of(drawn: object) -> list[tuple[float, float]]:
 
 @given(VALUES)
 def test_a_sparkline_stays_in_its_box_and_draws_each_value(values: list[float | None]) -> None:
-    drawn = spark(values)
+    drawn = sparkline(values)
 
     assert all(0 <= x <= drawn.width and 0 <= y <= drawn.height for x, y in points_of(drawn))
     assert len(points_of(drawn)) == sum(value is not None for value in values)
 
 
 def test_a_gap_is_no_line() -> None:
-    drawn = spark([1, 2, None, 3, None, 4, 5])
+    drawn = sparkline([1, 2, None, 3, None, 4, 5])
 
     assert len(drawn.paths) == 2
     assert len(drawn.dots) == 1

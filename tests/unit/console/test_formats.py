@@ -14,7 +14,7 @@ NOW = datetime(2026, 11, 22, 12, 4, 31, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, formats.UNKNOWN),
+        (None, formats.NO_VALUE),
         (-3, "0 s"),
         (0.42, "0.4 s"),
         (41, "41 s"),
@@ -31,7 +31,7 @@ def test_a_length_of_time(seconds: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (None, formats.UNKNOWN),
+        (None, formats.NO_VALUE),
         (0, "0 B"),
         (999, "999 B"),
         (1_500, "1.5 kB"),
@@ -46,7 +46,7 @@ def test_bytes(number: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(None, formats.UNKNOWN), (0, "0 %"), (0.00001, "< 0.1 %"), (0.054, "5.4 %"), (0.71, "71 %"), (1, "100 %")],
+    [(None, formats.NO_VALUE), (0, "0 %"), (0.00001, "< 0.1 %"), (0.054, "5.4 %"), (0.71, "71 %"), (1, "100 %")],
 )
 def test_a_small_share_is_never_shown_as_none(share: float | None, text: str) -> None:
     assert formats.share_text(share) == text
@@ -55,5 +55,5 @@ def test_a_small_share_is_never_shown_as_none(share: float | None, text: str) ->
 def test_an_age_counts_both_ways_and_an_instant_is_in_utc() -> None:
     assert formats.age_text(NOW - timedelta(minutes=6), NOW) == "6 min"
     assert formats.age_text(NOW + timedelta(hours=3), NOW) == "3 h"
-    assert formats.machine_instant(NOW) == "2026-11-22T12:04:31Z"
+    assert formats.iso_instant(NOW) == "2026-11-22T12:04:31Z"
     assert formats.count_text(12_400) == "12,400"

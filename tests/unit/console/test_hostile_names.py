@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.alerts.silences import Silence
-from deltaworks.console.cold import ColdAnswer
-from deltaworks.console.pages import alerts, cold_pages, erasures, mutations, nights, quarantine, table, tables
+from deltaworks.console.table_reads import TableReadResult
+from deltaworks.console.pages import alerts, erasures, mutations, nights, quarantine, table, tables
+from deltaworks.console.pages import table_read_pages
 from deltaworks.console.rendering import Frame, render
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
@@ -169,10 +170,10 @@ def test_what_tables_hold(catalog: Catalog, tmp_path: Path, name: str) -> None:
     commit = {"version": 1, "operation": name, "by": name, "run": name, "metrics": {name: name}}
     stretch = {"id": name, "final_id": name, "valid_from": name, "deleted": False}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cold_pages, "read_cold", lambda *_, **__: ColdAnswer(rows=(sample, commit), problem=name))
-        patched.setattr(mutations, "read_cold", lambda *_, **__: ColdAnswer(rows=(stretch,), problem=name))
-        samples = cold_pages.view_samples(look_at(catalog, objects, values=GAMES))
-        history = cold_pages.view_history(look_at(catalog, objects, values={**GAMES, "table": "events"}))
+        patched.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample, commit), problem=name))
+        patched.setattr(mutations, "read_cold", lambda *_, **__: TableReadResult(rows=(stretch,), problem=name))
+        samples = table_read_pages.view_samples(look_at(catalog, objects, values=GAMES))
+        history = table_read_pages.view_history(look_at(catalog, objects, values={**GAMES, "table": "events"}))
         query = {"org": name, "id": name}
         cascade = mutations.view_cascade(look_at(catalog, objects, values={"pipeline": "engagement"}, query=query))
 

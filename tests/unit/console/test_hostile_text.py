@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.rendering import is_address
+from deltaworks.console.rendering import is_web_url
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
@@ -121,5 +121,5 @@ def test_what_others_wrote_is_text_on_every_page(
 
 @pytest.mark.parametrize("text", CLASSICS)
 def test_only_addresses_of_the_web_become_links(text: str) -> None:
-    assert not is_address(text)
-    assert is_address("https://driver.example:4040/jobs?x=1")
+    assert not is_web_url(text)
+    assert is_web_url("https://driver.example:4040/jobs?x=1")

@@ -94,7 +94,7 @@ def test_what_a_process_does_not_make_is_made_by_the_host(stage: ConsoleStage, c
         console = console_stage(stage.catalog.root, elsewhere=process)
 
         assert [console.get("/").status_code for _ in range(4)] == [200] * 4
-        assert len(process._deaths) <= 3, "it is not started for ever"
+        assert len(process._crashes) <= 3, "it is not started for ever"
     finally:
         process.close()
 

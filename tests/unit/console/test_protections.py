@@ -21,7 +21,7 @@ from deltaworks.console.rendering import assets
 from deltaworks.control.objects import open_objects
 from deltaworks.operations.registry import OPERATIONS
 from tests.console_stage import ActsOfTests, ConsoleStage, PeopleOfTests, console_stage, person
-from tests.unit.console.acts.test_fields import params_of
+from tests.unit.console.actions.test_fields import params_of
 
 CONTROL, RELAY = "/acts/control/games", "/acts/control_relay/landing"
 OWN = {"origin": "http://testserver", "accept": "text/html"}
@@ -137,8 +137,8 @@ def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(pro
     async def storm() -> int:
         objects = open_objects(CatalogCache().current().environment.lake)
         console = Slow(
-            people=PeopleOfTests({"ada": person()}),
-            acts=ActsOfTests(),
+            authenticator=PeopleOfTests({"ada": person()}),
+            actions=ActsOfTests(),
             records=CachedObjects(lambda: objects),
             catalog=CatalogCache(),
         )
@@ -167,9 +167,9 @@ def test_nobody_waits_for_a_storage_that_is_known_to_fail(project: Path) -> None
             raise OSError("no")
 
     cache = CachedObjects(Broken, wait_seconds=30)  # type: ignore[arg-type, return-value]
-    (entry,) = cache.begin(["a"])
-    assert entry.flight is not None
-    entry.flight.result(timeout=30)
+    (entry,) = cache.start_reads(["a"])
+    assert entry.pending_read is not None
+    entry.pending_read.result(timeout=30)
 
     assert cache.seconds_to_wait(entry, float("inf")) == 0.0
 
@@ -191,5 +191,5 @@ def test_what_was_done_in_earnest_is_no_count_that_may_be_done(acting: ConsoleSt
     again = acting.client.post(vacuum, data=second, headers=headers, follow_redirects=False)
 
     assert (done.status_code, again.status_code) == (303, 422)
-    assert "ACT_NOT_COUNTED" in again.text
+    assert "ACTION_NOT_COUNTED" in again.text
     assert [conf["dry_run"] for _, _, conf in acting.acts.started] == [True, False]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.rendering import HERE, templates
+from deltaworks.console.rendering import _FOLDER, templates
 
-TEMPLATES = sorted((HERE / "templates").glob("*.html"))
-CODE = sorted(HERE.rglob("*.py"))
+TEMPLATES = sorted((_FOLDER / "templates").glob("*.html"))
+CODE = sorted(_FOLDER.rglob("*.py"))
 FORBIDDEN = {
     r"\|\s*safe\b": "escaping is switched off",
     r"autoescape\s+false": "escaping is switched off",
@@ -31,7 +31,7 @@ def test_a_template_switches_no_protection_off(path: Path) -> None:
     assert {why for pattern, why in FORBIDDEN.items() if re.search(pattern, text)} == set()
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(HERE)))
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(_FOLDER)))
 def test_no_code_of_the_console_makes_markup(path: Path) -> None:
     assert not re.search(r"\bMarkup\b|\bmarkupsafe\b", path.read_text())
 
@@ -39,7 +39,7 @@ def test_no_code_of_the_console_makes_markup(path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_has_a_template_and_a_polled_part_without_fields(page: object) -> None:
     name = page.name  # type: ignore[attr-defined]
-    source = (HERE / "templates" / f"{name}.html").read_text()
+    source = (_FOLDER / "templates" / f"{name}.html").read_text()
     live = source.split("{% block live %}")[1].split("{% endblock %}")[0]
 
     templates().get_template(f"{name}.html")
@@ -47,4 +47,4 @@ def test_a_page_has_a_template_and_a_polled_part_without_fields(page: object) ->
 
 
 def test_our_own_script_stays_small() -> None:
-    assert len((HERE / "assets" / "console.js").read_text().splitlines()) < 200
+    assert len((_FOLDER / "assets" / "console.js").read_text().splitlines()) < 200

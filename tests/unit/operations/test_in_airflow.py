@@ -67,7 +67,7 @@ def listed(report: Report) -> list[Any]:
 
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_counts(declared: Any) -> None:
-    model = declared.options()
+    model = declared.options_model()
     options = model.model_validate(required_options(model, "x"))
 
     form = in_airflow.form_values(options)

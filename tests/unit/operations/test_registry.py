@@ -99,7 +99,7 @@ import json, sys
 from deltaworks.operations.registry import OPERATIONS
 before = [name for name in {("pydantic", *HEAVY)!r} if name in sys.modules]
 for declared in OPERATIONS.values():
-    declared.options()
+    declared.options_model()
 print(json.dumps([before, [name for name in {HEAVY!r} if name in sys.modules]]))
 """
     done = subprocess.run(

@@ -11,11 +11,11 @@ from deltaworks.alerts.raising import alerts as stored_alerts
 from deltaworks.alerts.silences import Silence, silenced_by, words_of
 from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
-from deltaworks.console.look import Look
+from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.needs import next_step_of_alert, rank_of, seen_of_alert
-from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.readings import instant
+from deltaworks.console.pages.open_issues import alert_next_step, severity_rank, alert_observation
+from deltaworks.console.paging import Rows, page_rows
+from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.control.troubles import ALERTS
@@ -66,28 +66,28 @@ class AlertsView:
     firing: int
     silenced: int
     silences: tuple[SilenceRow, ...]
-    waiting: int | None
+    waiting_notifications: int | None
     channels: tuple[tuple[str, str], ...]
     show: str
     problem: str
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{self.firing} alerts fire, {self.silenced} are silenced"
 
 
 #: The most severe first: keys are sorted upwards.
-_KEYS = {
-    "severity": lambda row: (-rank_of(row.severity), row.cause, row.subject),
+_SORT_KEYS = {
+    "severity": lambda row: (-severity_rank(row.severity), row.cause, row.subject),
     "cause": lambda row: (row.cause, row.subject),
     "subject": lambda row: row.subject,
     "since": lambda row: row.since,
 }
-SHOWN = ("firing", "silenced", "history")
+TABS = ("firing", "silenced", "history")
 
 
-def view(look: Look) -> AlertsView:
+def view(look: PageContext) -> AlertsView:
     """What the person may see; `?show=` is one of SHOWN."""
     alerts, problem = _alerts(look)
     silences = _silences(look)
@@ -98,13 +98,13 @@ def view(look: Look) -> AlertsView:
         "history": [row for row in rows if not row.open],
     }
     show = look.query.get("show", "")
-    show = show if show in SHOWN else "firing"
+    show = show if show in TABS else "firing"
     history = show == "history"
     return AlertsView(
-        listed=rows_of(
+        listed=page_rows(
             look,
             by_kind[show],
-            keys=_KEYS,
+            keys=_SORT_KEYS,
             sort="since" if history else "severity",
             descending=history,
             text=lambda row: f"{row.severity} {row.cause} {row.subject} {row.summary}",
@@ -112,14 +112,14 @@ def view(look: Look) -> AlertsView:
         firing=len(by_kind["firing"]),
         silenced=len(by_kind["silenced"]),
         silences=tuple(_silence_row(look, one) for one in silences),
-        waiting=_waiting(look),
+        waiting_notifications=_count_waiting(look),
         channels=tuple((channel.name, channel.kind) for channel in look.catalog.environment.alerts.channels),
         show=show,
         problem=problem,
     )
 
 
-def _alerts(look: Look) -> tuple[list[Alert], str]:
+def _alerts(look: PageContext) -> tuple[list[Alert], str]:
     try:
         look.objects.fetch(look.objects.list(paths.alerts("state/")))
         return [alert for alert in stored_alerts(look.objects) if _may_see(look, alert.subject)], ""
@@ -127,11 +127,11 @@ def _alerts(look: Look) -> tuple[list[Alert], str]:
         return [], error.message
 
 
-def _may_see(look: Look, subject: str) -> bool:
+def _may_see(look: PageContext, subject: str) -> bool:
     return look.person.may_read(alert_dag(look.catalog, subject))
 
 
-def _silences(look: Look) -> list[Silence]:
+def _silences(look: PageContext) -> list[Silence]:
     try:
         look.objects.fetch(look.objects.list(silences_folder()))
         return [one for one in stored_silences(look.objects) if look.may_read(one.pipeline)]
@@ -139,7 +139,7 @@ def _silences(look: Look) -> list[Silence]:
         return []
 
 
-def _silence_row(look: Look, one: Silence) -> SilenceRow:
+def _silence_row(look: PageContext, one: Silence) -> SilenceRow:
     words = ["deltaworks", "alerts", "silence", one.pipeline, one.cause, "--subject", one.subject, "--end"]
     return SilenceRow(
         id=one.id,
@@ -148,16 +148,16 @@ def _silence_row(look: Look, one: Silence) -> SilenceRow:
         subject=one.subject,
         by=one.by,
         reason=one.reason,
-        at=instant(one.at),
-        until=instant(one.until),
+        at=parse_instant(one.at),
+        until=parse_instant(one.until),
         active=one.active_at(look.now),
         command=shlex.join(words),
     )
 
 
-def _row(look: Look, alert: Alert, silences: list[Silence]) -> AlertRow:
+def _row(look: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
     standing, kind = alert.standing, ALERTS.get(alert.cause)
-    pipeline = _silenceable_pipeline(look, alert.subject)
+    pipeline = _silence_pipeline(look, alert.subject)
     silence = silenced_by(silences, cause=alert.cause, subject=alert.subject, now=look.now)
     words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]
     return AlertRow(
@@ -167,8 +167,8 @@ def _row(look: Look, alert: Alert, silences: list[Silence]) -> AlertRow:
         open=standing.open,
         since=standing.since,
         notified_at=max(standing.notices, default=standing.raised_at),
-        summary=seen_of_alert(alert),
-        next_step=next_step_of_alert(alert),
+        summary=alert_observation(alert),
+        next_step=alert_next_step(alert),
         meaning="" if kind is None else kind.meaning,
         changes=standing.changes,
         silence=None if silence is None else _silence_row(look, silence),
@@ -178,12 +178,12 @@ def _row(look: Look, alert: Alert, silences: list[Silence]) -> AlertRow:
     )
 
 
-def _silenceable_pipeline(look: Look, subject: str) -> str:
+def _silence_pipeline(look: PageContext, subject: str) -> str:
     """The pipeline whose silences may be of a subject; empty where it names none."""
     return next((word for word in words_of(subject) if look.catalog.declares("pipeline", word)), "")
 
 
-def _waiting(look: Look) -> int | None:
+def _count_waiting(look: PageContext) -> int | None:
     """Notices that wait: of whom the health check is, for they are not of one pipeline."""
     if not look.person.may_read(HEALTH_DAG):
         return None

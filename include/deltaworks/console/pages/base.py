@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.console.look import Look
+from deltaworks.console.page_context import PageContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class Page:
     name: str
     route: str
     title: str
-    view: Callable[[Look], Any]
+    view: Callable[[PageContext], Any]
     menu: str = ""
-    keep: bool = True
+    may_cache: bool = True
 
-    def title_of(self, look: Look) -> str:
+    def title_of(self, look: PageContext) -> str:
         """The title of one such page."""
         return self.title.format(**look.values)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.readings import instant, tolerant
+from deltaworks.console.safe_reads import parse_instant, read_or_none
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.provenance import airflow_run_of
@@ -19,11 +19,11 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
 #: Facts that say nothing to people.
-_OF_PROGRAMS = ("arrived_us", "dropped_sequence_numbers")
+_INTERNAL_FACTS = ("arrived_us", "dropped_sequence_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class TableShare:
     """What the batch adds to one table. `outcome` is held while the table's commits are held back."""
 
     table: str
@@ -50,7 +50,7 @@ class BatchView:
     prepare_seconds: float | None
     commit_seconds: float | None
     complete_seconds: float | None
-    shares: tuple[Share, ...]
+    shares: tuple[TableShare, ...]
     facts: tuple[tuple[str, str], ...]
     offsets: tuple[tuple[str, str], ...]
     owner_epoch: int | None
@@ -58,11 +58,11 @@ class BatchView:
     code: str
     dag_id: str
     run_id: str
-    previous: int | None
-    following: int | None
+    previous_batch: int | None
+    next_batch: int | None
 
 
-def view(look: Look) -> BatchView:
+def view(look: PageContext) -> BatchView:
     """The page of the batch that the address names.
 
     Raises:
@@ -75,35 +75,35 @@ def view(look: Look) -> BatchView:
     look.objects.fetch(
         [paths.generations(name), summary_paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
     )
-    generations = tolerant(lambda: GenerationStore(look.objects, name).effective())
+    generations = read_or_none(lambda: GenerationStore(look.objects, name).effective())
     generation = generations.generation if generations else 1
-    prepared = tolerant(lambda: PreparedBatches(look.objects, name).read(generation, batch_id))
-    recent = tolerant(lambda: read_recent(look.objects, name))
+    prepared = read_or_none(lambda: PreparedBatches(look.objects, name).read(generation, batch_id))
+    recent = read_or_none(lambda: read_recent(look.objects, name))
     summary = next((item for item in recent.batches if item.batch_id == batch_id), None) if recent else None
     if prepared is None and summary is None:
         raise PageMissingError(
             f"Nothing is on record of batch {batch_id} of {name} beside its rows; "
             f"`deltaworks batches {name}` reads the ledger."
         )
-    beat = tolerant(lambda: read_heartbeat(look.objects, paths.heartbeat(paths.pipeline_control(name))))
+    beat = read_or_none(lambda: read_heartbeat(look.objects, paths.heartbeat(paths.pipeline_control(name))))
     newest = beat.batch_id if beat else None
     held = {str(item.get("table")): item.get("since_batch", 0) for item in beat.held} if beat else {}
-    done = summary is not None or (newest is not None and batch_id <= newest)
+    is_complete = summary is not None or (newest is not None and batch_id <= newest)
     return BatchView(
         pipeline=name,
         batch_id=batch_id,
         generation=generation,
-        state="complete" if done else "prepared",
-        at=instant(summary.at if summary else prepared.prepared_at if prepared else None),
+        state="complete" if is_complete else "prepared",
+        at=parse_instant(summary.at if summary else prepared.prepared_at if prepared else None),
         rows=prepared.rows if prepared else summary.rows if summary else 0,
         quarantined=prepared.quarantined if prepared else summary.quarantined if summary else 0,
         **_phases(summary),
-        shares=tuple(_share(table, batch_id, held, done=done) for table in prepared.tables) if prepared else (),
+        shares=tuple(_share(table, batch_id, held, is_complete=is_complete) for table in prepared.tables) if prepared else (),
         facts=_pairs(prepared.source) if prepared else (),
         offsets=_pairs(prepared.offsets) if prepared else (),
-        **_made_by(prepared),
-        previous=batch_id - 1 if batch_id > 0 else None,
-        following=batch_id + 1 if newest is not None and batch_id < newest else None,
+        **_provenance(prepared),
+        previous_batch=batch_id - 1 if batch_id > 0 else None,
+        next_batch=batch_id + 1 if newest is not None and batch_id < newest else None,
     )
 
 
@@ -112,7 +112,7 @@ def _phases(summary: BatchSummary | None) -> dict[str, Any]:
     return {name: getattr(summary, name) if summary else None for name in names}
 
 
-def _made_by(prepared: PreparedBatch | None) -> dict[str, Any]:
+def _provenance(prepared: PreparedBatch | None) -> dict[str, Any]:
     if prepared is None:
         return {"owner_epoch": None, "spec": "", "code": "", "dag_id": "", "run_id": ""}
     dag_id, run_id = airflow_run_of(prepared.run)
@@ -125,13 +125,13 @@ def _made_by(prepared: PreparedBatch | None) -> dict[str, Any]:
     }
 
 
-def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, done: bool) -> Share:
+def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, is_complete: bool) -> TableShare:
     since = held.get(table.table)
     is_held = isinstance(since, int) and batch_id >= since
-    return Share(
+    return TableShare(
         table=table.table,
         writer=table.writer,
-        outcome="held" if is_held else "committed" if done else "prepared",
+        outcome="held" if is_held else "committed" if is_complete else "prepared",
         rows=table.rows,
         files=len(table.files),
         bytes=sum(int(file.get("size") or file.get("bytes") or 0) for file in table.files),
@@ -141,7 +141,7 @@ def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, done: b
 
 def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The facts of a source as text: their names are the source's, their values may be anything."""
-    shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name not in _OF_PROGRAMS]
+    shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name not in _INTERNAL_FACTS]
     return tuple(shown[:_FACTS_SHOWN])
 
 

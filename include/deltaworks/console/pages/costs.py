@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from deltaworks.console.look import Look
+from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.nights import OPTIMIZE_TASKS
-from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.readings import instant, tolerant
-from deltaworks.console.stored import read_summaries
+from deltaworks.console.paging import Rows, page_rows
+from deltaworks.console.safe_reads import parse_instant, read_or_none
+from deltaworks.console.summaries import read_summaries
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.control.summaries.stream import HourSummary, read_hours
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
@@ -53,12 +53,12 @@ class Costs:
     missing: tuple[str, ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{self.listed.matching} pipelines"
 
 
-_KEYS = {
+_SORT_KEYS = {
     "pipeline": lambda row: row.pipeline,
     "read": lambda row: row.read_bytes,
     "stored": lambda row: row.stored_bytes,
@@ -68,7 +68,7 @@ _KEYS = {
 }
 
 
-def view(look: Look) -> Costs:
+def view(look: PageContext) -> Costs:
     """What the person may see."""
     pipelines = [name for name in look.pipelines() if name in look.catalog.pipelines]
     tables = read_summaries(look, TablesSummary, {name: tables_summary(name) for name in pipelines})
@@ -87,10 +87,10 @@ def view(look: Look) -> Costs:
         rows.append(_row(look, name, tables=kept, nights=kept_nights, hours=hours, days=days))
     prices = look.catalog.environment.prices
     return Costs(
-        listed=rows_of(
+        listed=page_rows(
             look,
             rows,
-            keys=_KEYS,
+            keys=_SORT_KEYS,
             sort="total" if prices else "compute",
             descending=True,
             text=lambda row: row.pipeline,
@@ -102,13 +102,13 @@ def view(look: Look) -> Costs:
     )
 
 
-def _hours(look: Look, pipeline: str) -> tuple[HourSummary, ...]:
-    stored = tolerant(lambda: read_hours(look.objects, pipeline))
+def _hours(look: PageContext, pipeline: str) -> tuple[HourSummary, ...]:
+    stored = read_or_none(lambda: read_hours(look.objects, pipeline))
     return stored.hours if stored else ()
 
 
 def _row(
-    look: Look,
+    look: PageContext,
     pipeline: str,
     *,
     tables: Iterable[TableSummary],
@@ -117,31 +117,31 @@ def _row(
     days: tuple[str, ...],
 ) -> CostRow:
     shares = look.catalog.environment.shares
-    lately = [hour for hour in hours if _is_within(instant(hour.at), look.now)]
-    of_nights = [task for night in nights if _is_within(instant(night.started_at), look.now) for task in night.tasks]
+    recent_hours = [hour for hour in hours if _is_within(parse_instant(hour.at), look.now)]
+    night_tasks = [task for night in nights if _is_within(parse_instant(night.started_at), look.now) for task in night.tasks]
     stored = sum((table.bytes or 0) + (table.unreferenced_bytes or 0) for table in tables)
-    rewritten = sum(task.bytes for task in of_nights if task.task in OPTIMIZE_TASKS)
+    rewritten = sum(task.bytes for task in night_tasks if task.task in OPTIMIZE_TASKS)
     by_day = dict.fromkeys(days, 0.0)
-    for hour in lately:
+    for hour in recent_hours:
         if hour.at[:10] in by_day:
             by_day[hour.at[:10]] += hour.busy_seconds
-    stream = sum(hour.busy_seconds for hour in lately) / _HOUR * max(1, shares.of("stream").cores)
-    night = sum(task.seconds for task in of_nights) / _HOUR * max(1, shares.of("maintenance").cores)
+    stream = sum(hour.busy_seconds for hour in recent_hours) / _HOUR * max(1, shares.of("stream").cores)
+    night = sum(task.seconds for task in night_tasks) / _HOUR * max(1, shares.of("maintenance").cores)
     prices = look.catalog.environment.prices
     return CostRow(
         pipeline=pipeline,
-        batches=sum(hour.batches for hour in lately),
-        read_bytes=sum(hour.bytes for hour in lately),
+        batches=sum(hour.batches for hour in recent_hours),
+        read_bytes=sum(hour.bytes for hour in recent_hours),
         stored_bytes=stored,
         rewritten_bytes=rewritten,
         stream_core_hours=round(stream, 2),
         night_core_hours=round(night, 2),
-        total=None if prices is None else money(prices, stored=stored, rewritten=rewritten, core_hours=stream + night),
+        total=None if prices is None else estimate_cost(prices, stored=stored, rewritten=rewritten, core_hours=stream + night),
         seconds_by_day=tuple(by_day.values()),
     )
 
 
-def money(prices: PricesSpec, *, stored: int, rewritten: int, core_hours: float) -> float:
+def estimate_cost(prices: PricesSpec, *, stored: int, rewritten: int, core_hours: float) -> float:
     """What DAYS of this come to: bytes stored all the time, bytes that were rewritten, hours of cores. Pure."""
     by_storage = prices.stored_per_tb_month * stored / _TB + prices.rewritten_per_tb * rewritten / _TB
     return round(by_storage + prices.core_hour * core_hours, 2)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from deltaworks.alerts.erasures import OVERDUE, ErasureFinding, judge_terms, retention_of
-from deltaworks.console.cold import read_cold
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.table_reads import read_tables
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.readings import instant
-from deltaworks.console.stored import Stored, read_summaries, read_summary
+from deltaworks.console.paging import Rows, page_rows
+from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.summaries import StoredSummary, read_summaries, read_summary
 from deltaworks.control.summaries.erasures import GRANTED_STATES, ErasureRow, ErasuresSummary
 from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.operations.registry import get_operation
@@ -29,8 +29,8 @@ class RequestRow:
     namespace: str
     request_id: str
     state: str
-    place: int | None
-    places: int
+    step: int | None
+    steps: int
     open: bool
     since: datetime | None
     received_at: datetime | None
@@ -67,19 +67,19 @@ class ErasuresView:
 
     listed: Rows[RequestRow]
     namespaces: tuple[NamespaceCounts, ...]
-    quiet: tuple[str, ...]
+    namespaces_without_requests: tuple[str, ...]
     omitted: int
     problems: tuple[str, ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         overdue = sum(one.overdue for one in self.namespaces)
         return f"{sum(one.open for one in self.namespaces)} open, {overdue} overdue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class CertificateChain:
     """The certificates of a namespace, each compared with the one before."""
 
     namespace: str
@@ -88,7 +88,7 @@ class Chain:
     problem: str
 
 
-_KEYS = {
+_SORT_KEYS = {
     "deadline": lambda row: (not row.open, row.deadline_at) if row.deadline_at else None,
     "request": lambda row: (row.namespace, row.request_id),
     "received": lambda row: row.received_at,
@@ -97,49 +97,49 @@ _KEYS = {
 }
 
 
-def readable(look: Look) -> list[str]:
+def readable_namespaces(look: PageContext) -> list[str]:
     """The namespaces whose requests the person may see."""
     return [name for name in look.catalog.namespaces if look.person.may_read(get_operation("erase").dag_id(name))]
 
 
-def view(look: Look) -> ErasuresView:
+def view(look: PageContext) -> ErasuresView:
     """Every namespace that the person may see."""
     stored = _summaries(look)
     summaries = {name: one.summary for name, one in stored.items() if one.summary is not None}
     rows = [row for name, summary in summaries.items() for row in _rows(look, name, summary)]
     return ErasuresView(
-        listed=rows_of(
+        listed=page_rows(
             look,
             rows,
-            keys=_KEYS,
+            keys=_SORT_KEYS,
             sort="deadline",
             text=lambda row: f"{row.namespace} {row.request_id} {row.state} {row.severity} {row.due}",
         ),
-        namespaces=tuple(_counts(name, [row for row in rows if row.namespace == name]) for name in summaries),
-        quiet=tuple(name for name, one in stored.items() if one.never),
+        namespaces=tuple(_count_requests(name, [row for row in rows if row.namespace == name]) for name in summaries),
+        namespaces_without_requests=tuple(name for name, one in stored.items() if one.is_missing),
         omitted=sum(summary.omitted for summary in summaries.values()),
         problems=tuple(f"{name}: {one.problem}" for name, one in stored.items() if one.problem),
     )
 
 
-def near_deadlines(look: Look) -> tuple[NamespaceCounts, ...]:
+def approaching_deadlines(look: PageContext) -> tuple[NamespaceCounts, ...]:
     """Of each namespace that the person may see in which a deadline nears or has passed, how many requests."""
     counts = (
-        _counts(name, list(_rows(look, name, one.summary)))
+        _count_requests(name, list(_rows(look, name, one.summary)))
         for name, one in _summaries(look).items()
         if one.summary is not None
     )
     return tuple(one for one in counts if one.due or one.overdue)
 
 
-def certified_request(look: Look, namespace: str, request_id: str) -> str:
+def certified_request(look: PageContext, namespace: str, request_id: str) -> str:
     """The id of a request of a namespace whose certificate the person may have.
 
     Raises:
         PageMissingError: there is none, or none that they may see.
     """
     # First: who may not read a namespace learns nothing of it, not even whether it is there.
-    if namespace in readable(look):
+    if namespace in readable_namespaces(look):
         stored = read_summary(look, ErasuresSummary, erasures_summary(namespace))
         requests = stored.summary.requests if stored.summary is not None else ()
         for row in requests:
@@ -148,18 +148,18 @@ def certified_request(look: Look, namespace: str, request_id: str) -> str:
     raise PageMissingError(f"There is no certificate of {request_id!r} that you may see.")
 
 
-def view_chain(look: Look) -> Chain:
+def view_chain(look: PageContext) -> CertificateChain:
     """The certificates of the namespace that the address names, all of which are read to be compared.
 
     Raises:
         PageMissingError: there is no such namespace that the person may see.
     """
     namespace = look.values["namespace"]
-    if namespace not in readable(look):
+    if namespace not in readable_namespaces(look):
         raise PageMissingError(f"There is no namespace {namespace!r} that you may see.")
-    answer = read_cold("certificates", namespace=namespace)
+    answer = read_tables("certificates", namespace=namespace)
     counted = next((row.get("certificates") for row in answer.rows), None)
-    return Chain(
+    return CertificateChain(
         namespace=namespace,
         certificates=counted if isinstance(counted, int) else None,
         unfinished=answer.unfinished,
@@ -167,11 +167,11 @@ def view_chain(look: Look) -> Chain:
     )
 
 
-def _summaries(look: Look) -> dict[str, Stored[ErasuresSummary]]:
-    return read_summaries(look, ErasuresSummary, {name: erasures_summary(name) for name in readable(look)})
+def _summaries(look: PageContext) -> dict[str, StoredSummary[ErasuresSummary]]:
+    return read_summaries(look, ErasuresSummary, {name: erasures_summary(name) for name in readable_namespaces(look)})
 
 
-def _rows(look: Look, namespace: str, summary: ErasuresSummary) -> Iterator[RequestRow]:
+def _rows(look: PageContext, namespace: str, summary: ErasuresSummary) -> Iterator[RequestRow]:
     retention = retention_of(look.catalog.namespaces[namespace])
     for row in summary.requests:
         finding = _finding(row, retention, look.now)
@@ -179,13 +179,13 @@ def _rows(look: Look, namespace: str, summary: ErasuresSummary) -> Iterator[Requ
             namespace=namespace,
             request_id=row.request_id,
             state=row.state,
-            place=row.step_number,
-            places=len(GRANTED_STATES),
+            step=row.step_number,
+            steps=len(GRANTED_STATES),
             open=row.is_open,
-            since=instant(row.since),
-            received_at=instant(row.received_at),
-            purge_by=instant(row.purge_by),
-            deadline_at=instant(row.deadline_at),
+            since=parse_instant(row.since),
+            received_at=parse_instant(row.received_at),
+            purge_by=parse_instant(row.purge_by),
+            deadline_at=parse_instant(row.deadline_at),
             extended=row.is_extended,
             due="" if finding is None else finding.summary,
             severity="" if finding is None else "overdue" if finding.cause == OVERDUE else finding.severity,
@@ -194,35 +194,35 @@ def _rows(look: Look, namespace: str, summary: ErasuresSummary) -> Iterator[Requ
 
 
 def _finding(row: ErasureRow, retention: timedelta, now: datetime) -> ErasureFinding | None:
-    purge_by, deadline_at = instant(row.purge_by), instant(row.deadline_at)
+    purge_by, deadline_at = parse_instant(row.purge_by), parse_instant(row.deadline_at)
     if not row.is_open or purge_by is None or deadline_at is None:
         return None
     terms = {"purge_by": purge_by, "deadline_at": deadline_at}
     return judge_terms(row.state, purged=row.is_purged, retention=retention, now=now, **terms)
 
 
-def _counts(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
-    still = [row for row in rows if row.open]
-    due = any(row.due for row in still)
+def _count_requests(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
+    open_rows = [row for row in rows if row.open]
+    has_due = any(row.due for row in open_rows)
     return NamespaceCounts(
         namespace=namespace,
-        open=len(still),
-        due=sum(bool(row.due) and row.severity != "overdue" for row in still),
-        overdue=sum(row.severity == "overdue" for row in still),
+        open=len(open_rows),
+        due=sum(bool(row.due) and row.severity != "overdue" for row in open_rows),
+        overdue=sum(row.severity == "overdue" for row in open_rows),
         certified=sum(row.certified for row in rows),
-        nearest_at=min((row.deadline_at for row in still if row.deadline_at is not None), default=None),
-        command=f"deltaworks {get_operation('erase').command} {namespace} --window now --no-dry-run" if due else "",
+        nearest_at=min((row.deadline_at for row in open_rows if row.deadline_at is not None), default=None),
+        command=f"deltaworks {get_operation('erase').command} {namespace} --window now --no-dry-run" if has_due else "",
     )
 
 
 #: No browser keeps them: they are about people, though they name nobody.
 PAGES = (
-    Page(name="erasures", route="/erasures", title="Erasures", view=view, menu="Erasures", keep=False),
+    Page(name="erasures", route="/erasures", title="Erasures", view=view, menu="Erasures", may_cache=False),
     Page(
         name="certificates",
         route="/erasures/{namespace}/certificates",
         title="Certificates of {namespace}",
         view=view_chain,
-        keep=False,
+        may_cache=False,
     ),
 )

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from deltaworks.alerts.raising import open_subjects
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.readings import instant
-from deltaworks.console.stored import read_summary
+from deltaworks.console.paging import Rows, page_rows
+from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.summaries import read_summary
 from deltaworks.control import paths
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 from deltaworks.errors import DeltaworksError
 
-_WATCHED = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
+_GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class DashboardRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gold:
+class GoldView:
     """The page, of one pipeline or of all. Stale tables come first."""
 
     pipeline: str
@@ -64,13 +64,13 @@ class Gold:
     commands: tuple[tuple[str, str], ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{sum(row.state == 'stale' for row in self.listed.rows)} gold tables are stale"
 
 
 _ORDER = ("stale", "never built", "fresh", "")
-_KEYS = {
+_SORT_KEYS = {
     "table": lambda row: (row.pipeline, row.name),
     "state": lambda row: (not row.alerts, _ORDER.index(row.state), row.pipeline, row.name),
     "fresh": lambda row: row.fresh_at,
@@ -79,27 +79,27 @@ _KEYS = {
 }
 
 
-def view_all(look: Look) -> Gold:
+def view_all(look: PageContext) -> GoldView:
     """Gold of every pipeline that the person may see."""
     return _gold(look, [name for name in look.pipelines() if name in look.catalog.pipelines], pipeline="")
 
 
-def view(look: Look) -> Gold:
+def view(look: PageContext) -> GoldView:
     """Gold of the pipeline that the address names."""
     if look.pipeline not in look.catalog.pipelines:
         raise PageMissingError(f"{look.pipeline} is declared wrongly: `deltaworks pipelines check` says how.")
     return _gold(look, [look.pipeline], pipeline=look.pipeline)
 
 
-def _gold(look: Look, pipelines: list[str], *, pipeline: str) -> Gold:
+def _gold(look: PageContext, pipelines: list[str], *, pipeline: str) -> GoldView:
     specs = {name: look.catalog.pipelines[name] for name in pipelines}
     keys = [paths.gold_state(name, table.name) for name, spec in specs.items() for table in spec.gold.tables]
     look.objects.fetch([*keys, *(tables_summary(name) for name in specs)])
-    alarmed = {cause: _subjects(look, cause) for cause in _WATCHED}
-    rows = [row for name in specs for row in _rows(look, name, alarmed)]
-    return Gold(
+    alert_subjects = {cause: _subjects(look, cause) for cause in _GOLD_ALERTS}
+    rows = [row for name in specs for row in _rows(look, name, alert_subjects)]
+    return GoldView(
         pipeline=pipeline,
-        listed=rows_of(look, rows, keys=_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"),
+        listed=page_rows(look, rows, keys=_SORT_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"),
         dashboards=tuple(_dashboards(look, pipelines)),
         commands=(
             (
@@ -112,21 +112,21 @@ def _gold(look: Look, pipelines: list[str], *, pipeline: str) -> Gold:
     )
 
 
-def _subjects(look: Look, cause: str) -> set[str]:
+def _subjects(look: PageContext, cause: str) -> set[str]:
     try:
         return open_subjects(look.objects, cause)
     except DeltaworksError:
         return set()
 
 
-def _rows(look: Look, pipeline: str, alarmed: dict[str, set[str]]) -> list[GoldRow]:
+def _rows(look: PageContext, pipeline: str, alert_subjects: dict[str, set[str]]) -> list[GoldRow]:
     summary = read_summary(look, TablesSummary, tables_summary(pipeline)).summary
     measured = {table.name: table for table in summary.tables} if summary else {}
     rows = []
     for table in look.catalog.pipelines[pipeline].gold.tables:
         fresh_at = _fresh_at(look, pipeline, table.name)
-        promise = table.checks.max_age_minutes
-        stale_at = fresh_at + timedelta(minutes=promise) if fresh_at and promise is not None else None
+        max_age_minutes = table.checks.max_age_minutes
+        stale_at = fresh_at + timedelta(minutes=max_age_minutes) if fresh_at and max_age_minutes is not None else None
         health: TableSummary | None = measured.get(table.name)
         subject = f"{pipeline}.{table.name}"
         rows.append(
@@ -138,21 +138,21 @@ def _rows(look: Look, pipeline: str, alarmed: dict[str, set[str]]) -> list[GoldR
                 state=_state(fresh_at, stale_at, look.now),
                 fresh_at=fresh_at,
                 stale_at=stale_at,
-                max_age_minutes=promise,
+                max_age_minutes=max_age_minutes,
                 refresh_seconds=table.refresh_seconds,
                 rows=health.rows if health else None,
                 bytes=health.bytes if health else None,
                 score=health.score if health else None,
-                alerts=tuple(cause for cause, subjects in alarmed.items() if subject in subjects),
+                alerts=tuple(cause for cause, subjects in alert_subjects.items() if subject in subjects),
             )
         )
     return rows
 
 
-def _fresh_at(look: Look, pipeline: str, table: str) -> datetime | None:
+def _fresh_at(look: PageContext, pipeline: str, table: str) -> datetime | None:
     try:
         item = look.objects.get(paths.gold_state(pipeline, table))
-        return None if item is None else instant(json.loads(item.data)["at"])
+        return None if item is None else parse_instant(json.loads(item.data)["at"])
     except (DeltaworksError, ValueError, KeyError, TypeError):
         return None
 
@@ -165,7 +165,7 @@ def _state(fresh_at: datetime | None, stale_at: datetime | None, now: datetime) 
     return "stale" if now > stale_at else "fresh"
 
 
-def _dashboards(look: Look, pipelines: list[str]) -> list[DashboardRow]:
+def _dashboards(look: PageContext, pipelines: list[str]) -> list[DashboardRow]:
     return [
         DashboardRow(
             pipeline=name,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deltaworks.console.lineage import Drawing, Graph, Node, drawn, edges, graph_of
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.lineage import GraphLayout, Graph, Node, layout_graph, edges, build_graph
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 
-MOST_DEPTH: Final = 6
-_MOST_CHOICES: Final = 2_000
-_LINKED: Final = frozenset({"bronze", "keyed", "live", "gold", "quarantine", "mutations"})
+MAX_DEPTH: Final = 6
+_MAX_CHOICES: Final = 2_000
+_KINDS_WITH_PAGE: Final = frozenset({"bronze", "keyed", "live", "gold", "quarantine", "mutations"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Neighbour:
     kind: str
     pipeline: str
     table: str
-    linked: bool
+    has_page: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,36 +35,36 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
+class LineageView:
     """The page. Without `of` nothing is drawn: `choices` are the nodes there are."""
 
-    of: str
+    selected: str
     depth: int
-    drawing: Drawing | None
+    layout: GraphLayout | None
     entries: tuple[Entry, ...]
-    cut: bool
+    is_truncated: bool
     choices: tuple[str, ...]
 
 
-def view(look: Look) -> Lineage:
+def view(look: PageContext) -> LineageView:
     """What `?of=` names and what lies up to `?depth=` steps around it, of the pipelines that the person may see."""
     readable = look.pipelines()
-    graph = graph_of(look.catalog, readable)
-    of = look.query.get("of", "")
+    graph = build_graph(look.catalog, readable)
+    selected = look.query.get("of", "")
     choices = tuple(sorted(name for name, node in graph.nodes.items() if _may_see(node, readable)))
-    if not of:
-        return Lineage(of="", depth=1, drawing=None, entries=(), cut=False, choices=choices[:_MOST_CHOICES])
-    if of not in choices:
-        raise PageMissingError(f"Nothing is called {of[:200]!r}, or it is of a pipeline that you may not see.")
+    if not selected:
+        return LineageView(selected="", depth=1, layout=None, entries=(), is_truncated=False, choices=choices[:_MAX_CHOICES])
+    if selected not in choices:
+        raise PageMissingError(f"Nothing is called {selected[:200]!r}, or it is of a pipeline that you may not see.")
     depth = _depth(look.query.get("depth", ""))
-    near, cut = graph.near(of, depth=depth)
+    near, is_truncated = graph.neighbourhood(selected, depth=depth)
     names = [name for name in near if _may_see(graph.nodes[name], readable)]
-    return Lineage(
-        of=of,
+    return LineageView(
+        selected=selected,
         depth=depth,
-        drawing=drawn(graph, names, chosen=of),
+        layout=layout_graph(graph, names, selected=selected),
         entries=_entries(graph, names),
-        cut=cut,
+        is_truncated=is_truncated,
         choices=(),
     )
 
@@ -74,7 +74,7 @@ def _may_see(node: Node, readable: list[str]) -> bool:
 
 
 def _depth(text: str) -> int:
-    return min(max(int(text), 1), MOST_DEPTH) if text.isascii() and text.isdigit() and len(text) < 4 else 1
+    return min(max(int(text), 1), MAX_DEPTH) if text.isascii() and text.isdigit() and len(text) < 4 else 1
 
 
 def _entries(graph: Graph, names: list[str]) -> tuple[Entry, ...]:
@@ -95,7 +95,7 @@ def _neighbour(node: Node) -> Neighbour:
         kind=node.kind,
         pipeline=node.pipeline,
         table=node.name.partition(".")[2],
-        linked=node.kind in _LINKED,
+        has_page=node.kind in _KINDS_WITH_PAGE,
     )
 
 

@@ -7,39 +7,39 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from deltaworks.console.cold import read_cold
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.table_reads import read_tables
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.readings import instant
-from deltaworks.console.stored import plain, read_summary
+from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.summaries import to_dict, read_summary
 from deltaworks.control.summaries.mutations import MutationsSummary
 from deltaworks.control.summary_paths import mutations_summary
 
-MOST_MOVES: Final = 200
-_MOST_TEXT = 500
+MAX_INTERVALS: Final = 200
+_MAX_TEXT_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutations:
+class MutationsView:
     """The page of one pipeline. `waiting` is None where nobody has counted; `batches` are the newest first."""
 
     pipeline: str
     waiting: int | None
     oldest_at: datetime | None
     batches: tuple[Mapping[str, Any], ...]
-    never: bool
+    is_missing: bool
     problem: str
     dag_id: str
     commands: tuple[tuple[str, str], ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{self.waiting or 0} requests wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class IdInterval:
     """A stretch of time in which rows arrived under `id`, and where they have ended, `deleted` or as `final_id`.
 
     `own` is of the id that was looked for. `until` is None where nothing has ended it.
@@ -51,7 +51,7 @@ class Move:
     final_id: str
     deleted: bool
     hops: int
-    own: bool
+    is_requested_id: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,33 +60,33 @@ class Entity:
 
     final_id: str
     deleted: bool
-    moves: tuple[Move, ...]
+    intervals: tuple[IdInterval, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cascade:
+class CascadeView:
     """What has become of rows of one id of one organisation. `cut` where there were more than MOST_MOVES stretches."""
 
     pipeline: str
     organisation: str
     entity: str
     entities: tuple[Entity, ...]
-    cut: bool
+    is_truncated: bool
     unfinished: bool
     problem: str
 
 
-def view(look: Look) -> Mutations:
+def view(look: PageContext) -> MutationsView:
     """The pipeline that the address names, which declares mutations."""
-    pipeline = _mutable(look)
+    pipeline = _mutable_pipeline(look)
     stored = read_summary(look, MutationsSummary, mutations_summary(pipeline))
     summary = stored.summary or MutationsSummary(pipeline=pipeline, at="")
-    return Mutations(
+    return MutationsView(
         pipeline=pipeline,
         waiting=summary.waiting_requests,
-        oldest_at=instant(summary.oldest_at),
-        batches=tuple(_batch(plain(batch)) for batch in summary.batches),
-        never=stored.never,
+        oldest_at=parse_instant(summary.oldest_at),
+        batches=tuple(_batch(to_dict(batch)) for batch in summary.batches),
+        is_missing=stored.is_missing,
         problem=stored.problem,
         dag_id=f"mutations__{pipeline}",
         commands=(
@@ -96,7 +96,7 @@ def view(look: Look) -> Mutations:
     )
 
 
-def _mutable(look: Look) -> str:
+def _mutable_pipeline(look: PageContext) -> str:
     spec = look.catalog.pipelines.get(look.pipeline)
     if spec is None or spec.mutations is None:
         raise PageMissingError(f"{look.pipeline} declares no mutations: its rows do not change.")
@@ -104,16 +104,16 @@ def _mutable(look: Look) -> str:
 
 
 def _batch(batch: dict[str, Any]) -> Mapping[str, Any]:
-    return {**batch, "at": instant(batch["at"]), "total_seconds": sum(batch["seconds"].values())}
+    return {**batch, "at": parse_instant(batch["at"]), "total_seconds": sum(batch["seconds"].values())}
 
 
-def view_cascade(look: Look) -> Cascade:
+def view_cascade(look: PageContext) -> CascadeView:
     """The entity that `?org=` and `?id=` name; nothing is read without both."""
-    pipeline = _mutable(look)
-    organisation, entity = (look.query.get(name, "")[:_MOST_TEXT] for name in ("org", "id"))
+    pipeline = _mutable_pipeline(look)
+    organisation, entity = (look.query.get(name, "")[:_MAX_TEXT_CHARACTERS] for name in ("org", "id"))
     if not (organisation and entity):
         return _cascade(pipeline, organisation, entity, ())
-    answer = read_cold("cascade", pipeline=pipeline, organisation=organisation, entity=entity)
+    answer = read_tables("cascade", pipeline=pipeline, organisation=organisation, entity=entity)
     return _cascade(pipeline, organisation, entity, answer.rows, unfinished=answer.unfinished, problem=answer.problem)
 
 
@@ -125,37 +125,37 @@ def _cascade(
     *,
     unfinished: bool = False,
     problem: str = "",
-) -> Cascade:
-    every = list(rows)
-    return Cascade(
+) -> CascadeView:
+    all_rows = list(rows)
+    return CascadeView(
         pipeline=pipeline,
         organisation=organisation,
         entity=entity,
-        entities=entities_of(every[:MOST_MOVES], entity),
-        cut=len(every) > MOST_MOVES,
+        entities=group_by_entity(all_rows[:MAX_INTERVALS], entity),
+        is_truncated=len(all_rows) > MAX_INTERVALS,
         unfinished=unfinished,
         problem=problem,
     )
 
 
-def entities_of(rows: Iterable[Mapping[str, Any]], entity: str) -> tuple[Entity, ...]:
+def group_by_entity(rows: Iterable[Mapping[str, Any]], entity: str) -> tuple[Entity, ...]:
     """Stretches by where they ended; those are apart whose rows became different entities. Pure."""
-    moves: dict[tuple[str, bool], list[Move]] = {}
+    intervals: dict[tuple[str, bool], list[IdInterval]] = {}
     for row in rows:
         deleted = row.get("deleted") is True
-        move = Move(
+        interval = IdInterval(
             id=str(row.get("id")),
-            since=instant(row.get("valid_from")),
-            until=instant(row.get("valid_to")),
+            since=parse_instant(row.get("valid_from")),
+            until=parse_instant(row.get("valid_to")),
             final_id=str(row.get("final_id")),
             deleted=deleted,
             hops=int(row.get("hops") or 0),
-            own=row.get("id") == entity,
+            is_requested_id=row.get("id") == entity,
         )
-        moves.setdefault((move.final_id, deleted), []).append(move)
+        intervals.setdefault((interval.final_id, deleted), []).append(interval)
     return tuple(
-        Entity(final_id=final_id, deleted=deleted, moves=tuple(of_entity))
-        for (final_id, deleted), of_entity in sorted(moves.items())
+        Entity(final_id=final_id, deleted=deleted, intervals=tuple(of_entity))
+        for (final_id, deleted), of_entity in sorted(intervals.items())
     )
 
 
@@ -167,6 +167,6 @@ PAGES = (
         route="/mutations/{pipeline}/cascade",
         title="An entity of {pipeline}",
         view=view_cascade,
-        keep=False,
+        may_cache=False,
     ),
 )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
-from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.readings import instant
-from deltaworks.console.stored import plain, read_summaries, read_summary
+from deltaworks.console.paging import Rows, page_rows
+from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.summaries import to_dict, read_summaries, read_summary
 from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 
@@ -27,7 +27,7 @@ class NightRow:
     state: str
     failed: tuple[str, ...]
     by_hand: bool
-    began_at: datetime | None
+    started_at: datetime | None
     seconds: float | None
     rewritten_files: int
     rewritten_bytes: int
@@ -46,7 +46,7 @@ class LastNights:
     problems: tuple[str, ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{sum(row.state == 'failed' for row in self.listed.rows)} last nights failed"
 
@@ -57,14 +57,14 @@ class Nights:
 
     pipeline: str
     listed: Rows[NightRow]
-    chosen: NightRow | None
+    selected: NightRow | None
     tasks: tuple[Mapping[str, Any], ...]
-    never: bool
+    is_missing: bool
     problem: str
     dag_id: str
 
 
-_KEYS = {
+_SORT_KEYS = {
     "pipeline": lambda row: row.pipeline,
     "state": lambda row: (row.state != "failed", row.errors == 0, row.pipeline),
     "began": lambda row: row.began_at,
@@ -77,19 +77,19 @@ OPTIMIZE_TASKS = ("compact_tables", "optimize_tables")
 _DELETE_TASKS = ("vacuum_tables", "remove_orphans", "compact_control_tables", "expire_quarantine", "purge_deleted")
 
 
-def view_all(look: Look) -> LastNights:
+def view_all(look: PageContext) -> LastNights:
     """The last night of every pipeline that the person may see."""
     stored = read_summaries(look, NightsSummary, {name: nights_summary(name) for name in look.pipelines()})
     last = {name: one.summary.nights[0] for name, one in stored.items() if one.summary and one.summary.nights}
     rows = [night_row(name, night) for name, night in last.items()]
     return LastNights(
-        listed=rows_of(look, rows, keys=_KEYS, sort="state", text=_text),
-        missing=tuple(name for name, one in stored.items() if one.never),
+        listed=page_rows(look, rows, keys=_SORT_KEYS, sort="state", text=_filter_text),
+        missing=tuple(name for name, one in stored.items() if one.is_missing),
         problems=problems_of(stored),
     )
 
 
-def view(look: Look) -> Nights:
+def view(look: PageContext) -> Nights:
     """The nights of the pipeline that the address names."""
     pipeline = look.pipeline
     stored = read_summary(look, NightsSummary, nights_summary(pipeline))
@@ -97,26 +97,26 @@ def view(look: Look) -> Nights:
     run = look.query.get("run", "")
     if run and run not in nights:
         raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last {MAX_NIGHTS} are.")
-    chosen = nights[run] if run else next(iter(nights.values()), None)
+    selected = nights[run] if run else next(iter(nights.values()), None)
     rows = [night_row(pipeline, night) for night in nights.values()]
     return Nights(
         pipeline=pipeline,
-        listed=rows_of(look, rows, keys=_KEYS, sort="began", descending=True, text=_text),
-        chosen=None if chosen is None else night_row(pipeline, chosen),
-        tasks=() if chosen is None else tuple(plain(task) for task in chosen.tasks),
-        never=stored.never,
+        listed=page_rows(look, rows, keys=_SORT_KEYS, sort="began", descending=True, text=_filter_text),
+        selected=None if selected is None else night_row(pipeline, selected),
+        tasks=() if selected is None else tuple(to_dict(task) for task in selected.tasks),
+        is_missing=stored.is_missing,
         problem=stored.problem,
         dag_id=f"maintenance__{pipeline}",
     )
 
 
-def _text(row: NightRow) -> str:
+def _filter_text(row: NightRow) -> str:
     return f"{row.pipeline} {row.date} {row.state} {' '.join(row.failed)}"
 
 
 def night_row(pipeline: str, night: Night) -> NightRow:
     """A night as a row."""
-    began_at, ended_at = instant(night.started_at), instant(night.ended_at)
+    began_at, ended_at = parse_instant(night.started_at), parse_instant(night.ended_at)
     results = [result for task in night.tasks for result in task.results]
     rewritten = [task for task in night.tasks if task.task in OPTIMIZE_TASKS]
     freed = [
@@ -133,7 +133,7 @@ def night_row(pipeline: str, night: Night) -> NightRow:
         state="failed" if night.failed else "complete",
         failed=night.failed,
         by_hand=night.is_manual,
-        began_at=began_at,
+        started_at=began_at,
         seconds=(ended_at - began_at).total_seconds() if began_at and ended_at else None,
         rewritten_files=sum(task.files for task in rewritten),
         rewritten_bytes=sum(task.bytes for task in rewritten),

@@ -10,12 +10,12 @@ from functools import lru_cache
 import orjson
 
 from deltaworks.console.alert_subjects import HEALTH_DAG
-from deltaworks.console.look import Look
+from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.erasures import NamespaceCounts, near_deadlines
-from deltaworks.console.pages.needs import Need, health_judged_at, needs_of, since_of
-from deltaworks.console.readings import instant, tolerant
-from deltaworks.console.seams import Question
+from deltaworks.console.pages.erasures import NamespaceCounts, approaching_deadlines
+from deltaworks.console.pages.open_issues import OpenIssue, health_checked_at, open_issues, unhealthy_since
+from deltaworks.console.safe_reads import parse_instant, read_or_none
+from deltaworks.console.host import PendingApproval
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
@@ -25,11 +25,11 @@ from deltaworks.control.health.verdicts import Verdict, unreadable_verdict
 from deltaworks.control.summaries.stream import recent_freshness
 from deltaworks.errors import DeltaworksError
 
-_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
+_STATE_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ProcessRow:
     """One relay, stream or other process.
 
     `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the
@@ -48,17 +48,17 @@ class Row:
     since: datetime | None
     heartbeat_at: datetime | None
     waiting_since: datetime | None
-    gone_at: datetime | None
+    source_expires_at: datetime | None
     rows: int | None
     quarantined: int | None
     held: tuple[str, ...]
     error: str
     dead_letters: int | None
     spark_ui: str
-    may_act: bool
+    may_restart: bool
     bronze_p50_seconds: float | None = None
     bronze_p95_seconds: float | None = None
-    day: tuple[float | None, ...] = ()
+    rows_by_hour: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,46 +67,46 @@ class Overview:
     nears, `approvals` runs that wait for the answer of a person.
     """
 
-    needs: tuple[Need, ...]
-    streams: tuple[Row, ...]
-    others: tuple[Row, ...]
-    judged_at: datetime | None
+    issues: tuple[OpenIssue, ...]
+    streams: tuple[ProcessRow, ...]
+    other_processes: tuple[ProcessRow, ...]
+    checked_at: datetime | None
     warning: str
     only: str
-    hidden: int
+    hidden_rows: int
     erasures: tuple[NamespaceCounts, ...] = ()
-    approvals: tuple[Question, ...] = ()
+    approvals: tuple[PendingApproval, ...] = ()
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
-        bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.others))
+        bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.other_processes))
         waiting = f", {len(self.approvals)} wait for an answer" if self.approvals else ""
-        return f"{len(self.needs)} need you, {bad} unhealthy{waiting}"
+        return f"{len(self.issues)} need you, {bad} unhealthy{waiting}"
 
 
-def view(look: Look) -> Overview:
+def view(look: PageContext) -> Overview:
     """The page as it is now, for what the person may see. `?only=words` keeps the rows that have them."""
-    reports, judged = reports_of(look)
-    needs = needs_of(look, reports, judged)
-    rows = [row_of(look, item, judged) for item in reports]
+    reports, verdicts = visible_reports(look)
+    needs = open_issues(look, reports, verdicts)
+    rows = [process_row(look, item, verdicts) for item in reports]
     only = look.query.get("only", "").strip()
-    kept = [row for row in rows if only.lower() in f"{row.kind} {row.name} {row.state} {row.cause}".lower()]
-    kept.sort(key=lambda row: (_ORDER.index(row.state), row.name))
+    shown_rows = [row for row in rows if only.lower() in f"{row.kind} {row.name} {row.state} {row.cause}".lower()]
+    shown_rows.sort(key=lambda row: (_STATE_ORDER.index(row.state), row.name))
     return Overview(
-        needs=tuple(needs),
-        streams=tuple(row for row in kept if row.kind == "stream"),
-        others=tuple(row for row in kept if row.kind != "stream"),
-        judged_at=health_judged_at(look),
+        issues=tuple(needs),
+        streams=tuple(row for row in shown_rows if row.kind == "stream"),
+        other_processes=tuple(row for row in shown_rows if row.kind != "stream"),
+        checked_at=health_checked_at(look),
         warning=channel_warning(look.catalog.environment.alerts),
         only=only,
-        hidden=len(rows) - len(kept),
-        erasures=near_deadlines(look),
-        approvals=look.questions,
+        hidden_rows=len(rows) - len(shown_rows),
+        erasures=approaching_deadlines(look),
+        approvals=look.pending_approvals,
     )
 
 
-def reports_of(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
+def visible_reports(look: PageContext) -> tuple[list[Report], Mapping[str, Verdict]]:
     """Every report that the person may see, as of now, and the verdicts of the health check, which know since when."""
     reports, previous = _declared_reports(look, only=lambda subject: True)
     if look.person.may_read(HEALTH_DAG):
@@ -115,7 +115,7 @@ def reports_of(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
     return reports, previous
 
 
-def report_of_stream(look: Look, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
+def stream_report(look: PageContext, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
     """The report of one stream as of now, None where there is no such stream, and the verdicts of the health check."""
     reports, previous = _declared_reports(
         look, only=lambda subject: (subject.kind, subject.name) == ("stream", pipeline)
@@ -123,26 +123,26 @@ def report_of_stream(look: Look, pipeline: str) -> tuple[Report | None, Mapping[
     return next(iter(reports), None), previous
 
 
-def _declared_reports(look: Look, *, only: Callable[[Subject], bool]) -> tuple[list[Report], Mapping[str, Verdict]]:
+def _declared_reports(look: PageContext, *, only: Callable[[Subject], bool]) -> tuple[list[Report], Mapping[str, Verdict]]:
     """Reports of streams, relays and the like, rightly declared or not."""
     objects, catalog = look.objects, look.catalog
-    sound = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id) and only(item)]
-    objects.fetch([paths.health_verdicts(), *(key for subject in sound for key in _keys(subject))])
+    valid_subjects = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id) and only(item)]
+    objects.fetch([paths.health_verdicts(), *(key for subject in valid_subjects for key in _object_keys(subject))])
     try:
         previous = health_report.read_verdicts(objects)
     except DeltaworksError:
         previous = {}
-    reports = [_report(look, subject, previous) for subject in sound]
-    wrong = (
+    reports = [_report(look, subject, previous) for subject in valid_subjects]
+    invalid_reports = (
         health_report.invalid_spec_reports(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
     )
-    reports += [item for item in wrong if look.person.may_read(item.subject.dag_id) and only(item.subject)]
+    reports += [item for item in invalid_reports if look.person.may_read(item.subject.dag_id) and only(item.subject)]
     return reports, previous
 
 
-def _report(look: Look, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
+def _report(look: PageContext, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
     """A report as of now; a heartbeat with values of another release is a verdict, and ends no page."""
-    paused = look.paused
+    paused = look.paused_dags
     try:
         return health_report.judge_subject(
             subject,
@@ -157,7 +157,7 @@ def _report(look: Look, subject: Subject, previous: Mapping[str, Verdict]) -> Re
         return Report(subject, verdict, None)
 
 
-def _keys(subject: Subject) -> list[str]:
+def _object_keys(subject: Subject) -> list[str]:
     control = subject.control
     keys = [paths.heartbeat(control), paths.stop_request(control)]
     if subject.kind == "stream":
@@ -166,14 +166,14 @@ def _keys(subject: Subject) -> list[str]:
     return keys
 
 
-def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
+def process_row(look: PageContext, item: Report, verdicts: Mapping[str, Verdict]) -> ProcessRow:
     """A relay, stream or process as a row."""
     verdict, beat, subject = item.verdict, item.heartbeat, item.subject
     hour = item.throughput.last_hour(look.now)
     left = verdict.time_left_seconds
     is_stream = subject.kind == "stream"
-    fresh = tolerant(lambda: recent_freshness(look.objects, subject.name, look.now)) if is_stream else None
-    return Row(
+    fresh = read_or_none(lambda: recent_freshness(look.objects, subject.name, look.now)) if is_stream else None
+    return ProcessRow(
         kind=subject.kind,
         name=subject.name,
         dag_id=subject.dag_id,
@@ -181,34 +181,34 @@ def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
         cause=verdict.cause,
         detail=verdict.detail,
         next_step=verdict.next_step,
-        since=since_of(item, judged),
-        heartbeat_at=instant(beat.written_at if beat else None),
-        waiting_since=instant(beat.oldest_pending_at if beat else None),
-        gone_at=None if left is None else (look.now + timedelta(seconds=left)).replace(microsecond=0),
+        since=unhealthy_since(item, verdicts),
+        heartbeat_at=parse_instant(beat.written_at if beat else None),
+        waiting_since=parse_instant(beat.oldest_pending_at if beat else None),
+        source_expires_at=None if left is None else (look.now + timedelta(seconds=left)).replace(microsecond=0),
         rows=hour.rows if is_stream else None,
         quarantined=hour.quarantined if is_stream else None,
         held=tuple(str(held.get("table", "")) for held in beat.held) if beat else (),
         error=str((beat.error or {}).get("condition", "")) if beat else "",
         dead_letters=beat.dead_letters if beat else None,
         spark_ui=(beat.ui or "") if beat else "",
-        may_act=look.person.may_start(subject.dag_id),
+        may_restart=look.person.may_start(subject.dag_id),
         bronze_p50_seconds=fresh[0] if fresh else None,
         bronze_p95_seconds=fresh[1] if fresh else None,
-        day=_day(look, subject.name) if is_stream else (),
+        rows_by_hour=_rows_by_hour(look, subject.name) if is_stream else (),
     )
 
 
-def _day(look: Look, pipeline: str) -> tuple[float | None, ...]:
+def _rows_by_hour(look: PageContext, pipeline: str) -> tuple[float | None, ...]:
     """Rows of each of the last 24 hours; None where no batch landed within it."""
-    stored = tolerant(lambda: look.objects.get(summary_paths.stream_hours(pipeline)))
-    return _day_of(stored.data, look.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
+    stored = read_or_none(lambda: look.objects.get(summary_paths.stream_hours(pipeline)))
+    return _parse_rows_by_hour(stored.data, look.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
 
 
 @lru_cache(maxsize=256)
-def _day_of(data: bytes, last: datetime) -> tuple[float | None, ...]:
+def _parse_rows_by_hour(data: bytes, last: datetime) -> tuple[float | None, ...]:
     """The 24 hours that end with that of `last`. Kept: an object of 60 days is the same for a minute."""
-    hours = tolerant(lambda: orjson.loads(data)["hours"][-25:]) or ()
-    by_hour = tolerant(lambda: {instant(hour["at"]): float(hour["rows"]) for hour in hours})
+    hours = read_or_none(lambda: orjson.loads(data)["hours"][-25:]) or ()
+    by_hour = read_or_none(lambda: {parse_instant(hour["at"]): float(hour["rows"]) for hour in hours})
     return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1)) if by_hour else ()
 
 

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.console.pages import (
-    alerts,
-    batch,
-    cold_pages,
-    costs,
-    erasures,
-    gold,
-    lineage,
-    mutations,
-    nights,
-    of_dag,
-    overview,
-    quarantine,
-    stream,
-    table,
-    tables,
-)
+from deltaworks.console.pages import alerts, batch, costs, erasures, gold, lineage, mutations, nights, overview, quarantine, stream, table, tables
+from deltaworks.console.pages import table_read_pages
+from deltaworks.console.pages import dag_page
 from deltaworks.console.pages.base import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
     stream.PAGE,
     batch.PAGE,
-    of_dag.PAGE,
+    dag_page.PAGE,
     tables.PAGE,
     table.PAGE,
     *quarantine.PAGES,
@@ -38,5 +24,5 @@ PAGES: Final[tuple[Page, ...]] = (
     costs.PAGE,
     *mutations.PAGES,
     *erasures.PAGES,
-    *cold_pages.PAGES,
+    *table_read_pages.PAGES,
 )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from deltaworks.console.charts import Series
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.needs import Need, needs_of
-from deltaworks.console.readings import instant, tolerant
+from deltaworks.console.pages.open_issues import OpenIssue, open_issues
+from deltaworks.console.safe_reads import parse_instant, read_or_none
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.provenance import airflow_run_of
@@ -30,7 +30,7 @@ from deltaworks.control.summaries.stream import (
 #: The spans that charts are drawn over, by the word of the address.
 SPANS = {"6h": timedelta(hours=6), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 _BATCHES_SHOWN = 20
-_VALUE_LENGTH = 200
+_MAX_VALUE_CHARACTERS = 200
 _GAP = timedelta(minutes=15)
 
 
@@ -51,7 +51,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldTable:
     """A table whose commits are held back since a batch."""
 
     table: str
@@ -63,7 +63,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SpecChange:
     """A difference between what runs and what is declared."""
 
     field: str
@@ -87,11 +87,11 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class StreamView:
     """What the page shows. `running` and `declared` are fingerprints of the spec, empty where it is not known."""
 
-    row: overview.Row
-    needs: tuple[Need, ...]
+    row: overview.ProcessRow
+    issues: tuple[OpenIssue, ...]
     owner: Owner
     span: str
     since: datetime
@@ -100,19 +100,19 @@ class Stream:
     bronze_p50_seconds: float | None
     bronze_p95_seconds: float | None
     batches: tuple[Batch, ...]
-    held: tuple[Held, ...]
+    held: tuple[HeldTable, ...]
     problems: tuple[tuple[datetime | None, str], ...]
-    running: str
-    declared: str
-    changes: tuple[Change, ...]
+    running_spec: str
+    declared_spec: str
+    changes: tuple[SpecChange, ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{self.row.name} is {self.row.state}"
 
 
-def view(look: Look) -> Stream:
+def view(look: PageContext) -> StreamView:
     """The page of the pipeline that the address names, over `?span=6h`, `24h` or `7d`.
 
     Raises:
@@ -127,21 +127,21 @@ def view(look: Look) -> Stream:
             paths.current_spec(name),
         ]
     )
-    report, judged = overview.report_of_stream(look, name)
+    report, verdicts = overview.stream_report(look, name)
     if report is None:
         raise PageMissingError(f"The stream of {name!r} is not judged yet.")
-    recent = tolerant(lambda: read_recent(look.objects, name))
-    hours = tolerant(lambda: read_hours(look.objects, name))
+    recent = read_or_none(lambda: read_recent(look.objects, name))
+    hours = read_or_none(lambda: read_hours(look.objects, name))
     span = look.query.get("span", "6h")
     span = span if span in SPANS else "6h"
     # To the minute: two looks within one draw the same axis.
     until = look.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    beat, row = report.heartbeat, overview.row_of(look, report, judged)
+    beat, row = report.heartbeat, overview.process_row(look, report, verdicts)
     running, changes = _spec(look, name)
     declared = look.catalog.pipelines.get(name)
-    return Stream(
+    return StreamView(
         row=row,
-        needs=tuple(needs_of(look, [report], judged, pipeline=name)),
+        issues=tuple(open_issues(look, [report], verdicts, pipeline=name)),
         owner=_owner(look, name, report),
         span=span,
         since=until - SPANS[span],
@@ -151,21 +151,21 @@ def view(look: Look) -> Stream:
         bronze_p95_seconds=row.bronze_p95_seconds,
         batches=tuple(map(_batch, reversed(recent.batches[-_BATCHES_SHOWN:]))) if recent else (),
         held=tuple(_held(item) for item in beat.held) if beat else (),
-        problems=tuple((instant(item.at), item.text) for item in reversed(recent.problems)) if recent else (),
-        running=running,
-        declared=declared.fingerprint() if declared else "",
+        problems=tuple((parse_instant(item.at), item.text) for item in reversed(recent.problems)) if recent else (),
+        running_spec=running,
+        declared_spec=declared.fingerprint() if declared else "",
         changes=changes,
     )
 
 
-def _owner(look: Look, name: str, report: Report) -> Owner:
+def _owner(look: PageContext, name: str, report: Report) -> Owner:
     beat = report.heartbeat
-    generations = tolerant(lambda: GenerationStore(look.objects, name).read())
+    generations = read_or_none(lambda: GenerationStore(look.objects, name).read())
     dag_id, run_id = airflow_run_of(beat.run) if beat else ("", "")
     return Owner(
         epoch=beat.epoch if beat else None,
         host=beat.host if beat else "",
-        started_at=instant(beat.started_at) if beat else None,
+        started_at=parse_instant(beat.started_at) if beat else None,
         dag_id=dag_id,
         run_id=run_id,
         generation=generations.generation if generations else None,
@@ -174,17 +174,17 @@ def _owner(look: Look, name: str, report: Report) -> Owner:
     )
 
 
-def _spec(look: Look, name: str) -> tuple[str, tuple[Change, ...]]:
+def _spec(look: PageContext, name: str) -> tuple[str, tuple[SpecChange, ...]]:
     """The fingerprint of what runs, and how what is declared differs from it."""
-    current = tolerant(lambda: RecordStore(look.objects, CurrentSpec).read(paths.current_spec(name)))
+    current = read_or_none(lambda: RecordStore(look.objects, CurrentSpec).read(paths.current_spec(name)))
     declared = look.catalog.pipelines.get(name)
     if current is None or declared is None or current.fingerprint == declared.fingerprint():
         return (current.fingerprint if current else ""), ()
-    changes = tolerant(lambda: SpecRecords(look.objects, name).changes(declared)) or []
+    changes = read_or_none(lambda: SpecRecords(look.objects, name).changes(declared)) or []
     return current.fingerprint, tuple(
-        Change(
+        SpecChange(
             field=item.field,
-            text=f"{_brief(item.old)} → {_brief(item.new)}",
+            text=f"{_shorten(item.old)} → {_shorten(item.new)}",
             effect=str(item.effect),
             advice=item.advice,
         )
@@ -192,15 +192,15 @@ def _spec(look: Look, name: str) -> tuple[str, tuple[Change, ...]]:
     )
 
 
-def _brief(value: object) -> str:
+def _shorten(value: object) -> str:
     """A declared value in a line; nothing for an item that is absent on that side."""
-    return "nothing" if value is None else str(value)[:_VALUE_LENGTH]
+    return "nothing" if value is None else str(value)[:_MAX_VALUE_CHARACTERS]
 
 
 def _batch(item: BatchSummary) -> Batch:
     return Batch(
         batch_id=item.batch_id,
-        at=instant(item.at),
+        at=parse_instant(item.at),
         rows=item.rows,
         quarantined=item.quarantined,
         bytes=item.bytes,
@@ -212,13 +212,13 @@ def _batch(item: BatchSummary) -> Batch:
     )
 
 
-def _held(item: dict[str, object]) -> Held:
+def _held(item: dict[str, object]) -> HeldTable:
     since = item.get("since_batch", 0)
-    return Held(
+    return HeldTable(
         table=str(item.get("table", "")),
         reason=str(item.get("reason", "")),
         since_batch=since if isinstance(since, int) else 0,
-        at=instant(item.get("at")),
+        at=parse_instant(item.get("at")),
         condition=str(item.get("condition") or ""),
         message=str(item.get("message") or ""),
     )
@@ -256,7 +256,7 @@ def _series(
     gap = _GAP if items and isinstance(items[0], BatchSummary) else timedelta(hours=1)
     points: list[tuple[datetime, float | None]] = []
     for item in items:
-        at = instant(item.at)
+        at = parse_instant(item.at)
         if at is None:
             continue
         if points and at - points[-1][0] > gap:

@@ -9,10 +9,10 @@ from typing import Any
 
 from deltaworks.console.charts import Series
 from deltaworks.console.formats import bytes_text
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.readings import instant
-from deltaworks.console.stored import plain, read_summary
+from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.summaries import to_dict, read_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 
@@ -44,39 +44,39 @@ class TableView:
     commands: tuple[tuple[str, str], ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"score {self.table['score']}"
 
 
-def view(look: Look) -> TableView:
+def view(look: PageContext) -> TableView:
     """The page of the table that the address names."""
     pipeline, name = look.pipeline, look.values["table"]
     stored = read_summary(look, TablesSummary, tables_summary(pipeline))
     summary = stored.summary
     table = next((one for one in summary.tables if one.name == name), None) if summary else None
     if summary is None or table is None:
-        raise PageMissingError(stored.problem or _nowhere(pipeline, name, never=stored.never))
+        raise PageMissingError(stored.problem or _missing_message(pipeline, name, is_missing=stored.is_missing))
     nights = [(datetime.combine(_day(point.date), time(), tzinfo=UTC), point) for point in table.nights]
     return TableView(
         pipeline=pipeline,
-        table=plain(table.replace(costs=(), holds=(), nights=(), tonight=None)),
-        at=instant(summary.at),
-        costs=tuple(plain(cost) for cost in sorted(table.costs, key=lambda cost: -cost.cost)),
-        tonight=None if table.next_plan is None else plain(table.next_plan),
+        table=to_dict(table.replace(costs=(), holds=(), nights=(), tonight=None)),
+        at=parse_instant(summary.at),
+        costs=tuple(to_dict(cost) for cost in sorted(table.costs, key=lambda cost: -cost.cost)),
+        tonight=None if table.next_plan is None else to_dict(table.next_plan),
         sizes=_sizes(summary.size_bounds, table.size_histogram),
-        holds=tuple(HoldRow(by=hold.by, since=instant(hold.since)) for hold in table.holds),
+        holds=tuple(HoldRow(by=hold.by, since=parse_instant(hold.since)) for hold in table.holds),
         scores=Series(name="score", points=tuple((at, point.score) for at, point in nights)),
         bytes=Series(name="bytes", points=tuple((at, point.bytes) for at, point in nights), unit="bytes"),
-        last_write_at=instant(table.last_write_at),
-        last_optimize_at=instant(table.last_optimize_at),
-        last_vacuum_at=instant(table.last_vacuum_at),
+        last_write_at=parse_instant(table.last_write_at),
+        last_optimize_at=parse_instant(table.last_optimize_at),
+        last_vacuum_at=parse_instant(table.last_vacuum_at),
         commands=_commands(pipeline, table),
     )
 
 
-def _nowhere(pipeline: str, name: str, *, never: bool) -> str:
-    if never:
+def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:
+    if is_missing:
         return (
             f"No snapshot of {pipeline} has been taken yet. Maintenance takes one each night; "
             f"`deltaworks tables snapshot {pipeline}` takes one now."
@@ -93,7 +93,7 @@ def _sizes(bounds: Sequence[int], counts: Sequence[int]) -> tuple[tuple[str, int
 
 
 def _day(text: str) -> datetime:
-    at = instant(text)
+    at = parse_instant(text)
     return at if at is not None else datetime(1970, 1, 1, tzinfo=UTC)
 
 

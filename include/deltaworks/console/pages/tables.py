@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.look import Look
+from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
-from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.readings import instant
-from deltaworks.console.stored import Stored, newest, read_summaries
+from deltaworks.console.paging import Rows, page_rows
+from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.summaries import StoredSummary, latest_instant, read_summaries
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 
-_KEYS = {
+_SORT_KEYS = {
     "table": lambda row: (row.pipeline, row.name),
     "kind": lambda row: row.kind,
     # What cannot be read is worse than any score.
@@ -37,8 +37,8 @@ class TableRow:
     error: str
     score: int | None
     scores: tuple[int | None, ...]
-    dearest: str
-    dearest_cost: float
+    main_issue: str
+    main_issue_cost: float
     files: int | None
     small_share: float | None
     unordered_share: float | None
@@ -49,13 +49,13 @@ class TableRow:
     holds: int
 
     @property
-    def text(self) -> str:
+    def filter_text(self) -> str:
         """What a filter looks in."""
-        return f"{self.pipeline}.{self.name} {self.kind} {self.dearest} {'error' if self.error else ''}"
+        return f"{self.pipeline}.{self.name} {self.kind} {self.main_issue} {'error' if self.error else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
+class TablesView:
     """The page. `at` is the newest snapshot, `missing` are pipelines of which none has been taken."""
 
     listed: Rows[TableRow]
@@ -64,39 +64,39 @@ class Tables:
     problems: tuple[str, ...]
 
     @property
-    def announced(self) -> str:
+    def announcement(self) -> str:
         """What is said aloud when it changes."""
         return f"{self.listed.matching} tables"
 
 
-def view(look: Look) -> Tables:
+def view(look: PageContext) -> TablesView:
     """The page for what the person may see; `?pipeline=` leaves one pipeline's."""
     chosen = look.query.get("pipeline", "")
     pipelines = [name for name in look.pipelines() if chosen in ("", name)]
     stored = read_summaries(look, TablesSummary, {name: tables_summary(name) for name in pipelines})
-    every = [
+    all_tables = [
         table_row(pipeline, table)
         for pipeline, one in stored.items()
         for table in (one.summary.tables if one.summary else ())
     ]
-    return Tables(
-        listed=rows_of(look, every, keys=_KEYS, sort="score", text=lambda row: row.text),
-        at=newest(instant(one.summary.at) for one in stored.values() if one.summary),
-        missing=tuple(name for name, one in stored.items() if one.never),
+    return TablesView(
+        listed=page_rows(look, all_tables, keys=_SORT_KEYS, sort="score", text=lambda row: row.filter_text),
+        at=latest_instant(parse_instant(one.summary.at) for one in stored.values() if one.summary),
+        missing=tuple(name for name, one in stored.items() if one.is_missing),
         problems=problems_of(stored),
     )
 
 
-def problems_of(stored: dict[str, Stored[Any]]) -> tuple[str, ...]:
+def problems_of(stored: dict[str, StoredSummary[Any]]) -> tuple[str, ...]:
     """What cannot be read, a line a pipeline."""
     return tuple(f"{name}: {one.problem}" for name, one in stored.items() if one.problem)
 
 
 def table_row(pipeline: str, table: TableSummary) -> TableRow:
     """A table as a row."""
-    dearest = max(table.costs, key=lambda cost: cost.cost, default=None)
-    if dearest is not None and not dearest.cost:
-        dearest = None
+    main_issue = max(table.costs, key=lambda cost: cost.cost, default=None)
+    if main_issue is not None and not main_issue.cost:
+        main_issue = None
     plan = table.next_plan
     return TableRow(
         pipeline=pipeline,
@@ -105,13 +105,13 @@ def table_row(pipeline: str, table: TableSummary) -> TableRow:
         error=table.error,
         score=table.score,
         scores=tuple(point.score for point in table.nights),
-        dearest=dearest.name if dearest else "",
-        dearest_cost=dearest.cost if dearest else 0.0,
+        main_issue=main_issue.name if main_issue else "",
+        main_issue_cost=main_issue.cost if main_issue else 0.0,
         files=table.files,
         small_share=table.small_share,
         unordered_share=table.unordered_share,
         bytes=table.bytes,
-        last_write_at=instant(table.last_write_at),
+        last_write_at=parse_instant(table.last_write_at),
         tonight=plan.reason if plan else "",
         seconds=plan.seconds if plan else 0.0,
         holds=len(table.holds),

@@ -83,10 +83,10 @@ STACK: Final = (
         Trouble("STACK_NOT_PREPARED", "the embedded stack was never started here", "`deltaworks up`"),
         Trouble("STACK_RUNNING", "the demo would empty the lake of a running stack", "`deltaworks down` first"),
         Trouble(
-            "ACT_FORM_STALE", "a form of the console was sent without the number it was shown with", "open it again"
+            "ACTION_FORM_STALE", "a form of the console was sent without the number it was shown with", "open it again"
         ),
         Trouble(
-            "ACT_NOT_COUNTED",
+            "ACTION_NOT_COUNTED",
             "what was to be done in earnest was not counted first, or its count did not end well",
             "open the form of the console again, and count",
         ),

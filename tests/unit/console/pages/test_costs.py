@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.console.pages.costs import money
+from deltaworks.console.pages.costs import estimate_cost
 from deltaworks.control.summaries.stream import HourSummary, StreamHours
 from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
 from deltaworks.specs.prices import PricesSpec
@@ -56,7 +56,7 @@ def test_with_prices_the_dearest_pipeline_comes_first(project: Path) -> None:
 def test_money_is_the_sum_of_what_was_used() -> None:
     prices = PricesSpec(currency="USD", stored_per_tb_month=20, rewritten_per_tb=5, core_hour=0.5)
 
-    assert money(prices, stored=2 * 10**12, rewritten=10**12, core_hours=10) == 40 + 5 + 5
+    assert estimate_cost(prices, stored=2 * 10**12, rewritten=10**12, core_hours=10) == 40 + 5 + 5
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])

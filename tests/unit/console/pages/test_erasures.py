@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.cold import ColdAnswer
+from deltaworks.console.table_reads import TableReadResult
 from deltaworks.console.pages import erasures as page
 from deltaworks.control import erasure_paths
 from deltaworks.control.clock import utc_now
@@ -115,10 +115,10 @@ def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
 def test_the_chain_is_compared_by_the_process_that_reads_much(
     stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "read_cold", lambda *_, **__: ColdAnswer(rows=({"certificates": 12},)))
+    monkeypatch.setattr(page, "read_cold", lambda *_, **__: TableReadResult(rows=({"certificates": 12},)))
     assert "Certificates: 12" in stage.get(CHAIN, by="dpo").text
 
-    monkeypatch.setattr(page, "read_cold", lambda *_, **__: ColdAnswer(problem="[CERTIFICATES_BROKEN] at <e1>"))
+    monkeypatch.setattr(page, "read_cold", lambda *_, **__: TableReadResult(problem="[CERTIFICATES_BROKEN] at <e1>"))
     broken = stage.get(CHAIN, by="dpo").text
     assert "CERTIFICATES_BROKEN" in broken
     assert "each bound to" not in broken

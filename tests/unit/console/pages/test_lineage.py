@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.lineage import MOST_NODES, Graph, Node, drawn, edges, graph_of
+from deltaworks.console.lineage import MAX_NODES, Graph, Node, layout_graph, edges, build_graph
 from tests.console_stage import ConsoleStage
 
 pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]), max_size=40)
@@ -15,7 +15,7 @@ pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda
 def graph(joined: list[tuple[int, int]]) -> Graph:
     made = Graph()
     for source, reader in joined:
-        made.join(Node(f"n{source}", "bronze"), Node(f"n{reader}", "bronze"))
+        made.add_edge(Node(f"n{source}", "bronze"), Node(f"n{reader}", "bronze"))
     return made
 
 
@@ -23,7 +23,7 @@ def graph(joined: list[tuple[int, int]]) -> Graph:
 @given(joined=pairs.map(lambda every: [(min(pair), max(pair)) for pair in every]))
 def test_whatever_is_read_lies_to_the_left_of_its_reader(joined: list[tuple[int, int]]) -> None:
     made = graph(joined)
-    drawing = drawn(made, made.nodes, chosen="")
+    drawing = layout_graph(made, made.nodes, selected="")
     x = {box.name: box.x for box in drawing.boxes}
 
     assert all(x[source] < x[reader] for source, reader in edges(made, made.nodes))
@@ -36,7 +36,7 @@ def test_whatever_is_read_lies_to_the_left_of_its_reader(joined: list[tuple[int,
 @given(joined=pairs)
 def test_tables_that_read_each_other_in_a_circle_are_drawn_too(joined: list[tuple[int, int]]) -> None:
     made = graph(joined)
-    drawing = drawn(made, made.nodes, chosen="")
+    drawing = layout_graph(made, made.nodes, selected="")
 
     assert {box.name for box in drawing.boxes} == set(made.nodes)
     assert len(drawing.curves) == len({*joined})
@@ -47,7 +47,7 @@ def test_tables_that_read_each_other_in_a_circle_are_drawn_too(joined: list[tupl
 def test_near_is_what_a_walk_of_so_many_steps_reaches_one_way(joined: list[tuple[int, int]], depth: int) -> None:
     made = graph(joined)
     for start in made.nodes:
-        near, cut = made.near(start, depth=depth)
+        near, cut = made.neighbourhood(start, depth=depth)
         assert (set(near), cut) == (walked(joined, start, depth), False)
 
 
@@ -64,13 +64,13 @@ def walked(joined: list[tuple[int, int]], start: str, depth: int) -> set[str]:
 def test_a_drawing_is_bounded() -> None:
     made = graph([(0, number) for number in range(1, 1_000)])
 
-    near, cut = made.near("n0", depth=1)
+    near, cut = made.neighbourhood("n0", depth=1)
 
-    assert (len(near), cut, near[0]) == (MOST_NODES, True, "n0")
+    assert (len(near), cut, near[0]) == (MAX_NODES, True, "n0")
 
 
 def test_a_pipeline_flows_from_its_bucket_to_its_gold(stage: ConsoleStage) -> None:
-    made = graph_of(stage.catalog, ["games"])
+    made = build_graph(stage.catalog, ["games"])
     way = {(source, reader) for source, readers in made.readers.items() for reader in readers}
 
     assert ("relay landing", "stream games") in way

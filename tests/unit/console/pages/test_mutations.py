@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from deltaworks.console.cold import ColdAnswer
-from deltaworks.console.look import PageMissingError
+from deltaworks.console.table_reads import TableReadResult
+from deltaworks.console.page_context import PageMissingError
 from deltaworks.console.pages import mutations
-from deltaworks.console.pages.mutations import MOST_MOVES, entities_of, view, view_cascade
+from deltaworks.console.pages.mutations import MAX_INTERVALS, group_by_entity, view, view_cascade
 from deltaworks.console.rendering import Frame, render
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
@@ -118,14 +118,14 @@ CHAIN = [
 
 
 def test_an_id_that_was_used_again_is_of_two_entities() -> None:
-    first, second = entities_of(CHAIN, "id2")
+    first, second = group_by_entity(CHAIN, "id2")
 
-    assert ([move.id for move in first.moves], first.final_id) == (["id1", "id2"], "id4")
-    assert ([(move.id, move.own) for move in second.moves], second.final_id) == ([("id2", True)], "id9")
+    assert ([move.id for move in first.intervals], first.final_id) == (["id1", "id2"], "id4")
+    assert ([(move.id, move.is_requested_id) for move in second.intervals], second.final_id) == ([("id2", True)], "id9")
 
 
 def cascade(
-    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: ColdAnswer, **query: str
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: TableReadResult, **query: str
 ) -> Any:
     monkeypatch.setattr(mutations, "read_cold", lambda *_, **__: answer)
     values = {"pipeline": "engagement"}
@@ -135,7 +135,7 @@ def cascade(
 def test_a_chain_is_a_list_in_the_order_of_time(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = html("cascade", cascade(catalog, objects, monkeypatch, ColdAnswer(rows=tuple(CHAIN))))
+    page = html("cascade", cascade(catalog, objects, monkeypatch, TableReadResult(rows=tuple(CHAIN))))
 
     assert page.index("id1</span>") < page.index("2026-01-03") < page.index("2026-02-01")
     assert "has been used by 2 entities" in page
@@ -144,22 +144,22 @@ def test_a_chain_is_a_list_in_the_order_of_time(
 def test_two_hundred_moves_are_shown_and_more_are_said(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = ColdAnswer(rows=tuple(stretch(f"id{n}", "end", None) for n in range(MOST_MOVES + 1)))
+    many = TableReadResult(rows=tuple(stretch(f"id{n}", "end", None) for n in range(MAX_INTERVALS + 1)))
     page = cascade(catalog, objects, monkeypatch, many)
 
-    assert (sum(len(entity.moves) for entity in page.entities), page.cut) == (MOST_MOVES, True)
+    assert (sum(len(entity.moves) for entity in page.entities), page.cut) == (MAX_INTERVALS, True)
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ColdAnswer(), "its rows are as they arrived"),
-        (ColdAnswer(unfinished=True), "Try again"),
-        (ColdAnswer(problem="<b>no log</b>"), "&lt;b&gt;no log"),
+        (TableReadResult(), "its rows are as they arrived"),
+        (TableReadResult(unfinished=True), "Try again"),
+        (TableReadResult(problem="<b>no log</b>"), "&lt;b&gt;no log"),
     ],
 )
 def test_each_answer_has_its_words(
-    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: ColdAnswer, words: str
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: TableReadResult, words: str
 ) -> None:
     assert words in html("cascade", cascade(catalog, objects, monkeypatch, answer))
 
@@ -167,7 +167,7 @@ def test_each_answer_has_its_words(
 def test_nothing_is_read_without_organisation_and_id(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(*_: object, **__: object) -> ColdAnswer:
+    def read(*_: object, **__: object) -> TableReadResult:
         raise AssertionError("nothing is to be read")
 
     monkeypatch.setattr(mutations, "read_cold", read)

@@ -9,8 +9,8 @@ import pytest
 
 from deltaworks.alerts.deadman import beat_health
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.pages.overview import report_of_stream, reports_of
-from deltaworks.console.seams import Question
+from deltaworks.console.pages.overview import stream_report, visible_reports
+from deltaworks.console.host import PendingApproval
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.collector_paths import collector_control
@@ -151,8 +151,8 @@ def test_a_health_check_that_runs_needs_nobody(stage: ConsoleStage) -> None:
     assert needs(stage) == []
 
 
-def question(dag_id: str, subject: str = "vacuum games?") -> Question:
-    return Question(dag_id=dag_id, run_id="r", subject=subject, since=utc_now(), address=f"/dags/{dag_id}/runs/r")
+def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
+    return PendingApproval(dag_id=dag_id, run_id="r", subject=subject, since=utc_now(), address=f"/dags/{dag_id}/runs/r")
 
 
 def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(stage: ConsoleStage) -> None:
@@ -228,9 +228,9 @@ def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_str
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
     objects.put(heartbeat_key("edge", "c" * 32), beat.encode())
-    alone, _ = report_of_stream(look_at(catalog, objects, now=now), "shop")
+    alone, _ = stream_report(look_at(catalog, objects, now=now), "shop")
     read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), privacy_control(""))]
-    every, _ = reports_of(look_at(catalog, objects, now=now + timedelta(hours=1)))
+    every, _ = visible_reports(look_at(catalog, objects, now=now + timedelta(hours=1)))
 
     assert alone is not None
     assert alone.subject.key == "stream__shop"

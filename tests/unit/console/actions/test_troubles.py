@@ -13,14 +13,14 @@ import pytest
 
 from deltaworks.alerts.deadman import beat_health
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.acts.remedies import acts_of, form_of_command, remedy
+from deltaworks.console.actions.remedies import process_actions, command_form_path, suggest_action
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.troubles import ALERTS, HEALTH_CAUSES
 from deltaworks.operations.registry import OPERATIONS
 from tests.console_stage import ConsoleStage, ago, write_beat
-from tests.unit.console.acts.test_fields import params_of
+from tests.unit.console.actions.test_fields import params_of
 
 GAMES = paths.pipeline_control("games")
 
@@ -163,7 +163,7 @@ def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble
     ],
 )
 def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) -> None:
-    act = remedy(cause, subject)
+    act = suggest_action(cause, subject)
     if act is not None:
         _, _, operation, name = act.path.partition("?")[0].split("/")
         assert OPERATIONS[operation].scope == ("relay" if subject.startswith("relay") else "pipeline")
@@ -176,17 +176,17 @@ def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(st
     stage.acts.forms[declared.dag_id("games")] = params_of(declared)
 
     assert stage.get(f"/acts/{declared.name}/games").status_code == 404
-    assert form_of_command(f"deltaworks {declared.command} games") == ""
+    assert command_form_path(f"deltaworks {declared.command} games") == ""
 
 
 def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
-    words = {state: [act.word for act in acts_of("stream", "games", state)] for state in ("stopped", "healthy")}
+    words = {state: [act.label for act in process_actions("stream", "games", state)] for state in ("stopped", "healthy")}
 
     assert words == {"stopped": ["start"], "healthy": ["restart", "stop"]}
-    assert [act.path for act in acts_of("stream", "games", "healthy", ("purchase",))][-1] == (
+    assert [act.path for act in process_actions("stream", "games", "healthy", ("purchase",))][-1] == (
         "/acts/control/games?verb=resume&target=purchase"
     )
-    assert acts_of("rules", "judging", "healthy") == ()
+    assert process_actions("rules", "judging", "healthy") == ()
 
 
 @pytest.mark.parametrize(
@@ -207,4 +207,4 @@ def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
     ],
 )
 def test_a_command_of_an_operation_has_its_form(command: str, path: str) -> None:
-    assert form_of_command(command) == path
+    assert command_form_path(command) == path

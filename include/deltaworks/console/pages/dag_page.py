@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltaworks.console.alert_subjects import alert_dag
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.needs import Need
+from deltaworks.console.pages.open_issues import OpenIssue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfDag:
+class DagPage:
     """What a DAG is to the console: the streams it runs, other processes it runs, the pipelines its jobs work for.
 
     All are empty for a DAG that is none of Deltaworks'.
@@ -20,11 +20,11 @@ class OfDag:
 
     dag_id: str
     pipelines: tuple[str, ...]
-    processes: tuple[overview.Row, ...]
-    needs: tuple[Need, ...]
+    processes: tuple[overview.ProcessRow, ...]
+    issues: tuple[OpenIssue, ...]
 
 
-def view(look: Look) -> OfDag:
+def view(look: PageContext) -> DagPage:
     """What there is to say of the DAG that the address names.
 
     Raises:
@@ -37,16 +37,16 @@ def view(look: Look) -> OfDag:
     pipelines = {item for item in look.pipelines() if look.stream_dag(item) == dag_id}
     if kind not in ("relay", "remediation", "rules") and look.may_read(name):
         pipelines.add(name)
-    whole = overview.view(look)
-    return OfDag(
+    overview_view = overview.view(look)
+    return DagPage(
         dag_id=dag_id,
         pipelines=tuple(sorted(pipelines)),
-        processes=tuple(row for row in (*whole.streams, *whole.others) if row.dag_id == dag_id),
-        needs=tuple(need for need in whole.needs if _concerns(look, need, dag_id, pipelines)),
+        processes=tuple(row for row in (*overview_view.streams, *overview_view.other_processes) if row.dag_id == dag_id),
+        issues=tuple(need for need in overview_view.issues if _concerns_dag(look, need, dag_id, pipelines)),
     )
 
 
-def _concerns(look: Look, need: Need, dag_id: str, pipelines: set[str]) -> bool:
+def _concerns_dag(look: PageContext, need: OpenIssue, dag_id: str, pipelines: set[str]) -> bool:
     if need.pipeline:
         return need.pipeline in pipelines
     return dag_id in need.subject.split() or alert_dag(look.catalog, need.subject) == dag_id

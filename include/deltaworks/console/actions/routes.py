@@ -14,18 +14,18 @@ import orjson
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from deltaworks.console.acts import steps
-from deltaworks.console.acts.fields import FormError
-from deltaworks.console.acts.offers import Act, act_of
-from deltaworks.console.acts.origin import is_own
+from deltaworks.console.actions import steps
+from deltaworks.console.actions.fields import FormError
+from deltaworks.console.actions.offers import Action, find_action
+from deltaworks.console.actions.origin import is_same_origin
 from deltaworks.console.console import Console
-from deltaworks.console.look import Look
-from deltaworks.console.page_maker import HEADERS, frame_of
+from deltaworks.console.page_context import PageContext
+from deltaworks.console.page_builder import HEADERS, build_frame
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError
 
 ROUTE: Final = "/acts/{operation}/{subject}"
-_MOST_BYTES = 64_000
+_MAX_FORM_BYTES = 64_000
 _FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
 _MISSING = 404
 #: What is answered where Airflow, or a step, refuses; everything else is Airflow's trouble.
@@ -34,35 +34,35 @@ _STATUS: Final[Mapping[str, int]] = {
     "AIRFLOW_DAG_UNKNOWN": _MISSING,
     "AIRFLOW_CONNECTION_MISSING": _UNAVAILABLE,
     "AIRFLOW_REFUSED": _UNPROCESSABLE,
-    "ACT_FORM_STALE": _UNPROCESSABLE,
-    "ACT_NOT_COUNTED": _UNPROCESSABLE,
+    "ACTION_FORM_STALE": _UNPROCESSABLE,
+    "ACTION_NOT_COUNTED": _UNPROCESSABLE,
 }
-Answer = Callable[[Request, Look, Act], Awaitable[Response]]
+Answer = Callable[[Request, PageContext, Action], Awaitable[Response]]
 
 
-def add_acts(app: FastAPI, console: Console) -> None:
+def add_actions(app: FastAPI, console: Console) -> None:
     """Add the routes. What Airflow refuses is answered in its words, and nothing was started then."""
-    desk = _Desk(console)
+    routes = _ActionRoutes(console)
     for route, method, answer in (
-        (ROUTE, "GET", desk.form),
-        (ROUTE, "POST", desk.submit),
-        (f"{ROUTE}/runs/{{run_id}}", "GET", desk.run),
-        (f"{ROUTE}/confirm/{{run_id}}", "GET", desk.confirm),
+        (ROUTE, "GET", routes.form),
+        (ROUTE, "POST", routes.submit),
+        (f"{ROUTE}/runs/{{run_id}}", "GET", routes.run),
+        (f"{ROUTE}/confirm/{{run_id}}", "GET", routes.confirm),
     ):
-        app.add_api_route(route, desk.answering(answer), methods=[method], response_model=None)
+        app.add_api_route(route, routes.handle(answer), methods=[method], response_model=None)
 
 
-class _Desk:
+class _ActionRoutes:
     """The routes over one console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def answering(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    def handle(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         """A route: who may see the act, and words for what goes wrong."""
 
         async def route(request: Request) -> Response:
-            look, act = await self._seen(request)
+            look, act = await self._resolve(request)
             try:
                 return await answer(request, look, act)
             except DeltaworksError as error:
@@ -71,58 +71,58 @@ class _Desk:
 
         return route
 
-    async def form(self, request: Request, look: Look, act: Act) -> Response:
+    async def form(self, request: Request, look: PageContext, act: Action) -> Response:
         values = dict(request.query_params)
-        may_start = await self._may_start(look, act) and not look.acts_missing
+        may_start = await self._may_start(look, act) and not look.actions_unavailable
         view = await steps.form_view(self._console.acts, request, act, values=values, may_start=may_start)
-        return self._page(request, look, "act", view, title=f"{act.declared.command} {act.subject}")
+        return self._page(request, look, "act", view, title=f"{act.operation.command} {act.subject}")
 
-    async def submit(self, request: Request, look: Look, act: Act) -> Response:
-        if not is_own(request.headers):
+    async def submit(self, request: Request, look: PageContext, act: Action) -> Response:
+        if not is_same_origin(request.headers):
             raise HTTPException(_FORBIDDEN, "The form was not sent by a page of this console. Nothing was started.")
         if not await self._may_start(look, act):
             raise HTTPException(_FORBIDDEN, f"You may not trigger {act.dag_id}. Nothing was started.")
-        if look.acts_missing:
-            raise HTTPException(_UNAVAILABLE, f"{look.acts_missing} Nothing was started.")
-        posted = await _posted(request)
+        if look.actions_unavailable:
+            raise HTTPException(_UNAVAILABLE, f"{look.actions_unavailable} Nothing was started.")
+        posted = await _read_form(request)
         try:
-            run_id, _ = await steps.submitted(self._console.acts, request, act, posted)
+            run_id, _ = await steps.submit(self._console.acts, request, act, posted)
         except FormError as error:
             values = {name: texts[-1] for name, texts in posted.items()}
             view = await steps.form_view(
-                self._console.acts, request, act, values=values, may_start=True, wrong=str(error)
+                self._console.acts, request, act, values=values, may_start=True, error=str(error)
             )
-            title = f"{act.declared.command} {act.subject}"
+            title = f"{act.operation.command} {act.subject}"
             return self._page(request, look, "act", view, title=title, status=_UNPROCESSABLE)
-        plain = self._console.plain(request)
+        plain = self._console.request_data(request)
         return RedirectResponse(f"{plain.root}{act.route}/runs/{run_id}", status_code=303, headers=dict(HEADERS))
 
-    async def run(self, request: Request, look: Look, act: Act) -> Response:
+    async def run(self, request: Request, look: PageContext, act: Action) -> Response:
         view = await steps.run_view(self._console.acts, request, act, request.path_params["run_id"])
-        return self._page(request, look, "act_run", view, title=f"{act.declared.command} {act.subject}")
+        return self._page(request, look, "act_run", view, title=f"{act.operation.command} {act.subject}")
 
-    async def confirm(self, request: Request, look: Look, act: Act) -> Response:
-        may_start = await self._may_start(look, act) and not look.acts_missing
+    async def confirm(self, request: Request, look: PageContext, act: Action) -> Response:
+        may_start = await self._may_start(look, act) and not look.actions_unavailable
         view = await steps.confirm_view(
             self._console.acts, request, act, request.path_params["run_id"], may_start=may_start
         )
-        return self._page(request, look, "act_confirm", view, title=f"{act.declared.command} {act.subject}")
+        return self._page(request, look, "act_confirm", view, title=f"{act.operation.command} {act.subject}")
 
-    async def _seen(self, request: Request) -> tuple[Look, Act]:
-        plain, person = self._console.plain(request), request.state.person
+    async def _resolve(self, request: Request) -> tuple[PageContext, Action]:
+        plain, person = self._console.request_data(request), request.state.person
 
-        def seen() -> tuple[Look, Act]:
-            look = self._console.look(plain, person)
-            return look, act_of(look, plain.values["operation"], plain.values["subject"])
+        def resolve() -> tuple[PageContext, Action]:
+            look = self._console.page_context(plain, person)
+            return look, find_action(look, plain.values["operation"], plain.values["subject"])
 
-        return await anyio.to_thread.run_sync(seen, limiter=self._console.limiter)
+        return await anyio.to_thread.run_sync(resolve, limiter=self._console.limiter)
 
-    async def _may_start(self, look: Look, act: Act) -> bool:
-        question = look.person.may_start
-        return bool(await anyio.to_thread.run_sync(question, act.dag_id, limiter=self._console.limiter))
+    async def _may_start(self, look: PageContext, act: Action) -> bool:
+        check = look.person.may_start
+        return bool(await anyio.to_thread.run_sync(check, act.dag_id, limiter=self._console.limiter))
 
-    def _page(self, request: Request, look: Look, name: str, view: Any, *, title: str, status: int = 200) -> Response:
-        frame = frame_of(self._console.plain(request), look, title=title, current="")
+    def _page(self, request: Request, look: PageContext, name: str, view: Any, *, title: str, status: int = 200) -> Response:
+        frame = build_frame(self._console.request_data(request), look, title=title, current="")
         fragment = "fragment" in request.query_params
         headers = {**HEADERS, "Cache-Control": "no-store"}
         if request.query_params.get("format") == "json":
@@ -131,13 +131,13 @@ class _Desk:
         return HTMLResponse(render(name, frame, view, fragment=fragment), status, headers=headers)
 
 
-async def _posted(request: Request) -> Mapping[str, list[str]]:
+async def _read_form(request: Request) -> Mapping[str, list[str]]:
     """The values of a form that is sent as browsers do by default."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MOST_BYTES:
-            raise HTTPException(_TOO_LARGE, f"The form has more than {_MOST_BYTES:,} bytes. Nothing was started.")
+        if len(body) > _MAX_FORM_BYTES:
+            raise HTTPException(_TOO_LARGE, f"The form has more than {_MAX_FORM_BYTES:,} bytes. Nothing was started.")
     try:
         return cast("dict[str, list[str]]", parse_qs(body.decode(), keep_blank_values=True, max_num_fields=200))
     except ValueError as error:

@@ -29,7 +29,7 @@ class Person:
     may_start: Callable[[str], bool]
 
 
-class People(Protocol):
+class Authenticator(Protocol):
     """Who asks. Every route of the console depends on it."""
 
     @property
@@ -45,7 +45,7 @@ class People(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class StartedRun:
     """A run that was started, or had been by the same request. `address` is its page in Airflow."""
 
     dag_id: str
@@ -55,7 +55,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSeen:
+class RunStatus:
     """A run as it is now. `by` triggered it, `results` are records that its job left, `question` is the page on which
     a person answers what it asks, empty where it asks nothing."""
 
@@ -64,19 +64,19 @@ class RunSeen:
     state: str
     conf: Mapping[str, Any]
     address: str
-    by: str = ""
+    triggered_by: str = ""
     tasks: tuple[tuple[str, str], ...] = ()
     results: tuple[Mapping[str, Any], ...] = ()
-    question: str = ""
+    approval_address: str = ""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended, one way or the other."""
         return self.state in ("success", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PendingApproval:
     """A run that waits for the answer of a person. `address` is the page on which it is given."""
 
     dag_id: str
@@ -86,46 +86,46 @@ class Question:
     address: str
 
 
-class Acts(Protocol):
+class Actions(Protocol):
     """How runs of DAGs are started, with the right and in the name of the person who asks."""
 
     def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> Awaitable[Started]:
+    ) -> Awaitable[StartedRun]:
         """Start a run. With the same `run_id` twice there is still one run.
 
         Raises:
             DeltaworksError: Airflow refuses it, or does not answer.
         """
 
-    def state(self, request: Request, *, dag_id: str, run_id: str) -> Awaitable[str]:
+    def run_state(self, request: Request, *, dag_id: str, run_id: str) -> Awaitable[str]:
         """How a run is: queued, running, success, failed.
 
         Raises:
             DeltaworksError: Airflow refuses to say, or does not answer.
         """
 
-    def form(self, request: Request, *, dag_id: str) -> Awaitable[Mapping[str, Any]]:
+    def dag_params(self, request: Request, *, dag_id: str) -> Awaitable[Mapping[str, Any]]:
         """The params of a DAG by name, each with its `value`, `description` and `schema`, as Airflow has them.
 
         Raises:
             DeltaworksError: Airflow refuses to say, or does not answer.
         """
 
-    def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> Awaitable[RunSeen]:
+    def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> Awaitable[RunStatus]:
         """A run, with what the last of these tasks that left results has left.
 
         Raises:
             DeltaworksError: Airflow refuses to say, or does not answer.
         """
 
-    def unavailable(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nothing can be started now; empty where it can. Pages show commands then, in place of buttons."""
 
-    def paused(self) -> frozenset[str] | None:
+    def paused_dags(self) -> frozenset[str] | None:
         """The DAGs that are paused; None where nobody knows."""
 
-    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+    def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
         """The approvals that wait for a person, the oldest first; none where nobody knows.
 
         Args:

@@ -14,47 +14,47 @@ from contextlib import contextmanager
 from typing import Final
 
 #: While a page is made, any other thread that is ready gets the interpreter after so long.
-_SWITCH_SECONDS: Final = 0.0005
-_held = threading.local()
+_RENDER_SWITCH_SECONDS: Final = 0.0005
+_current = threading.local()
 
 
-class Turn:
+class RenderLock:
     """The turn of one console. Threads only, and none that has it may take it again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._usual_seconds = sys.getswitchinterval()
+        self._switch_interval = sys.getswitchinterval()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Make a page within the block, once nobody else makes one."""
-        self._take()
-        _held.turn = self
+        self._acquire()
+        _current.turn = self
         try:
             yield
         finally:
-            _held.turn = None
-            self._give()
+            _current.turn = None
+            self._release()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         self._lock.acquire()
-        self._usual_seconds = sys.getswitchinterval()
-        sys.setswitchinterval(min(_SWITCH_SECONDS, self._usual_seconds))
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(_RENDER_SWITCH_SECONDS, self._switch_interval))
 
-    def _give(self) -> None:
-        sys.setswitchinterval(self._usual_seconds)
+    def _release(self) -> None:
+        sys.setswitchinterval(self._switch_interval)
         self._lock.release()
 
 
 @contextmanager
-def waiting() -> Iterator[None]:
+def release_while_waiting() -> Iterator[None]:
     """Leave the turn that this thread has, if it has one, while it waits for something within the block."""
-    turn: Turn | None = getattr(_held, "turn", None)
-    if turn is None:
+    render_lock: RenderLock | None = getattr(_current, "turn", None)
+    if render_lock is None:
         yield
         return
-    turn._give()
+    render_lock._release()
     try:
         yield
     finally:
-        turn._take()
+        render_lock._acquire()

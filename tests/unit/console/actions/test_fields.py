@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.acts.fields import FormError, conf_of, counts_first, fields_of
+from deltaworks.console.actions.fields import FormError, parse_form, supports_dry_run, form_fields
 from deltaworks.operations.base import Operation
 from deltaworks.operations.in_airflow import form_values
 from deltaworks.operations.options import read_options
@@ -51,7 +51,7 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
     assume(all(str(wanted[name]).strip() for name in required(declared)))
     wanted.pop("dry_run", None)
 
-    conf = conf_of(fields_of(params), sent(wanted))
+    conf = parse_form(form_fields(params), sent(wanted))
 
     assert set(conf) == set(wanted)
     texts = {name: value for name, value in wanted.items() if isinstance(value, str)}
@@ -67,8 +67,8 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 def test_an_untouched_form_means_the_defaults(declared: Operation) -> None:
     params = params_of(declared)
-    conf = conf_of(
-        fields_of(params), sent({field.name: field.value for field in fields_of(params)} | required(declared))
+    conf = parse_form(
+        form_fields(params), sent({field.name: field.value for field in form_fields(params)} | required(declared))
     )
 
     assert read_options(declared.options_model(), conf) == read_options(declared.options_model(), required(declared))
@@ -82,9 +82,9 @@ def required(declared: Operation) -> dict[str, Any]:
 def test_whether_it_only_counts_is_no_field(declared: Operation) -> None:
     params = params_of(declared)
 
-    assert "dry_run" not in {field.name for field in fields_of(params)}
-    assert counts_first(params) == ("dry_run" in params)
-    assert counts_first(params) or not declared.destructive, "what destroys counts first"
+    assert "dry_run" not in {field.name for field in form_fields(params)}
+    assert supports_dry_run(params) == ("dry_run" in params)
+    assert supports_dry_run(params) or not declared.destructive, "what destroys counts first"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_whether_it_only_counts_is_no_field(declared: Operation) -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_with_its_field(schema: dict[str, Any], text: str, problem: str) -> None:
-    fields = fields_of({"it": {"value": None, "schema": schema}})
+    fields = form_fields({"it": {"value": None, "schema": schema}})
 
     with pytest.raises(FormError, match=problem) as raised:
-        conf_of(fields, {"it": [text]})
+        parse_form(fields, {"it": [text]})
     assert raised.value.field == "it"

@@ -12,21 +12,21 @@ from deltaworks.control.summaries.base import SummaryPart, decode_or_none
 from deltaworks.errors import DeltaworksError
 
 if TYPE_CHECKING:
-    from deltaworks.console.look import Look
+    from deltaworks.console.page_context import PageContext
 
 S = TypeVar("S", bound=Record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored(Generic[S]):
+class StoredSummary(Generic[S]):
     """A summary, or why there is none: `never` written, or written and not to be read."""
 
     summary: S | None = None
-    never: bool = False
+    is_missing: bool = False
     problem: str = ""
 
 
-def read_summaries(look: Look, kind: type[S], keys: Mapping[str, str]) -> dict[str, Stored[S]]:
+def read_summaries(look: PageContext, kind: type[S], keys: Mapping[str, str]) -> dict[str, StoredSummary[S]]:
     """The summaries of pipelines, read at once.
 
     Args:
@@ -36,27 +36,27 @@ def read_summaries(look: Look, kind: type[S], keys: Mapping[str, str]) -> dict[s
     return {pipeline: _read(look, kind, key) for pipeline, key in keys.items()}
 
 
-def read_summary(look: Look, kind: type[S], key: str) -> Stored[S]:
+def read_summary(look: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
     """One summary."""
     return read_summaries(look, kind, {"": key})[""]
 
 
-def _read(look: Look, kind: type[S], key: str) -> Stored[S]:
+def _read(look: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
     try:
         item = look.objects.get(key)
     except DeltaworksError as error:
-        return Stored(problem=error.message)
+        return StoredSummary(problem=error.message)
     if item is None:
-        return Stored(never=True)
+        return StoredSummary(is_missing=True)
     summary = decode_or_none(kind, item.data, key=key)
-    return Stored(problem=f"{key} cannot be read; it is written anew.") if summary is None else Stored(summary=summary)
+    return StoredSummary(problem=f"{key} cannot be read; it is written anew.") if summary is None else StoredSummary(summary=summary)
 
 
-def plain(piece: SummaryPart) -> dict[str, Any]:
+def to_dict(piece: SummaryPart) -> dict[str, Any]:
     """A piece of a summary as plain data, which a view may hold."""
     return piece.model_dump()
 
 
-def newest(instants: Iterable[datetime | None]) -> datetime | None:
+def latest_instant(instants: Iterable[datetime | None]) -> datetime | None:
     """The latest of them, None where there is none."""
     return max((at for at in instants if at is not None), default=None)

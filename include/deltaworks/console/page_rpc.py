@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from deltaworks.console.page_maker import PlainRequest, Surroundings
-from deltaworks.console.seams import Person, Question
+from deltaworks.console.page_builder import RequestData, HostState
+from deltaworks.console.host import Person, PendingApproval
 
 #: What a person may do with a DAG.
 READ: Final = "read"
@@ -29,22 +29,22 @@ class PageCall:
     """One page that is to be made. `rights` are answers that are known already: of `read` and `start`, by DAG."""
 
     page: str
-    request: PlainRequest
+    request: RequestData
     person: str
-    around: Surroundings
+    host_state: HostState
     rights: Mapping[Right, bool] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """As JSON."""
-        around = self.around
+        around = self.host_state
         return orjson.dumps(
             {
                 "page": self.page,
                 "request": asdict(self.request),
                 "person": self.person,
-                "paused": None if around.paused is None else sorted(around.paused),
-                "acts_missing": around.acts_missing,
-                "questions": [asdict(one) for one in around.questions],
+                "paused": None if around.paused_dags is None else sorted(around.paused_dags),
+                "acts_missing": around.actions_unavailable,
+                "questions": [asdict(one) for one in around.pending_approvals],
                 "rights": [[right, dag_id, answer] for (right, dag_id), answer in self.rights.items()],
             }
         )
@@ -52,27 +52,27 @@ class PageCall:
     @classmethod
     def decode(cls, data: bytes) -> PageCall:
         """What `encode` wrote."""
-        said = orjson.loads(data)
+        message = orjson.loads(data)
         questions = (
-            Question(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
-            for one in said["questions"]
+            PendingApproval(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
+            for one in message["questions"]
         )
-        around = Surroundings(
-            paused=None if said["paused"] is None else frozenset(said["paused"]),
-            acts_missing=said["acts_missing"],
-            questions=tuple(questions),
+        around = HostState(
+            paused_dags=None if message["paused"] is None else frozenset(message["paused"]),
+            actions_unavailable=message["acts_missing"],
+            pending_approvals=tuple(questions),
         )
         return cls(
-            page=said["page"],
-            request=PlainRequest(**said["request"]),
-            person=said["person"],
+            page=message["page"],
+            request=RequestData(**message["request"]),
+            person=message["person"],
             around=around,
-            rights={(right, dag_id): answer for right, dag_id, answer in said["rights"]},
+            rights={(right, dag_id): answer for right, dag_id, answer in message["rights"]},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadePage:
+class RenderedPage:
     """A page that was made. `missing` where there is none, `failed` where making it did."""
 
     status: int = 200
@@ -88,43 +88,43 @@ class MadePage:
         connection.send_bytes(self.body)
 
 
-def answering(connection: Connection, call: PageCall) -> Person:
+def remote_person(connection: Connection, call: PageCall) -> Person:
     """The person of a call, for the process that makes the page: what is not known of them is asked for."""
     rights = dict(call.rights)
 
     def may(right: str) -> Callable[[str], bool]:
-        def of(dag_id: str) -> bool:
+        def has_dag_right(dag_id: str) -> bool:
             if (right, dag_id) not in rights:
                 connection.send_bytes(orjson.dumps({"right": [right, dag_id]}))
                 rights[right, dag_id] = bool(orjson.loads(connection.recv_bytes()))
             return rights[right, dag_id]
 
-        return of
+        return has_dag_right
 
     return Person(name=call.person, may_read=may(READ), may_start=may(START))
 
 
-def exchange(connection: Connection, call: PageCall, person: Person, *, seconds: float) -> tuple[MadePage, set[Right]]:
+def request_page(connection: Connection, call: PageCall, person: Person, *, seconds: float) -> tuple[RenderedPage, set[Right]]:
     """Have a page made, and answer what it asks meanwhile: the page, and what it asked.
 
     Raises:
         TimeoutError: nothing was said for so long; EOFError, OSError: the other side is gone.
     """
     connection.send_bytes(call.encode())
-    questions_back: set[Right] = set()
-    for said in _messages(connection, seconds):
-        if "right" in said:
-            right, dag_id = said["right"]
-            questions_back.add((right, dag_id))
-            connection.send_bytes(orjson.dumps(right_of(person, right, dag_id)))
+    requested_rights: set[Right] = set()
+    for message in _messages(connection, seconds):
+        if "right" in message:
+            right, dag_id = message["right"]
+            requested_rights.add((right, dag_id))
+            connection.send_bytes(orjson.dumps(has_right(person, right, dag_id)))
             continue
         if not connection.poll(seconds):
             raise TimeoutError("the page was announced and did not come")
-        return MadePage(**said["made"], body=connection.recv_bytes()), questions_back
+        return RenderedPage(**message["made"], body=connection.recv_bytes()), requested_rights
     raise TimeoutError(f"no page within {seconds:.0f} s")
 
 
-def right_of(person: Person, right: str, dag_id: str) -> bool:
+def has_right(person: Person, right: str, dag_id: str) -> bool:
     """Whether a person has a right, as the host says."""
     return bool((person.may_start if right == START else person.may_read)(dag_id))
 
@@ -135,7 +135,7 @@ def _messages(connection: Connection, seconds: float) -> Iterator[Any]:
 
 
 @contextmanager
-def ended_quietly() -> Iterator[None]:
+def ignore_disconnect() -> Iterator[None]:
     """The other side is gone within the block: there is nobody to say anything to."""
     try:
         yield

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.operations.registry import OPERATIONS
 from tests.console_stage import ConsoleStage
-from tests.unit.console.acts.test_fields import params_of
+from tests.unit.console.actions.test_fields import params_of
 
 OWN = {"origin": "http://testserver"}
 CONTROL, VACUUM = "/acts/control/games", "/acts/vacuum_tables/games"
@@ -95,7 +95,7 @@ def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleStage
     answer = send(acting, VACUUM, {"_nonce": "n" * 20, "_counted": counted.rpartition("/")[2]})
 
     assert answer.status_code == 422
-    assert "ACT_NOT_COUNTED" in answer.text
+    assert "ACTION_NOT_COUNTED" in answer.text
     assert len(acting.acts.started) == 1
 
 

@@ -17,11 +17,11 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from deltaworks.console.application import build_console
-from deltaworks.console.cached_objects import PATIENCE, CachedObjects
+from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
-from deltaworks.console.page_maker import HEADERS
-from deltaworks.console.seams import Person, Question
+from deltaworks.console.page_builder import HEADERS
+from deltaworks.console.host import Person, PendingApproval
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 
@@ -30,7 +30,7 @@ _COOKIE = "deltaworks_console"
 _NO_AIRFLOW = "The console runs alone, so it starts nothing: each page names the command."
 
 
-class OneReader:
+class SingleUser:
     """The one person of a console that runs alone: whoever has the cookie. They read everything and start nothing."""
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class OneReader:
         self._key: str | None = secrets.token_urlsafe(32)
 
     @property
-    def key(self) -> str | None:
+    def login_key(self) -> str | None:
         """What opens the console once; None after that."""
         return self._key
 
-    def redeem(self, key: str) -> str | None:
+    def redeem_key(self, key: str) -> str | None:
         """The cookie for a key, once; None for any other."""
         if self._key is None or not secrets.compare_digest(key.encode(), self._key.encode()):
             return None
@@ -53,13 +53,13 @@ class OneReader:
     def identify(self) -> Callable[..., Awaitable[Person]]:
         """Whoever has the cookie."""
 
-        async def of(request: Request) -> Person:
+        async def identify_user(request: Request) -> Person:
             cookie = request.cookies.get(_COOKIE, "")
             if not secrets.compare_digest(cookie.encode(), self._cookie.encode()):
                 raise HTTPException(401, "Open the address that `deltaworks console` printed; it works once.")
             return Person(name="", may_read=lambda dag_id: True, may_start=lambda dag_id: False)
 
-        return of
+        return identify_user
 
     def login_address(self, request: Request) -> str | None:
         """None: there is no login, only the address that was printed."""
@@ -67,7 +67,7 @@ class OneReader:
 
 
 @dataclass(frozen=True, slots=True)
-class NoActs:
+class UnavailableActions:
     """Without an Airflow nothing can be started."""
 
     async def start(
@@ -78,41 +78,41 @@ class NoActs:
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
         """
-        raise _no_airflow()
+        raise _no_airflow_error()
 
-    async def state(self, request: Request, *, dag_id: str, run_id: str) -> NoReturn:
+    async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> NoReturn:
         """Refused.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
         """
-        raise _no_airflow()
+        raise _no_airflow_error()
 
-    async def form(self, request: Request, *, dag_id: str) -> NoReturn:
+    async def dag_params(self, request: Request, *, dag_id: str) -> NoReturn:
         """Refused.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
         """
-        raise _no_airflow()
+        raise _no_airflow_error()
 
-    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> NoReturn:
+    async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> NoReturn:
         """Refused.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
         """
-        raise _no_airflow()
+        raise _no_airflow_error()
 
-    def unavailable(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nothing can be started."""
         return _NO_AIRFLOW
 
-    def paused(self) -> frozenset[str] | None:
+    def paused_dags(self) -> frozenset[str] | None:
         """Nobody knows."""
         return None
 
-    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+    def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
         """None: nobody is asked without an Airflow."""
         return ()
 
@@ -121,24 +121,24 @@ class NoActs:
         return None
 
 
-def _no_airflow() -> ConfigError:
+def _no_airflow_error() -> ConfigError:
     return ConfigError("AIRFLOW_CONNECTION_MISSING", _NO_AIRFLOW, hint="Run the command that the page names.")
 
 
-def build_alone(reader: OneReader, *, catalog: CatalogCache | None = None) -> FastAPI:
+def build_standalone(user: SingleUser, *, catalog: CatalogCache | None = None) -> FastAPI:
     """The console behind the address that works once, over the lake of the environment of this process."""
     catalog = catalog or CatalogCache()
 
-    def opened() -> ObjectStore:
-        return open_objects(catalog.current().environment.lake, timeouts=PATIENCE)
+    def open_lake() -> ObjectStore:
+        return open_objects(catalog.current().environment.lake, timeouts=CLIENT_TIMEOUTS)
 
-    console = Console(people=reader, acts=NoActs(), records=CachedObjects(opened), catalog=catalog)
+    console = Console(authenticator=user, actions=UnavailableActions(), records=CachedObjects(open_lake), catalog=catalog)
     app = FastAPI(title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 
     @app.get("/open/{key}")
     async def open_once(key: str) -> Response:
-        cookie = reader.redeem(key)
+        cookie = user.redeem_key(key)
         if cookie is None:
             refused = "This address has been used, or is of another start. Start `deltaworks console` again.\n"
             return PlainTextResponse(refused, 403, headers=dict(HEADERS))

@@ -19,14 +19,14 @@ from deltaworks.operations.base import Operation
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS
 
-_WORDS: Final = re.compile(r"[ .:/]+")
+_SEPARATORS: Final = re.compile(r"[ .:/]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class SuggestedAction:
     """A word to press and the form that it opens, below the console."""
 
-    word: str
+    label: str
     path: str
 
 
@@ -36,12 +36,12 @@ def form_path(operation: str, subject: str, /, **values: str) -> str:
     return f"/acts/{operation}/{quote(subject, safe='')}" + (f"?{query}" if query else "")
 
 
-def _verb(verb: str) -> tuple[str, str, str]:
+def _control_action(verb: str) -> tuple[str, str, str]:
     return verb, "control", verb
 
 
 #: By cause: the word, the operation, and the verb where it is `control`. Relays have a control of their own.
-_REMEDIES: Final[Mapping[str, tuple[str, str, str]]] = {
+_ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
     **dict.fromkeys(
         (
             "HEARTBEAT_STALE",
@@ -57,10 +57,10 @@ _REMEDIES: Final[Mapping[str, tuple[str, str, str]]] = {
             "LOSS_NEAR",
             "FEED_STALE",
         ),
-        _verb("restart"),
+        _control_action("restart"),
     ),
-    **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _verb("start")),
-    "TABLE_SUSPENDED": _verb("resume"),
+    **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _control_action("start")),
+    "TABLE_SUSPENDED": _control_action("resume"),
     "ROWS_QUARANTINED": ("replay", "replay_quarantine", ""),
     "DEAD_LETTERS": ("redrive", "redrive", ""),
     "FILES_LOST": ("reconcile", "reconcile", ""),
@@ -74,7 +74,7 @@ _REMEDIES: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 _JOB_CAUSES: Final = ("JOB_FAILED", "JOB_OVERDUE", "DEADLINE_MISSED")
 #: Of a job that failed or is overdue, by the kind of its DAG.
-_JOBS: Final[Mapping[str, tuple[str, str, str]]] = {
+_ACTIONS_BY_DAG_KIND: Final[Mapping[str, tuple[str, str, str]]] = {
     "maintenance": ("optimize", "optimize_tables", ""),
     "gold": ("build", "rebuild_gold", ""),
     "mutations": ("apply", "mutate_tables", ""),
@@ -82,49 +82,49 @@ _JOBS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 
 
-def remedy(cause: str, subject: str) -> Remedy | None:
+def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
     """The act for a cause, of a subject as alerts and verdicts name it: `stream games`, `games.events`, `gold__games`.
 
     None where nothing that can be pressed mends it.
     """
-    words = [word for word in _WORDS.split(subject) if word]
+    words = [word for word in _SEPARATORS.split(subject) if word]
     if not words:
         return None
-    kind, name, rest = _parts(words)
+    kind, name, rest = _parse_subject(words)
     # The task that failed is an operation of its name; one that is not is mended by what its DAG is for.
-    of_job = _as_operation(rest) or _JOBS.get(kind) or _as_operation(kind)
-    act = of_job if cause in _JOB_CAUSES else _REMEDIES.get(cause)
-    if act is None and kind in ("stream", "relay") and cause in CONDITIONS:
+    job_action = _operation_action(rest) or _ACTIONS_BY_DAG_KIND.get(kind) or _operation_action(kind)
+    action = job_action if cause in _JOB_CAUSES else _ACTIONS_BY_CAUSE.get(cause)
+    if action is None and kind in ("stream", "relay") and cause in CONDITIONS:
         # What a process ended with: once it is mended, a restart calls off the wait for its next try.
-        act = _verb("restart")
-    if act is None or not name:
+        action = _control_action("restart")
+    if action is None or not name:
         return None
-    word, operation, verb = act
+    word, operation, verb = action
     if kind == "relay" and operation == "control":
-        return Remedy(word, form_path("control_relay", name, verb=verb)) if verb in ("start", "restart") else None
+        return SuggestedAction(word, form_path("control_relay", name, verb=verb)) if verb in ("start", "restart") else None
     if (OPERATIONS[operation].scope == "relay") != (kind == "relay"):
         return None
     if operation == "control":
         target = rest if verb == "resume" else "feeds" if kind == "feeds" else ""
-        return Remedy(word, form_path("control", name, verb=verb, target=target))
+        return SuggestedAction(word, form_path("control", name, verb=verb, target=target))
     takes_tables = "tables" in {field.name for field in option_fields(OPERATIONS[operation].options_model())}
     tables = rest if takes_tables and cause not in _JOB_CAUSES else ""
-    return Remedy(word, form_path(operation, name, tables=tables))
+    return SuggestedAction(word, form_path(operation, name, tables=tables))
 
 
-def lead(cause: str, subject: str) -> Remedy:
+def details_link(cause: str, subject: str) -> SuggestedAction:
     """Where to go on with what nothing that can be pressed mends: the page of the console that says more of it."""
-    words = [word for word in _WORDS.split(subject) if word]
+    words = [word for word in _SEPARATORS.split(subject) if word]
     if cause == "HEALTH_SILENT":
-        return Remedy("see its DAG", f"/dag/{quote(subject, safe='')}")
+        return SuggestedAction("see its DAG", f"/dag/{quote(subject, safe='')}")
     if cause.startswith("ERASURE_") and words:
-        return Remedy("see the requests", f"/erasures?{urlencode({'only': words[0]})}")
+        return SuggestedAction("see the requests", f"/erasures?{urlencode({'only': words[0]})}")
     if len(words) > 1 and words[0] == "stream":
-        return Remedy("see its page", f"/streams/{quote(words[1], safe='')}")
-    return Remedy("see its alert", f"/alerts?{urlencode({'only': subject})}")
+        return SuggestedAction("see its page", f"/streams/{quote(words[1], safe='')}")
+    return SuggestedAction("see its alert", f"/alerts?{urlencode({'only': subject})}")
 
 
-def _parts(words: list[str]) -> tuple[str, str, str]:
+def _parse_subject(words: list[str]) -> tuple[str, str, str]:
     """Kind, name and what follows of a subject."""
     kind, separator, name = words[0].partition("__")
     if separator:
@@ -134,37 +134,37 @@ def _parts(words: list[str]) -> tuple[str, str, str]:
     return "pipeline", words[0], "/".join(words[1:])
 
 
-def _as_operation(name: str) -> tuple[str, str, str] | None:
-    declared = OPERATIONS.get(name)
-    return None if declared is None or declared.scope != "pipeline" else (declared.command.split()[-1], name, "")
+def _operation_action(name: str) -> tuple[str, str, str] | None:
+    operation = OPERATIONS.get(name)
+    return None if operation is None or operation.scope != "pipeline" else (operation.command.split()[-1], name, "")
 
 
-def acts_of(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[Remedy, ...]:
+def process_actions(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[SuggestedAction, ...]:
     """What may be pressed beside a stream or a relay in some state."""
     if kind not in ("stream", "relay"):
         return ()
     operation = "control" if kind == "stream" else "control_relay"
     verbs = ("start",) if state in ("stopped", "paused") else ("restart", "stop")
-    acts = [Remedy(verb, form_path(operation, name, verb=verb)) for verb in verbs]
+    actions = [SuggestedAction(verb, form_path(operation, name, verb=verb)) for verb in verbs]
     if kind == "stream":
-        acts += [
-            Remedy(f"resume {table}", form_path("control", name, verb="resume", target=table))
+        actions += [
+            SuggestedAction(f"resume {table}", form_path("control", name, verb="resume", target=table))
             for table in held
             if table
         ]
-    return tuple(acts)
+    return tuple(actions)
 
 
-def acts_of_batch(pipeline: str, batch_id: int) -> tuple[Remedy, ...]:
+def batch_actions(pipeline: str, batch_id: int) -> tuple[SuggestedAction, ...]:
     """What may be pressed beside a batch."""
     return (
-        Remedy("reprocess this batch", form_path("reprocess", pipeline, batches=str(batch_id))),
-        Remedy("put tables back to it", form_path("restore", pipeline, to_batch=str(batch_id))),
+        SuggestedAction("reprocess this batch", form_path("reprocess", pipeline, batches=str(batch_id))),
+        SuggestedAction("put tables back to it", form_path("restore", pipeline, to_batch=str(batch_id))),
     )
 
 
 @functools.lru_cache(maxsize=4096)
-def form_of_command(command: str) -> str:
+def command_form_path(command: str) -> str:
     """The form that does what a command of an operation does, filled; empty for other commands.
 
     Pages show commands wherever something can be done, so that each of them has its form beside it.
@@ -173,45 +173,45 @@ def form_of_command(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return ""
-    declared = _declared(words[1:]) if words[:1] == ["deltaworks"] else None
+    operation = _find_operation(words[1:]) if words[:1] == ["deltaworks"] else None
     # What is done to a namespace of personal data has its form in Airflow alone.
-    if declared is None or declared.scope == "namespace":
+    if operation is None or operation.scope == "namespace":
         return ""
-    rest = words[1 + len(declared.command.split()) :]
+    rest = words[1 + len(operation.command.split()) :]
     if not rest or rest[0].startswith("-") or rest[0].isupper():
         return ""
-    values = _values(declared, rest[1:])
-    return "" if values is None else form_path(declared.name, rest[0], **values)
+    values = _parse_options(operation, rest[1:])
+    return "" if values is None else form_path(operation.name, rest[0], **values)
 
 
-def _declared(words: list[str]) -> Operation | None:
+def _find_operation(words: list[str]) -> Operation | None:
     for length in (2, 1):
-        for declared in OPERATIONS.values():
-            if declared.command.split() == words[:length]:
-                return declared
+        for operation in OPERATIONS.values():
+            if operation.command.split() == words[:length]:
+                return operation
     return None
 
 
-def _values(declared: Operation, words: list[str]) -> dict[str, str] | None:
+def _parse_options(operation: Operation, words: list[str]) -> dict[str, str] | None:
     """The options that a command gives, but for whether it only counts; None for one that cannot be a form's."""
-    fields = {field.flag: field for field in option_fields(declared.options_model())}
-    off = {field.off_flag for field in fields.values() if field.kind == "switch"}
+    fields = {field.flag: field for field in option_fields(operation.options_model())}
+    off_flags = {field.off_flag for field in fields.values() if field.kind == "switch"}
     positional = [field.name for field in fields.values() if field.positional]
     values: dict[str, str] = {}
-    waiting = iter(words)
-    for word in waiting:
+    remaining = iter(words)
+    for word in remaining:
         flag, sign, value = word.partition("=")
         if not word.startswith("--"):
             if not positional:
                 return None
             values[positional.pop(0)] = word
-        elif flag in off:
+        elif flag in off_flags:
             continue
         elif flag not in fields:
             return None
         elif fields[flag].kind == "switch":
             values[fields[flag].name] = "on"
         else:
-            values[fields[flag].name] = value if sign else next(waiting, "")
+            values[fields[flag].name] = value if sign else next(remaining, "")
     values.pop("dry_run", None)
     return values

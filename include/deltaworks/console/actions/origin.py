@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 
-def is_own(headers: Mapping[str, str]) -> bool:
+def is_same_origin(headers: Mapping[str, str]) -> bool:
     """Whether a browser says that a page of this very origin sent the request.
 
     `Sec-Fetch-Site` is sent where a page is secure, `Origin` with every POST; no page can write either. What has

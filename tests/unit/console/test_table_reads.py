@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deltaworks.console import cold
-from deltaworks.console.cold import ColdAnswer, read_cold
-from deltaworks.console.pages import cold_pages
+from deltaworks.console import table_reads
+from deltaworks.console.table_reads import TableReadResult, read_tables
+from deltaworks.console.pages import table_read_pages
 from deltaworks.control import paths
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
@@ -28,7 +28,7 @@ def child(code: str) -> tuple[str, ...]:
 def test_the_question_reaches_the_child_and_its_rows_come_back() -> None:
     echo = "import json, sys; print('a warning'); print(json.dumps({'rows': [json.loads(sys.argv[1])]}))"
 
-    answer = read_cold("history", command=child(echo), seconds=600, table="a; rm -rf $HOME", pipeline="--help")
+    answer = read_tables("history", command=child(echo), seconds=600, table="a; rm -rf $HOME", pipeline="--help")
 
     assert answer.rows == ({"read": "history", "table": "a; rm -rf $HOME", "pipeline": "--help"},)
 
@@ -36,9 +36,9 @@ def test_the_question_reaches_the_child_and_its_rows_come_back() -> None:
 def test_a_child_that_takes_too_long_is_ended() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
 
-    answer = read_cold("history", command=child("import time; time.sleep(600)"), seconds=0.3)
+    answer = read_tables("history", command=child("import time; time.sleep(600)"), seconds=0.3)
 
-    assert answer == ColdAnswer(unfinished=True)
+    assert answer == TableReadResult(unfinished=True)
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
 
 
@@ -47,46 +47,46 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
     ["import os; os.abort()", "raise SystemExit(9)", "print('{')", "print('[]')", "print('{}')", "print('null')"],
 )
 def test_a_child_that_crashes_or_talks_nonsense_is_a_problem_on_the_page(code: str) -> None:
-    answer = read_cold("history", command=child(code), seconds=600)
+    answer = read_tables("history", command=child(code), seconds=600)
 
     assert answer.rows == ()
     assert "no answer" in answer.problem
 
 
 def test_an_error_of_the_child_is_the_problem() -> None:
-    answer = read_cold("history", command=child('print(\'{"error": "no log"}\')'), seconds=600)
+    answer = read_tables("history", command=child('print(\'{"error": "no log"}\')'), seconds=600)
 
-    assert answer == ColdAnswer(problem="no log")
+    assert answer == TableReadResult(problem="no log")
 
 
 def test_a_program_that_is_not_there_is_a_problem_too() -> None:
-    assert "could not be started" in read_cold("history", command=("/nowhere/at/all",)).problem
+    assert "could not be started" in read_tables("history", command=("/nowhere/at/all",)).problem
 
 
 def test_one_child_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(table_reads, "_TURN_SECONDS", 0.0)
     begun, go = tmp_path / "begun", tmp_path / "go"
     waits = (
         f"import pathlib, time; pathlib.Path({str(begun)!r}).touch()\n"
         f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
     )
-    first = threading.Thread(target=read_cold, args=("history",), kwargs={"command": child(waits), "seconds": 600.0})
+    first = threading.Thread(target=read_tables, args=("history",), kwargs={"command": child(waits), "seconds": 600.0})
     first.start()
     eventually(begun.exists, "the first child runs")
 
-    answer = read_cold("history", command=child("print('{\"rows\": []}')"))
+    answer = read_tables("history", command=child("print('{\"rows\": []}')"))
     go.touch()
     first.join()
 
-    assert answer == ColdAnswer(unfinished=True)
-    assert read_cold("history", command=child("print('{\"rows\": []}')"), seconds=600.0) == ColdAnswer()
+    assert answer == TableReadResult(unfinished=True)
+    assert read_tables("history", command=child("print('{\"rows\": []}')"), seconds=600.0) == TableReadResult()
 
 
 COMMIT = {"version": 3, "at": "2026-03-01T12:00:00+00:00", "operation": "WRITE", "by": "append", "metrics": {"n": "1"}}
 
 
 def test_the_history_of_a_table_is_a_table(stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_pages, "read_cold", lambda *_, **__: ColdAnswer(rows=(COMMIT, {"version": None})))
+    monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(COMMIT, {"version": None})))
     page = stage.get("/tables/games/events/history").text
 
     assert "WRITE" in page
@@ -98,7 +98,7 @@ def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
     stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = {"event": "<b>", "reasons": [{"code": "malformed", "path": "", "detail": "x"}, 3], "raw": "<script>"}
-    monkeypatch.setattr(cold_pages, "read_cold", lambda *_, **__: ColdAnswer(rows=(sample,)))
+    monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample,)))
     answer = stage.get("/quarantine/games/samples")
 
     assert "&lt;script&gt;" in answer.text
@@ -110,7 +110,7 @@ def test_the_real_child_reads_what_was_committed(stage: ConsoleStage, monkeypatc
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "include"))
     lake = Lake(stage.catalog.environment.lake)
     lake.ensure(paths.table("games", "purchase"), arrow_schema({"n": "long"}), user_metadata=json.dumps({"run": "r1"}))
-    answer = read_cold("history", seconds=600, pipeline="games", table="purchase")
+    answer = read_tables("history", seconds=600, pipeline="games", table="purchase")
 
     assert [row["version"] for row in answer.rows] == [0], answer
-    assert "declares no table" in read_cold("history", seconds=600, pipeline="games", table="none").problem
+    assert "declares no table" in read_tables("history", seconds=600, pipeline="games", table="none").problem

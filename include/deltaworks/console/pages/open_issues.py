@@ -14,8 +14,8 @@ from typing import Final
 
 from deltaworks.alerts.raising import Alert, alerts
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
-from deltaworks.console.look import Look
-from deltaworks.console.readings import instant
+from deltaworks.console.page_context import PageContext
+from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
@@ -23,15 +23,15 @@ from deltaworks.control.troubles import ALERTS, alert_of_verdict, alerts_of_verd
 from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
 
-_OF_VERDICTS: Final = alerts_of_verdicts()
+_VERDICT_ALERTS: Final = alerts_of_verdicts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
-UNREAD: Final = "HEARTBEAT_UNREADABLE"
+UNREADABLE: Final = "HEARTBEAT_UNREADABLE"
 #: Alerts on a stream that stand beside another trouble of it, by the cause of the verdict that is the same.
-_BESIDE: Final = {"LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
+_SEPARATE_ALERTS: Final = {"LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class OpenIssue:
     """Something that somebody has to act on: its cause, of what, what was seen and the next step.
 
     `since` is None where nobody has judged it yet.
@@ -46,7 +46,7 @@ class Need:
     pipeline: str = ""
 
 
-def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = "") -> list[Need]:
+def open_issues(look: PageContext, reports: list[Report], verdicts: Mapping[str, Verdict], *, pipeline: str = "") -> list[OpenIssue]:
     """Unhealthy verdicts, then open alerts on anything else that somebody has to act on. The gravest first.
 
     Args:
@@ -54,48 +54,48 @@ def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *
         pipeline: alerts of this one alone.
     """
     stored = _open_alerts(look)
-    needs: list[Need] = [] if pipeline else list(_silence(look))
-    shown = {(SILENT, need.subject) for need in needs}
+    issues: list[OpenIssue] = [] if pipeline else list(_silent_health_check(look))
+    shown = {(SILENT, need.subject) for need in issues}
     for item in reports:
-        if item.verdict.is_unhealthy and not _is_unread(look, item):
-            same = [alert for alert in stored if _says_the_same(item, alert)]
+        if item.verdict.is_unhealthy and not _is_storage_outage(look, item):
+            same = [alert for alert in stored if _is_same_issue(item, alert)]
             shown |= {(alert.cause, alert.subject) for alert in same}
-            needs += _of_verdict(item, judged, same)
+            issues += _verdict_issues(item, verdicts, same)
     for alert in stored:
         of_another = pipeline and pipeline_of(look.catalog, alert.subject) != pipeline
         if not of_another and (alert.cause, alert.subject) not in shown:
-            needs.append(_of_alert(alert))
-    return sorted(needs, key=lambda need: (-rank_of(need.severity), need.cause, need.subject))
+            issues.append(_alert_issue(alert))
+    return sorted(issues, key=lambda need: (-severity_rank(need.severity), need.cause, need.subject))
 
 
-def since_of(item: Report, judged: Mapping[str, Verdict]) -> datetime | None:
+def unhealthy_since(item: Report, verdicts: Mapping[str, Verdict]) -> datetime | None:
     """Since when it is so; None where the health check has not judged it yet, and now would be a guess."""
-    return item.verdict.since if item.subject.key in judged else None
+    return item.verdict.since if item.subject.key in verdicts else None
 
 
-def health_judged_at(look: Look) -> datetime | None:
+def health_checked_at(look: PageContext) -> datetime | None:
     """When the health check last ran, for who may see it; None where it never has."""
     if not look.person.may_read(HEALTH_DAG):
         return None
     try:
         stored = look.objects.get(paths.alerts("health.json"))
-        return instant(json.loads(stored.data)["written_at"]) if stored else None
+        return parse_instant(json.loads(stored.data)["written_at"]) if stored else None
     except (DeltaworksError, ValueError, KeyError, TypeError):
         return None
 
 
-def rank_of(severity: str) -> int:
+def severity_rank(severity: str) -> int:
     """A number that grows with a severity; one that this release does not know counts as the least."""
     severities = [str(one) for one in SEVERITIES]
     return severities.index(severity) if severity in severities else -1
 
 
-def _silence(look: Look) -> Iterator[Need]:
+def _silent_health_check(look: PageContext) -> Iterator[OpenIssue]:
     """That the health check is silent, by its own heartbeat: whoever raises the alert on it may be as dead."""
-    ran_at = health_judged_at(look)
+    ran_at = health_checked_at(look)
     if ran_at is None or look.now - ran_at <= timedelta(seconds=look.catalog.environment.alerts.deadman_seconds):
         return
-    yield Need(
+    yield OpenIssue(
         cause=SILENT,
         subject=HEALTH_DAG,
         severity=ALERTS[SILENT].severity,
@@ -105,18 +105,18 @@ def _silence(look: Look) -> Iterator[Need]:
     )
 
 
-def _is_unread(look: Look, item: Report) -> bool:
+def _is_storage_outage(look: PageContext, item: Report) -> bool:
     """Whether nothing is known of it but that the storage has not answered this page, which says so once for all."""
-    return bool(look.objects.problem) and item.verdict.cause == UNREAD
+    return bool(look.objects.problem) and item.verdict.cause == UNREADABLE
 
 
-def _says_the_same(item: Report, alert: Alert) -> bool:
+def _is_same_issue(item: Report, alert: Alert) -> bool:
     """Whether an alert is of the trouble that the verdict names."""
     subject, cause = item.subject, item.verdict.cause
     if alert.subject in (f"{subject.kind} {subject.name}", f"{subject.kind} {subject.argument}"):
-        if alert.cause in _BESIDE:
-            return cause == _BESIDE[alert.cause]
-        return alert.cause in _OF_VERDICTS or alert.cause == EXHAUSTED
+        if alert.cause in _SEPARATE_ALERTS:
+            return cause == _SEPARATE_ALERTS[alert.cause]
+        return alert.cause in _VERDICT_ALERTS or alert.cause == EXHAUSTED
     of_table = cause == SUSPENDED == alert.cause
     return of_table and alert.subject in {f"{subject.name}.{held.get('table')}" for held in _suspended(item)}
 
@@ -126,7 +126,7 @@ def _suspended(item: Report) -> list[dict[str, object]]:
     return [one for one in held if one.get("reason") == "suspended"]
 
 
-def _of_verdict(item: Report, judged: Mapping[str, Verdict], same: list[Alert]) -> Iterator[Need]:
+def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Alert]) -> Iterator[OpenIssue]:
     """The trouble of a verdict; of suspended tables one each, since each is resumed by itself."""
     verdict, subject = item.verdict, item.subject
     severity, pipeline = (
@@ -137,11 +137,11 @@ def _of_verdict(item: Report, judged: Mapping[str, Verdict], same: list[Alert]) 
         for held in _suspended(item):
             table = held.get("table")
             failed = f"[{held.get('condition')}] {held.get('message')}"
-            yield Need(
+            yield OpenIssue(
                 cause=SUSPENDED,
                 subject=f"{subject.name}.{table}",
                 severity=severity,
-                since=instant(held.get("at")),
+                since=parse_instant(held.get("at")),
                 detail=f"Held back since batch {held.get('since_batch')}: {failed}",
                 next_step=f"Mend the table (the condition says how), then `deltaworks tables resume {subject.name} "
                 f"{table}`. Nothing is lost meanwhile; the other tables continue.",
@@ -150,39 +150,39 @@ def _of_verdict(item: Report, judged: Mapping[str, Verdict], same: list[Alert]) 
         return
     raised = [alert.standing.since for alert in same if alert.standing.since is not None]
     exhausted = [alert.summary for alert in same if alert.cause == EXHAUSTED]
-    yield Need(
+    yield OpenIssue(
         cause=verdict.cause,
         subject=f"{subject.kind} {subject.name}",
         severity=severity,
-        since=since_of(item, judged) or min(raised, default=None),
+        since=unhealthy_since(item, verdicts) or min(raised, default=None),
         detail=" ".join((verdict.detail, *exhausted)),
         next_step=verdict.next_step or next_step_of(verdict.cause),
         pipeline=pipeline,
     )
 
 
-def _of_alert(alert: Alert) -> Need:
-    return Need(
+def _alert_issue(alert: Alert) -> OpenIssue:
+    return OpenIssue(
         cause=alert.cause,
         subject=alert.subject,
         severity=alert.standing.severity,
         since=alert.standing.since,
-        detail=seen_of_alert(alert),
-        next_step=next_step_of_alert(alert),
+        detail=alert_observation(alert),
+        next_step=alert_next_step(alert),
     )
 
 
-def seen_of_alert(alert: Alert) -> str:
+def alert_observation(alert: Alert) -> str:
     """What was seen, without the next step, which notices have in the same text and pages beside it."""
-    return alert.summary.removesuffix(f" Next: {next_step_of_alert(alert)}")
+    return alert.summary.removesuffix(f" Next: {alert_next_step(alert)}")
 
 
-def next_step_of_alert(alert: Alert) -> str:
+def alert_next_step(alert: Alert) -> str:
     """What to do about an alert: as whoever raised it says, else as its cause has it."""
     return str(alert.detail.get("next_step") or "") or next_step_of(alert.cause)
 
 
-def _open_alerts(look: Look) -> list[Alert]:
+def _open_alerts(look: PageContext) -> list[Alert]:
     try:
         keys = look.objects.list(paths.alerts("state/"))
         look.objects.fetch(keys)

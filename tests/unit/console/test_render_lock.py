@@ -7,20 +7,20 @@ import threading
 
 import pytest
 
-from deltaworks.console.turn import Turn, waiting
+from deltaworks.console.render_lock import RenderLock, release_while_waiting
 from tests.waiting import eventually
 
 
 def test_two_are_never_within_it_at_once() -> None:
-    turn, inside, begun = Turn(), threading.Event(), threading.Event()
+    turn, inside, begun = RenderLock(), threading.Event(), threading.Event()
 
     def make() -> None:
         begun.set()
-        with turn.taken():
+        with turn.hold():
             inside.set()
 
     thread = threading.Thread(target=make)
-    with turn.taken():
+    with turn.hold():
         thread.start()
         begun.wait(timeout=30)
         # Were it let in, it would be by now.
@@ -32,17 +32,17 @@ def test_two_are_never_within_it_at_once() -> None:
 
 
 def test_who_waits_for_something_lets_another_make_its_page() -> None:
-    turn, answered, made = Turn(), threading.Event(), []
+    turn, answered, made = RenderLock(), threading.Event(), []
 
     def slow() -> None:
-        with turn.taken():
-            with waiting():
+        with turn.hold():
+            with release_while_waiting():
                 answered.wait(timeout=30)
             made.append("slow")
 
     thread = threading.Thread(target=slow)
     thread.start()
-    with turn.taken():
+    with turn.hold():
         made.append("quick")
     answered.set()
     thread.join()
@@ -51,10 +51,10 @@ def test_who_waits_for_something_lets_another_make_its_page() -> None:
 
 
 def test_others_get_the_interpreter_sooner_only_while_a_page_is_made() -> None:
-    turn, usual = Turn(), sys.getswitchinterval()
-    with turn.taken():
+    turn, usual = RenderLock(), sys.getswitchinterval()
+    with turn.hold():
         within = sys.getswitchinterval()
-        with waiting():
+        with release_while_waiting():
             outside = sys.getswitchinterval()
 
     assert within < usual
@@ -62,13 +62,13 @@ def test_others_get_the_interpreter_sooner_only_while_a_page_is_made() -> None:
 
 
 def test_a_page_that_fails_leaves_the_turn() -> None:
-    turn = Turn()
-    with pytest.raises(ValueError, match="torn"), turn.taken():
+    turn = RenderLock()
+    with pytest.raises(ValueError, match="torn"), turn.hold():
         raise ValueError("torn")
     done = threading.Event()
 
     def next_page() -> None:
-        with turn.taken():
+        with turn.hold():
             done.set()
 
     threading.Thread(target=next_page, daemon=True).start()
@@ -77,5 +77,5 @@ def test_a_page_that_fails_leaves_the_turn() -> None:
 
 
 def test_waiting_outside_of_a_page_is_just_waiting() -> None:
-    with waiting():
+    with release_while_waiting():
         assert True

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.cold import ColdAnswer, read_cold
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.table_reads import TableReadResult, read_tables
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.quarantine import REPROCESS
-from deltaworks.console.readings import instant
+from deltaworks.console.safe_reads import parse_instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class HistoryView:
     """The last commits of a table, the newest first."""
 
     pipeline: str
@@ -53,7 +53,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class SamplesView:
     """The newest open rows of a pipeline's quarantine."""
 
     pipeline: str
@@ -62,11 +62,11 @@ class Samples:
     problem: str
 
 
-def view_history(look: Look) -> History:
+def view_history(look: PageContext) -> HistoryView:
     """The table that the address names."""
     pipeline, table = look.pipeline, look.values["table"]
-    answer = read_cold("history", pipeline=pipeline, table=table)
-    return History(
+    answer = read_tables("history", pipeline=pipeline, table=table)
+    return HistoryView(
         pipeline=pipeline,
         table=table,
         commits=tuple(_commit(row) for row in answer.rows),
@@ -79,23 +79,23 @@ def _commit(row: Mapping[str, Any]) -> Commit:
     metrics = row.get("metrics")
     return Commit(
         version=int(row.get("version") or 0),
-        at=instant(row.get("at")),
-        operation=_text(row, "operation"),
-        by=_text(row, "by"),
-        batch=_text(row, "batch"),
-        run=_text(row, "run"),
+        at=parse_instant(row.get("at")),
+        operation=_text_field(row, "operation"),
+        by=_text_field(row, "by"),
+        batch=_text_field(row, "batch"),
+        run=_text_field(row, "run"),
         metrics=metrics if isinstance(metrics, dict) else {},
         changes_rows=row.get("changes_rows") is True,
     )
 
 
-def view_samples(look: Look) -> Samples:
+def view_samples(look: PageContext) -> SamplesView:
     """The pipeline that the address names, for who may run its reprocess: raw values may be personal."""
     pipeline = look.pipeline
     if not look.person.may_start(REPROCESS.format(pipeline=pipeline)):
         raise PageMissingError(f"Raw values are shown to who may run {REPROCESS.format(pipeline=pipeline)}.")
-    answer: ColdAnswer = read_cold("samples", pipeline=pipeline)
-    return Samples(
+    answer: TableReadResult = read_tables("samples", pipeline=pipeline)
+    return SamplesView(
         pipeline=pipeline,
         samples=tuple(_sample(row) for row in answer.rows),
         unfinished=answer.unfinished,
@@ -106,17 +106,17 @@ def view_samples(look: Look) -> Samples:
 def _sample(row: Mapping[str, Any]) -> Sample:
     reasons = [reason for reason in row.get("reasons") or () if isinstance(reason, dict)]
     return Sample(
-        event=_text(row, "event"),
-        at=instant(row.get("at")),
-        object=_text(row, "object"),
-        batch=_text(row, "batch"),
-        reasons=tuple((_text(one, "code"), _text(one, "path"), _text(one, "detail")) for one in reasons),
-        raw=_text(row, "raw"),
+        event=_text_field(row, "event"),
+        at=parse_instant(row.get("at")),
+        object=_text_field(row, "object"),
+        batch=_text_field(row, "batch"),
+        reasons=tuple((_text_field(one, "code"), _text_field(one, "path"), _text_field(one, "detail")) for one in reasons),
+        raw=_text_field(row, "raw"),
         raw_bytes=row.get("raw_bytes"),
     )
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
+def _text_field(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     return "" if value is None else str(value)
 
@@ -134,6 +134,6 @@ PAGES = (
         route="/quarantine/{pipeline}/samples",
         title="Samples of {pipeline}",
         view=view_samples,
-        keep=False,
+        may_cache=False,
     ),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
-    from deltaworks.console.seams import Person, Question, Reader
+    from deltaworks.console.host import Person, PendingApproval, Reader
     from deltaworks.specs.catalog import Catalog
 
 
@@ -19,7 +19,7 @@ class PageMissingError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PageContext:
     """What a page is made of. `values` are the parts of its address, `query` is what follows it.
 
     `paused` are the DAGs that Airflow starts no runs of, None where nobody knows. `acts_missing` is why no act can be
@@ -33,10 +33,10 @@ class Look:
     now: datetime
     values: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
-    paused: frozenset[str] | None = None
-    acts_missing: str = ""
+    paused_dags: frozenset[str] | None = None
+    actions_unavailable: str = ""
     airflow: str | None = None
-    questions: tuple[Question, ...] = ()
+    pending_approvals: tuple[PendingApproval, ...] = ()
 
     def stream_dag(self, pipeline: str) -> str:
         """The DAG that runs the stream of a pipeline, whose readers may see the pipeline."""

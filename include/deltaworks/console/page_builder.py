@@ -13,12 +13,12 @@ from fastapi import Response
 from fastapi.responses import HTMLResponse
 
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
-from deltaworks.console.seams import Person, Question, Records
-from deltaworks.console.turn import Turn
+from deltaworks.console.host import Person, PendingApproval, Records
+from deltaworks.console.render_lock import RenderLock
 from deltaworks.control.clock import utc_now
 
 #: Scripts, styles and answers of the console alone; what a page shows of others can be none of them.
@@ -34,7 +34,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainRequest:
+class RequestData:
     """What a page needs of a request, for a thread that must not touch the request itself. `packs` says that whoever
     sent it takes gzip."""
 
@@ -42,75 +42,75 @@ class PlainRequest:
     path: str
     values: Mapping[str, str]
     query: Mapping[str, str]
-    known_tag: str
+    if_none_match: str
     airflow: str | None
-    packs: bool = False
+    accepts_gzip: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class HostState:
     """What a host knows at the time of a request: the DAGs that are paused, why nothing can be started, and approvals
     that wait, those that the person may see alone."""
 
-    paused: frozenset[str] | None = None
-    acts_missing: str = ""
-    questions: tuple[Question, ...] = ()
+    paused_dags: frozenset[str] | None = None
+    actions_unavailable: str = ""
+    pending_approvals: tuple[PendingApproval, ...] = ()
 
 
-class PageMaker:
+class PageBuilder:
     """Makes pages over records and declarations, one at a time. For several threads."""
 
     def __init__(self, *, records: Records, catalog: CatalogCache) -> None:
         self.records = records
         self.catalog = catalog
-        self._turn = Turn()
+        self._render_lock = RenderLock()
 
-    def look(self, request: PlainRequest, person: Person, around: Surroundings) -> Look:
+    def page_context(self, request: RequestData, person: Person, around: HostState) -> PageContext:
         """One look."""
-        return Look(
+        return PageContext(
             person=person,
             catalog=self.catalog.current(),
             objects=self.records.reader(),
             now=utc_now(),
             values=request.values,
             query=request.query,
-            paused=around.paused,
-            acts_missing=around.acts_missing,
+            paused_dags=around.paused_dags,
+            actions_unavailable=around.actions_unavailable,
             airflow=request.airflow,
-            questions=around.questions,
+            pending_approvals=around.pending_approvals,
         )
 
-    def make(self, page: Page, request: PlainRequest, person: Person, around: Surroundings) -> Response:
+    def render(self, page: Page, request: RequestData, person: Person, around: HostState) -> Response:
         """A page for a person, or word that they have its newest already.
 
         Raises:
             PageMissingError: there is no such page that they may see.
         """
-        look = self.look(request, person, around)
+        look = self.page_context(request, person, around)
         if "pipeline" in look.values and not look.may_read(look.values["pipeline"]):
             raise PageMissingError(f"There is no pipeline {look.values['pipeline']!r} whose stream you may see.")
-        with self._turn.taken():
-            return self._made(page, request, look)
+        with self._render_lock.hold():
+            return self._respond(page, request, look)
 
-    def _made(self, page: Page, request: PlainRequest, look: Look) -> Response:
+    def _respond(self, page: Page, request: RequestData, look: PageContext) -> Response:
         view = page.view(look)
-        frame = frame_of(request, look, title=page.title_of(look), current=page.name)
+        frame = build_frame(request, look, title=page.title_of(look), current=page.name)
         data = orjson.dumps(
             {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},
             option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z,
             default=list,
         )
         kind = "json" if look.query.get("format") == "json" else "fragment" if look.query.get("fragment") else "page"
-        tag = _tag(kind, request.root, look.person.name, look.acts_missing, data)
-        headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.keep else "no-store"}
-        if page.keep and tag in {part.strip() for part in request.known_tag.split(",")}:
+        tag = _etag(kind, request.root, look.person.name, look.actions_unavailable, data)
+        headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.may_cache else "no-store"}
+        if page.may_cache and tag in {part.strip() for part in request.if_none_match.split(",")}:
             return Response(status_code=304, headers=headers)
         if kind == "json":
             return Response(data, media_type="application/json", headers=headers)
         return HTMLResponse(render(page.name, frame, view, fragment=kind == "fragment"), headers=headers)
 
 
-def frame_of(request: PlainRequest, look: Look, *, title: str, current: str) -> Frame:
+def build_frame(request: RequestData, look: PageContext, *, title: str, current: str) -> Frame:
     """What surrounds a view."""
     query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
     return Frame(
@@ -122,21 +122,21 @@ def frame_of(request: PlainRequest, look: Look, *, title: str, current: str) -> 
         menu=tuple((page.route, page.menu) for page in PAGES if page.menu),
         current=current,
         airflow=look.airflow,
-        acts_missing=look.acts_missing,
+        actions_unavailable=look.actions_unavailable,
         docs=look.catalog.environment.alerts.docs_url,
         stale_since=look.objects.stale_since,
         problem=look.objects.problem,
     )
 
 
-def _tag(*parts: Any) -> str:
-    digest = hashlib.sha256(_release().encode())
+def _etag(*parts: Any) -> str:
+    digest = hashlib.sha256(_assets_digest().encode())
     for part in parts:
         digest.update(part if isinstance(part, bytes) else str(part).encode())
         digest.update(b"\0")
     return f'W/"{digest.hexdigest()[:24]}"'
 
 
-def _release() -> str:
+def _assets_digest() -> str:
     """A word that changes with the files that pages load, so that nothing old is kept beside them."""
     return "".join(asset.digest for asset in assets().values())

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 FieldKind = Literal["text", "integer", "number", "switch", "choice", "choices", "lines"]
 #: What decides between a count and the act itself; the console asks for it by its steps, not by a box to be ticked.
 DRY_RUN: Final = "dry_run"
-_NUMBERS: Final[Mapping[str, FieldKind]] = {"integer": "integer", "number": "number"}
-MOST_CHARACTERS = 4_000
+_NUMBER_KINDS: Final[Mapping[str, FieldKind]] = {"integer": "integer", "number": "number"}
+MAX_CHARACTERS = 4_000
 
 
 class FormError(ValueError):
@@ -38,31 +38,31 @@ class Field:
     required: bool
     value: Any = None
     choices: tuple[str, ...] = ()
-    unset: str = ""
+    unset_label: str = ""
     minimum: float | None = None
     maximum: float | None = None
 
-    def filled(self, value: Any) -> Field:
+    def with_value(self, value: Any) -> Field:
         """The field with another value."""
         return Field(**{name: getattr(self, name) for name in self.__slots__} | {"value": value})
 
 
-def fields_of(params: Mapping[str, Any]) -> tuple[Field, ...]:
+def form_fields(params: Mapping[str, Any]) -> tuple[Field, ...]:
     """The fields of a DAG, in the order of its params, without the one that decides whether it only counts."""
-    return tuple(_field(name, param) for name, param in params.items() if name != DRY_RUN)
+    return tuple(_form_field(name, param) for name, param in params.items() if name != DRY_RUN)
 
 
-def counts_first(params: Mapping[str, Any]) -> bool:
+def supports_dry_run(params: Mapping[str, Any]) -> bool:
     """Whether the DAG can count before it does anything."""
     return DRY_RUN in params
 
 
-def prefilled(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, ...]:
+def prefill(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, ...]:
     """The fields with values of their names, such as those of a link."""
-    return tuple(field.filled(values[field.name]) if field.name in values else field for field in fields)
+    return tuple(field.with_value(values[field.name]) if field.name in values else field for field in fields)
 
 
-def _field(name: str, param: Mapping[str, Any]) -> Field:
+def _form_field(name: str, param: Mapping[str, Any]) -> Field:
     schema: Mapping[str, Any] = param.get("schema") or {}
     types = schema.get("type", "string")
     types = [types] if isinstance(types, str) else list(types)
@@ -77,8 +77,8 @@ def _field(name: str, param: Mapping[str, Any]) -> Field:
         kind = "choices" if choices else "lines"
     elif choices:
         kind = "choice"
-    elif main in _NUMBERS:
-        kind = _NUMBERS[main]
+    elif main in _NUMBER_KINDS:
+        kind = _NUMBER_KINDS[main]
     return Field(
         name=name,
         title=str(schema.get("title") or name.replace("_", " ").capitalize()),
@@ -87,13 +87,13 @@ def _field(name: str, param: Mapping[str, Any]) -> Field:
         required="null" not in types and kind != "switch",
         value=value,
         choices=choices,
-        unset=str((schema.get("values_display") or {}).get("null", "(not set)")),
+        unset_label=str((schema.get("values_display") or {}).get("null", "(not set)")),
         minimum=schema.get("minimum"),
         maximum=schema.get("maximum"),
     )
 
 
-def conf_of(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def parse_form(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What a submitted form means, every field of it named. One that was not sent means its default, but for boxes and
     lists of choices, of which browsers send nothing where nothing is chosen.
 
@@ -101,22 +101,22 @@ def conf_of(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> dic
         FormError: a value is missing, too long, no number, out of its bounds or none of the choices.
     """
     return {
-        field.name: _value(field, posted.get(field.name, ()))
+        field.name: _parse_value(field, posted.get(field.name, ()))
         if field.name in posted or field.kind in ("switch", "choices", "lines")
-        else _default(field)
+        else _default_value(field)
         for field in fields
     }
 
 
-def _default(field: Field) -> Any:
+def _default_value(field: Field) -> Any:
     if field.required and field.value is None:
         raise FormError(field.name, "it needs a value")
     return field.value
 
 
-def _value(field: Field, texts: Sequence[str]) -> Any:
-    if any(len(text) > MOST_CHARACTERS for text in texts):
-        raise FormError(field.name, f"it is longer than {MOST_CHARACTERS} characters")
+def _parse_value(field: Field, texts: Sequence[str]) -> Any:
+    if any(len(text) > MAX_CHARACTERS for text in texts):
+        raise FormError(field.name, f"it is longer than {MAX_CHARACTERS} characters")
     if field.kind == "switch":
         return bool(texts) and texts[-1] == "on"
     if field.kind in ("choices", "lines"):
@@ -133,7 +133,7 @@ def _value(field: Field, texts: Sequence[str]) -> Any:
         return None
     if field.kind == "choice":
         _check_choice(field, text)
-    return _number(field, text) if field.kind in _NUMBERS else text
+    return _parse_number(field, text) if field.kind in _NUMBER_KINDS else text
 
 
 def _check_choice(field: Field, text: str) -> None:
@@ -141,7 +141,7 @@ def _check_choice(field: Field, text: str) -> None:
         raise FormError(field.name, f"{text!r} is none of {', '.join(field.choices)}")
 
 
-def _number(field: Field, text: str) -> float:
+def _parse_number(field: Field, text: str) -> float:
     try:
         value = int(text) if field.kind == "integer" else float(text)
     except ValueError:

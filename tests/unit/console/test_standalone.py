@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from deltaworks.console.alone import NoActs, OneReader, build_alone
+from deltaworks.console.standalone import UnavailableActions, SingleUser, build_standalone
 
 
-def client(reader: OneReader, host: str = "127.0.0.1:8990") -> TestClient:
-    return TestClient(build_alone(reader), base_url=f"http://{host}", follow_redirects=False)
+def client(reader: SingleUser, host: str = "127.0.0.1:8990") -> TestClient:
+    return TestClient(build_standalone(reader), base_url=f"http://{host}", follow_redirects=False)
 
 
 def test_the_address_opens_the_console_once(project: Path) -> None:
-    reader = OneReader()
-    key = reader.key
+    reader = SingleUser()
+    key = reader.login_key
     first, second = client(reader), client(reader)
     opened = first.get(f"/open/{key}")
 
@@ -30,33 +30,33 @@ def test_the_address_opens_the_console_once(project: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/streams/games", "/?format=json", "/dag/stream__games"])
 def test_without_the_cookie_nothing_is_shown(project: Path, path: str) -> None:
-    stranger = client(OneReader())
+    stranger = client(SingleUser())
 
     assert stranger.get(path).status_code == 401
     assert stranger.get(path, cookies={"deltaworks_console": "forged"}).status_code == 401
 
 
 def test_a_strangers_name_for_this_machine_is_refused(project: Path) -> None:
-    reader = OneReader()
+    reader = SingleUser()
 
-    assert client(reader, "evil.example").get(f"/open/{reader.key}").status_code == 400
-    assert reader.key is not None
+    assert client(reader, "evil.example").get(f"/open/{reader.login_key}").status_code == 400
+    assert reader.login_key is not None
 
 
 def test_nothing_can_be_started(project: Path) -> None:
-    reader = OneReader()
+    reader = SingleUser()
     browser = client(reader)
-    browser.get(f"/open/{reader.key}")
+    browser.get(f"/open/{reader.login_key}")
 
-    assert NoActs().unavailable()
+    assert UnavailableActions().unavailable_reason()
     assert {row["may_act"] for row in browser.get("/?format=json").json()["view"]["streams"]} == {False}
     assert {route.methods == {"GET"} for route in browser.app.routes if hasattr(route, "methods")} == {True}  # type: ignore[attr-defined]
 
 
 def test_a_form_is_a_command_there_and_sending_one_starts_nothing(project: Path) -> None:
-    reader = OneReader()
+    reader = SingleUser()
     browser = client(reader)
-    browser.get(f"/open/{reader.key}")
+    browser.get(f"/open/{reader.login_key}")
     own = {"Origin": "http://127.0.0.1:8990"}
 
     page = browser.get("/acts/control/games?verb=restart")

@@ -12,7 +12,7 @@ from deltaworks.errors import DeltaworksError
 T = TypeVar("T")
 
 
-def tolerant(read: Callable[[], T]) -> T | None:
+def read_or_none(read: Callable[[], T]) -> T | None:
     """What is read; None where it cannot be, which the banner of the page says where the storage is to blame."""
     try:
         return read()
@@ -20,6 +20,6 @@ def tolerant(read: Callable[[], T]) -> T | None:
         return None
 
 
-def instant(text: Any) -> datetime | None:
+def parse_instant(text: Any) -> datetime | None:
     """The instant that a record names; None where it names none."""
-    return tolerant(lambda: parse_iso(text))
+    return read_or_none(lambda: parse_iso(text))

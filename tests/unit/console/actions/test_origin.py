@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.console.acts.origin import is_own
+from deltaworks.console.actions.origin import is_same_origin
 
 HERE = {"host": "lake.example:8443"}
 
@@ -31,4 +31,4 @@ HERE = {"host": "lake.example:8443"}
     ],
 )
 def test_who_may_send_a_form(headers: dict[str, str], own: bool) -> None:
-    assert is_own(HERE | headers) is own
+    assert is_same_origin(HERE | headers) is own

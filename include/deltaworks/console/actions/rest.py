@@ -17,7 +17,7 @@ import anyio.from_thread
 import httpx
 from fastapi import Request
 
-from deltaworks.console.seams import Question, RunSeen, Started
+from deltaworks.console.host import PendingApproval, RunStatus, StartedRun
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import RESULTS_KEY
 
@@ -25,12 +25,12 @@ _API: Final = "/api/v2"
 _CONFLICT, _FORBIDDEN, _UNAUTHORIZED, _MISSING, _SERVER_ERROR = 409, 403, 401, 404, 500
 _HEALTH_SECONDS = 10.0
 _TIMEOUT_SECONDS = 15.0
-_ASKS: Final = "awaiting_input"
+_AWAITING_INPUT: Final = "awaiting_input"
 #: A client that reaches Airflow's API; with the token of a request, or none for what takes no login.
 Connect = Callable[[Request | None], httpx.AsyncClient]
 
 
-class RestActs:
+class RestActions:
     """Acts by the REST API. Used by one event loop, and by threads that it started.
 
     Args:
@@ -42,64 +42,64 @@ class RestActs:
         self._connect = connect
         self._address = address
         self._unavailable = ""
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> Started:
+    ) -> StartedRun:
         """Start a run; the same `run_id` again is the run there is.
 
         Raises:
             ConfigError: AIRFLOW_FORBIDDEN, AIRFLOW_DAG_UNKNOWN, AIRFLOW_REFUSED; TransientError: AIRFLOW_UNREACHABLE.
         """
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note or None}
-        answer = await self._ask(request, "POST", f"{_dag(dag_id)}/dagRuns", json=body, conflict_ok=True)
+        answer = await self._request(request, "POST", f"{_dag_path(dag_id)}/dagRuns", json=body, conflict_ok=True)
         state = "queued" if answer is None else str(answer["state"])
-        return Started(dag_id=dag_id, run_id=run_id, state=state, address=self._run_page(request, dag_id, run_id))
+        return StartedRun(dag_id=dag_id, run_id=run_id, state=state, address=self._run_page(request, dag_id, run_id))
 
-    async def state(self, request: Request, *, dag_id: str, run_id: str) -> str:
+    async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> str:
         """How a run is. Raises as `start`."""
-        return str((await self._ask(request, "GET", _run(dag_id, run_id)))["state"])
+        return str((await self._request(request, "GET", _run_path(dag_id, run_id)))["state"])
 
-    async def form(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
+    async def dag_params(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
         """The params of a DAG by name. Raises as `start`."""
-        answer = await self._ask(request, "GET", f"{_dag(dag_id)}/details")
+        answer = await self._request(request, "GET", f"{_dag_path(dag_id)}/details")
         return dict(answer.get("params") or {})
 
-    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunSeen:
+    async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunStatus:
         """A run with its tasks and what the last of `task_ids` that left results has left. Raises as `start`."""
-        run = await self._ask(request, "GET", _run(dag_id, run_id))
-        tasks = await self._ask(request, "GET", f"{_run(dag_id, run_id)}/taskInstances")
+        run = await self._request(request, "GET", _run_path(dag_id, run_id))
+        tasks = await self._request(request, "GET", f"{_run_path(dag_id, run_id)}/taskInstances")
         states = {task["task_id"]: str(task["state"] or "") for task in tasks["task_instances"]}
         page = self._run_page(request, dag_id, run_id)
-        asks = next((name for name, state in states.items() if state == _ASKS), "")
-        return RunSeen(
+        waiting_task = next((name for name, state in states.items() if state == _AWAITING_INPUT), "")
+        return RunStatus(
             dag_id=dag_id,
             run_id=run_id,
             state=str(run["state"]),
             conf=dict(run["conf"] or {}),
-            by=str(run.get("triggering_user_name") or ""),
+            triggered_by=str(run.get("triggering_user_name") or ""),
             tasks=tuple(states.items()),
             results=await self._results(request, dag_id, run_id, [name for name in task_ids if name in states]),
             address=page,
-            question=f"{page}/tasks/{quote(asks)}/required_actions" if asks else "",
+            approval_address=f"{page}/tasks/{quote(waiting_task)}/required_actions" if waiting_task else "",
         )
 
-    def unavailable(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nothing can be started now: Airflow's scheduler is dead, or Airflow does not answer. Asked every 10 s."""
-        if time.monotonic() - self._looked_at >= _HEALTH_SECONDS:
-            self._looked_at = time.monotonic()
+        if time.monotonic() - self._checked_at >= _HEALTH_SECONDS:
+            self._checked_at = time.monotonic()
             try:
-                self._unavailable = anyio.from_thread.run(self._health)
+                self._unavailable = anyio.from_thread.run(self._check_health)
             except RuntimeError:  # not in a thread of the loop: what was found last is shown
-                self._looked_at = float("-inf")
+                self._checked_at = float("-inf")
         return self._unavailable
 
-    def paused(self) -> frozenset[str] | None:
+    def paused_dags(self) -> frozenset[str] | None:
         """Nobody knows: it would be a request for each look."""
         return None
 
-    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+    def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
         """Nobody knows: it would be a request for each look."""
         return ()
 
@@ -107,7 +107,7 @@ class RestActs:
         """What the addresses of Airflow's own pages begin with."""
         return self._address(request)
 
-    async def _health(self) -> str:
+    async def _check_health(self) -> str:
         try:
             async with self._connect(None) as client:
                 answer = await client.get(f"{_API}/monitor/health", timeout=2.0)
@@ -122,14 +122,14 @@ class RestActs:
         self, request: Request, dag_id: str, run_id: str, task_ids: list[str]
     ) -> tuple[Mapping[str, Any], ...]:
         for task_id in reversed(task_ids):
-            path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{RESULTS_KEY}"
-            answer = await self._ask(request, "GET", path, params={"stringify": False}, missing_ok=True)
-            value = None if answer is None else _as_data(answer["value"])
+            path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{RESULTS_KEY}"
+            answer = await self._request(request, "GET", path, params={"stringify": False}, missing_ok=True)
+            value = None if answer is None else _decode_json(answer["value"])
             if isinstance(value, list):
                 return tuple(record for record in value if isinstance(record, dict))
         return ()
 
-    async def _ask(
+    async def _request(
         self,
         request: Request,
         method: str,
@@ -143,18 +143,18 @@ class RestActs:
             async with self._connect(request) as client:
                 response = await client.request(method, _API + path, timeout=_TIMEOUT_SECONDS, **options)
         except httpx.HTTPError as error:
-            raise _unreachable(f"{type(error).__name__}: {error}") from error
+            raise _unreachable_error(f"{type(error).__name__}: {error}") from error
         if (conflict_ok and response.status_code == _CONFLICT) or (missing_ok and response.status_code == _MISSING):
             return None
         if response.is_success:
             return response.json()
-        raise _refused(method, path, response)
+        raise _error_for(method, path, response)
 
     def _run_page(self, request: Request, dag_id: str, run_id: str) -> str:
         return f"{self._address(request) or ''}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
 
 
-def _as_data(value: Any) -> Any:
+def _decode_json(value: Any) -> Any:
     """What a task left; Airflow's database has it as JSON, which some releases give as it is there."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -162,31 +162,31 @@ def _as_data(value: Any) -> Any:
     return value
 
 
-def _refused(method: str, path: str, response: httpx.Response) -> ConfigError | TransientError:
+def _error_for(method: str, path: str, response: httpx.Response) -> ConfigError | TransientError:
     try:
         detail = str(response.json()["detail"])[:300]
     except (ValueError, KeyError, TypeError):
         detail = response.text[:300]
-    said = f"Airflow answered {response.status_code} to {method} {path}: {detail}."
+    message = f"Airflow answered {response.status_code} to {method} {path}: {detail}."
     if response.status_code >= _SERVER_ERROR:
-        return _unreachable(said)
+        return _unreachable_error(message)
     if response.status_code in (_UNAUTHORIZED, _FORBIDDEN):
         hint = "Log in again, or ask an administrator of that Airflow for the right to trigger this DAG."
-        return ConfigError("AIRFLOW_FORBIDDEN", said, hint=hint)
+        return ConfigError("AIRFLOW_FORBIDDEN", message, hint=hint)
     if response.status_code == _MISSING:
         hint = "Airflow reads new declarations within a minute or so; its list of DAGs shows import errors."
-        return ConfigError("AIRFLOW_DAG_UNKNOWN", said, hint=hint)
-    return ConfigError("AIRFLOW_REFUSED", said, hint="Mend what it names; the form is the DAG's own.")
+        return ConfigError("AIRFLOW_DAG_UNKNOWN", message, hint=hint)
+    return ConfigError("AIRFLOW_REFUSED", message, hint="Mend what it names; the form is the DAG's own.")
 
 
-def _unreachable(said: str) -> TransientError:
+def _unreachable_error(message: str) -> TransientError:
     hint = "`deltaworks status` shows what of the embedded stack runs; commands need no Airflow."
-    return TransientError("AIRFLOW_UNREACHABLE", said, hint=hint)
+    return TransientError("AIRFLOW_UNREACHABLE", message, hint=hint)
 
 
-def _dag(dag_id: str) -> str:
+def _dag_path(dag_id: str) -> str:
     return f"/dags/{quote(dag_id, safe='')}"
 
 
-def _run(dag_id: str, run_id: str) -> str:
-    return f"{_dag(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+def _run_path(dag_id: str, run_id: str) -> str:
+    return f"{_dag_path(dag_id)}/dagRuns/{quote(run_id, safe='')}"

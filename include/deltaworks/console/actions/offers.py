@@ -7,37 +7,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.console.acts.fields import DRY_RUN
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.actions.fields import DRY_RUN
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import Operation
 from deltaworks.operations.registry import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Action:
     """An operation on a subject that is there, for a person who may see it."""
 
-    declared: Operation
+    operation: Operation
     subject: str
 
     @property
     def dag_id(self) -> str:
         """The DAG whose run it is."""
-        return self.declared.dag_id(self.subject)
+        return self.operation.dag_id(self.subject)
 
     @property
     def route(self) -> str:
         """The address of its form, below the console."""
-        return f"/acts/{self.declared.name}/{self.subject}"
+        return f"/acts/{self.operation.name}/{self.subject}"
 
     def command(self, conf: Mapping[str, Any] | None = None) -> str:
         """The command that does it. Options without a value are left out."""
-        words = ["deltaworks", *self.declared.command.split(), self.subject]
+        words = ["deltaworks", *self.operation.command.split(), self.subject]
         for name, value in (conf or {}).items():
             flag = "--" + name.replace("_", "-")
-            if self.declared.family == "control" and name == "verb":
-                words.insert(2 + len(self.declared.command.split()), str(value))
+            if self.operation.family == "control" and name == "verb":
+                words.insert(2 + len(self.operation.command.split()), str(value))
             elif isinstance(value, bool):
                 words += [flag if value else f"--no-{flag[2:]}"] if value or name == DRY_RUN else []
             elif isinstance(value, list | tuple):
@@ -47,22 +47,22 @@ class Act:
         return shlex.join(words)
 
 
-def act_of(look: Look, name: str, subject: str) -> Act:
+def find_action(look: PageContext, name: str, subject: str) -> Action:
     """The act of an address.
 
     Raises:
         PageMissingError: there is no such operation or subject, or none that the person may see.
     """
-    declared = OPERATIONS.get(name)
-    if declared is None or not _is_there(look, declared, subject):
+    operation = OPERATIONS.get(name)
+    if operation is None or not _is_available(look, operation, subject):
         raise PageMissingError(f"There is no {name!r} of {subject!r} that you may see.")
-    return Act(declared, subject)
+    return Action(operation, subject)
 
 
-def _is_there(look: Look, declared: Operation, subject: str) -> bool:
-    if declared.scope == "namespace":
+def _is_available(look: PageContext, operation: Operation, subject: str) -> bool:
+    if operation.scope == "namespace":
         return False  # a name of a pipeline says nothing of who may see a namespace
-    if declared.scope == "relay":
+    if operation.scope == "relay":
         return subject in look.catalog.relays and look.person.may_read(f"relay__{subject}")
     spec = look.catalog.pipelines.get(subject)
-    return spec is not None and look.may_read(subject) and unavailable_reason(declared, spec) is None
+    return spec is not None and look.may_read(subject) and unavailable_reason(operation, spec) is None

@@ -1,0 +1,216 @@
+"""The steps of an act as pages: the form, the run that was started, and what was counted, before it is done.
+
+What can count counts first: its form has no box for that. A run in earnest is started from a count that has ended well,
+with the options of that count, and its page names what goes.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fastapi import Request
+
+from deltaworks.console.actions.fields import DRY_RUN, Field, parse_form, supports_dry_run, form_fields, prefill
+from deltaworks.console.actions.offers import Action
+from deltaworks.console.host import Actions, RunStatus
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import COUNT_TASK
+
+#: What a form carries so that sending it twice is one run.
+_NONCE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
+RUN_PREFIX: Final = "console__"
+#: Names in a form of its own, which no option has.
+NONCE, COUNT_RUN, NOTE = "_nonce", "_counted", "_note"
+_MAX_ROWS = 100
+_MAX_NOTE_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormView:
+    """A form to be filled in. `counts`: sending it only counts. `wrong` is what was wrong with the last one."""
+
+    action: Action
+    fields: tuple[Field, ...]
+    is_dry_run: bool
+    nonce: str
+    may_start: bool
+    command: str
+    error: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run that was started here. `confirm` is the address of the next step, where it only counted."""
+
+    action: Action
+    status: RunStatus
+    is_dry_run: bool
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    rows_omitted: int
+    options: tuple[tuple[str, str], ...]
+    confirm_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmView:
+    """What was counted, and the one button that does it."""
+
+    action: Action
+    run: RunView
+    nonce: str
+    count_run_id: str
+    may_start: bool
+    command: str
+    totals: tuple[tuple[str, int], ...] = field(default=())
+
+
+def new_nonce() -> str:
+    """A nonce of a form."""
+    return secrets.token_urlsafe(18)
+
+
+def run_id_of(nonce: str) -> str:
+    """The run of a form, the same however often it is sent.
+
+    Raises:
+        ConfigError: ACTION_FORM_STALE, it carries none.
+    """
+    if not _NONCE_PATTERN.fullmatch(nonce):
+        raise _stale_form_error("The form carries no number of its own.")
+    return RUN_PREFIX + nonce
+
+
+async def form_view(
+    acts: Actions, request: Request, act: Action, *, values: Mapping[str, Any], may_start: bool, error: str = ""
+) -> FormView:
+    """The form of an act, filled with values of its fields' names.
+
+    Raises:
+        DeltaworksError: what Airflow says.
+    """
+    params = await acts.dag_params(request, dag_id=act.dag_id) if may_start else {}
+    fields = prefill(form_fields(params), values)
+    return FormView(
+        action=act,
+        fields=fields,
+        is_dry_run=supports_dry_run(params),
+        nonce=new_nonce(),
+        may_start=may_start,
+        command=act.command({**values, **({DRY_RUN: True} if supports_dry_run(params) else {})}),
+        error=error,
+        note=str(values.get(NOTE, "")),
+    )
+
+
+async def submit(acts: Actions, request: Request, act: Action, posted: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """Start what a form asks for: a count, what was counted, or what cannot count. The run's id, and its address.
+
+    Raises:
+        FormError: a value that a field does not take.
+        ConfigError: ACTION_FORM_STALE, ACTION_NOT_COUNTED; DeltaworksError: what Airflow says.
+    """
+    run_id = run_id_of(_last_value(posted, NONCE))
+    note = _last_value(posted, NOTE)[:_MAX_NOTE_CHARACTERS]
+    count_run_id = _last_value(posted, COUNT_RUN)
+    params = await acts.dag_params(request, dag_id=act.dag_id)
+    if count_run_id:
+        conf = {**await _options_of_count(acts, request, act, count_run_id), DRY_RUN: False}
+    else:
+        conf = parse_form(form_fields(params), posted)
+        if supports_dry_run(params):
+            conf[DRY_RUN] = True
+    started = await acts.start(request, dag_id=act.dag_id, run_id=run_id, conf=conf, note=note)
+    return started.run_id, started.address
+
+
+async def run_view(acts: Actions, request: Request, act: Action, run_id: str) -> RunView:
+    """A run of an act.
+
+    Raises:
+        DeltaworksError: what Airflow says.
+    """
+    task_ids = [COUNT_TASK, act.operation.name]
+    status = await acts.run_status(request, dag_id=act.dag_id, run_id=run_id, task_ids=task_ids)
+    return _run_view(act, status)
+
+
+async def confirm_view(acts: Actions, request: Request, act: Action, run_id: str, *, may_start: bool) -> ConfirmView:
+    """The step from a count to the act.
+
+    Raises:
+        ConfigError: ACTION_NOT_COUNTED; DeltaworksError: what Airflow says.
+    """
+    conf = await _options_of_count(acts, request, act, run_id)
+    run = await run_view(acts, request, act, run_id)
+    return ConfirmView(
+        action=act,
+        run=run,
+        nonce=new_nonce(),
+        count_run_id=run_id,
+        may_start=may_start,
+        command=act.command({**conf, DRY_RUN: False}),
+        totals=_sum_counts(run.status.results),
+    )
+
+
+async def _options_of_count(acts: Actions, request: Request, act: Action, run_id: str) -> dict[str, Any]:
+    """The options of a count of this act that has ended well."""
+    status = await acts.run_status(request, dag_id=act.dag_id, run_id=run_id, task_ids=[])
+    if status.state != "success" or status.conf.get(DRY_RUN) is not True:
+        raise ConfigError(
+            "ACTION_NOT_COUNTED",
+            f"The run {run_id} of {act.dag_id} is no count that ended well: it is {status.state}.",
+            hint="Count first: open the form again. Nothing was started.",
+        )
+    return dict(status.conf)
+
+
+def _run_view(act: Action, status: RunStatus) -> RunView:
+    columns = tuple(dict.fromkeys(name for record in status.results for name in record))
+    rows = tuple(tuple(_format_value(record.get(name)) for name in columns) for record in status.results[:_MAX_ROWS])
+    is_dry_run = status.conf.get(DRY_RUN) is True
+    options = tuple((name, _format_value(value)) for name, value in status.conf.items() if value is not None and name != DRY_RUN)
+    can_confirm = is_dry_run and status.state == "success"
+    return RunView(
+        action=act,
+        status=status,
+        is_dry_run=is_dry_run,
+        columns=columns,
+        rows=rows,
+        rows_omitted=max(0, len(status.results) - _MAX_ROWS),
+        options=options,
+        confirm_path=f"{act.route}/confirm/{status.run_id}" if can_confirm else "",
+    )
+
+
+def _sum_counts(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+    """The sums of what was counted, those of nothing left out."""
+    sums: dict[str, int] = {}
+    for record in results:
+        for name, value in record.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                sums[name] = sums.get(name, 0) + value
+    return tuple((name.replace("_", " "), total) for name, total in sums.items() if total)
+
+
+def _format_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _last_value(posted: Mapping[str, Sequence[str]], name: str) -> str:
+    texts = posted.get(name, ())
+    return texts[-1].strip() if texts else ""
+
+
+def _stale_form_error(problem: str) -> ConfigError:
+    return ConfigError("ACTION_FORM_STALE", problem, hint="Open the form again and send it from there.")
