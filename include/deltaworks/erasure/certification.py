@@ -129,7 +129,7 @@ def _log_retentions(namespace: Namespace) -> list[str]:
     retentions = []
     for spec in namespace.pipelines:
         for table in spec.tables:
-            opened = namespace.lake.open(namespace.home(spec.pipeline).table(table.name))
-            if opened is not None:
-                retentions.append(opened.metadata().configuration.get("delta.logRetentionDuration") or "")
+            delta_table = namespace.lake.open(namespace.home(spec.pipeline).table(table.name))
+            if delta_table is not None:
+                retentions.append(delta_table.metadata().configuration.get("delta.logRetentionDuration") or "")
     return retentions

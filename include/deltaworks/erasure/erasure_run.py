@@ -177,9 +177,9 @@ class ErasureRun:
     def _suppress(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
         record = suppress_person(self._namespace, request, read_person(self._namespace, request))
         self._fault("suppressing")
-        behind = blocking_streams(self._namespace, record, now=self._now)
-        if behind:
-            raise _MustWait("; ".join(behind), needs_action=any("held" in reason for reason in behind))
+        blocking = blocking_streams(self._namespace, record, now=self._now)
+        if blocking:
+            raise _MustWait("; ".join(blocking), needs_action=any("held" in reason for reason in blocking))
         return "suppressed", {"number": record.number}
 
     def _shred(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
@@ -212,9 +212,9 @@ class ErasureRun:
         members = {request_id: searches[request_id] for request_id in fixed.requests if request_id in searches}
         window = PurgeWindow(self._namespace, fixed, members, fault=self._fault)
         purged = window.run()
-        behind = window.stale_gold_tables()
-        if behind:
-            return self._mark_waiting(requests, waiting, waits, _MustWait(f"gold to be built: {', '.join(behind)}"))
+        stale = window.stale_gold_tables()
+        if stale:
+            return self._mark_waiting(requests, waiting, waits, _MustWait(f"gold to be built: {', '.join(stale)}"))
         landing = self._sweep_landing(members)
         for request_id in members:
             rows = sum(record.by_request.get(request_id, 0) for record in purged)

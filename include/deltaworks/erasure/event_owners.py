@@ -51,25 +51,27 @@ class EventOwners:
             request = self._first_request(self._combined_search.tokens_in_bytes(raw))
             return 1, {} if request is None else {0: request}
         events, owners = 0, Owners()
-        for reader, walker in self._readers:
-            own = value if len(self._readers) == 1 else copy.deepcopy(value)
+        for reader, redactor in self._readers:
+            event_value = value if len(self._readers) == 1 else copy.deepcopy(value)
             events = 0
-            for place, (inner, inner_raw) in enumerate(reader.unwrap_arrays([(own, raw)])):
-                events = place + 1
-                if place not in owners:
-                    request = self._owner_of_event(reader, walker, inner, inner_raw, at_ms)
-                    owners.update({} if request is None else {place: request})
+            for index, (inner, inner_raw) in enumerate(reader.unwrap_arrays([(event_value, raw)])):
+                events = index + 1
+                if index not in owners:
+                    request = self._owner_of_event(reader, redactor, inner, inner_raw, at_ms)
+                    owners.update({} if request is None else {index: request})
         if events > 1 and not owners:
             # A wrapper may contain a token that none of its events has.
             request = self._first_request(self._combined_search.tokens_in_bytes(raw))
             owners = {} if request is None else dict.fromkeys(range(events), request)
         return events, owners
 
-    def _owner_of_event(self, reader: EventReader, walker: Redactor, value: Any, raw: bytes, at_ms: int) -> str | None:
+    def _owner_of_event(
+        self, reader: EventReader, redactor: Redactor, value: Any, raw: bytes, at_ms: int
+    ) -> str | None:
         present = self._combined_search.tokens_in_bytes(raw)
         if not present and not reader.is_erased(value):
             try:
-                event = walker.redact_reread(reader.read_event(value), at_ms=at_ms)
+                event = redactor.redact_reread(reader.read_event(value), at_ms=at_ms)
             except ConversionError:
                 return None
             present = self._combined_search.tokens_in_bytes(_encode_event(event))

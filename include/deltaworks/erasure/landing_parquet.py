@@ -35,12 +35,12 @@ def erase_parquet_rows(content: bytes, request_by_row: Mapping[int, str]) -> byt
 
 def _replace_rows(rows: pa.Table, schema: pa.Schema, request_by_row: Mapping[int, str], first: int) -> pa.Table:
     requests = [request_by_row.get(first + number) for number in range(rows.num_rows)]
-    kept = pa.array([number if request is None else None for number, request in enumerate(requests)], pa.int64())
-    before = rows.column(ERASED_FIELD).to_pylist() if ERASED_FIELD in rows.schema.names else [None] * rows.num_rows
+    row_indexes = pa.array([number if request is None else None for number, request in enumerate(requests)], pa.int64())
+    existing = rows.column(ERASED_FIELD).to_pylist() if ERASED_FIELD in rows.schema.names else [None] * rows.num_rows
     columns = []
     for column in schema:
         if column.name == ERASED_FIELD:
-            columns.append(pa.array([new or old for new, old in zip(requests, before, strict=True)], column.type))
+            columns.append(pa.array([new or old for new, old in zip(requests, existing, strict=True)], column.type))
         else:
-            columns.append(rows.column(column.name).take(kept))
+            columns.append(rows.column(column.name).take(row_indexes))
     return pa.Table.from_arrays(columns, schema=schema)

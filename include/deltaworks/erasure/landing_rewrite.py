@@ -104,12 +104,15 @@ class ContentEraser:
             return ErasedContent(unreadable=pieces.unreadable)
         if len({_parse_settings(spec) for spec in self._specs}) > 1:
             raise CannotRewriteError("pipelines parse it with different settings")
-        for made in self._candidate_contents(content, pieces):
-            if self._is_equivalent(pieces, made, at_ms):
+        for candidate in self._candidate_contents(content, pieces):
+            if self._is_equivalent(pieces, candidate, at_ms):
                 events = Counter(request for owners in pieces.erased.values() for request in owners.values())
                 numbers = _sequence_numbers(pieces)
                 return ErasedContent(
-                    stored=_COMPRESS[kind](made), events=events, unreadable=pieces.unreadable, sequence_numbers=numbers
+                    stored=_COMPRESS[kind](candidate),
+                    events=events,
+                    unreadable=pieces.unreadable,
+                    sequence_numbers=numbers,
                 )
         raise CannotRewriteError(f"its {self._source.format} content would parse differently after the rewrite")
 
@@ -141,17 +144,17 @@ class ContentEraser:
 
     def _candidate_contents(self, content: bytes, pieces: _PayloadPieces) -> Sequence[bytes]:
         """Returns possible new contents; those that preserve more bytes come first."""
-        form = self._source.format
-        if form == "parquet":
+        source_format = self._source.format
+        if source_format == "parquet":
             rows = {number: owners[0] for number, owners in pieces.erased.items()}
             return [erase_parquet_rows(content, rows)]
-        if form == "avro":
+        if source_format == "avro":
             raise CannotRewriteError("rewriting avro is not supported")
         new = {number: self._replacement_piece(pieces, number) for number in pieces.erased}
-        if form in _LINE_FORMATS:
+        if source_format in _LINE_FORMATS:
             return _splice(content, pieces.raw_pieces, new, start=self._header_end(content), by_line=True)
-        whole = [new.get(number, raw) for number, raw in enumerate(pieces.raw_pieces)]
-        return [*_splice(content, pieces.raw_pieces, new), _join_pieces(content, whole)]
+        all_pieces = [new.get(number, raw) for number, raw in enumerate(pieces.raw_pieces)]
+        return [*_splice(content, pieces.raw_pieces, new), _join_pieces(content, all_pieces)]
 
     def _replacement_piece(self, pieces: _PayloadPieces, number: int) -> bytes:
         """Returns the replacement of a piece with erased events."""
@@ -162,20 +165,20 @@ class ContentEraser:
         if not self._unwrap or not _wraps_list(raw, self._unwrap):
             return orjson.dumps(tombstone(first))
         value = parse_lossless(raw)
-        *above, last = self._unwrap
-        holder = value_at(value, tuple(above))
-        text = holder[last]
+        *parents, last = self._unwrap
+        parent = value_at(value, tuple(parents))
+        text = parent[last]
         inner = parse_lossless(text) if isinstance(text, str) else text
-        inner = [tombstone(owners[place]) if place in owners else event for place, event in enumerate(inner)]
-        holder[last] = dump_lossless(inner).decode() if isinstance(text, str) else inner
+        inner = [tombstone(owners[index]) if index in owners else event for index, event in enumerate(inner)]
+        parent[last] = dump_lossless(inner).decode() if isinstance(text, str) else inner
         written = dump_lossless(value)
         if not self._combined_search.tokens_in_bytes(written):
             return written
         # The wrapper itself contains a token: replace it, keeping the number of events.
-        bare: Any = [tombstone(first)] * pieces.event_counts[number]
+        wrapped: Any = [tombstone(first)] * pieces.event_counts[number]
         for name in reversed(self._unwrap):
-            bare = {name: bare}
-        return orjson.dumps(bare)
+            wrapped = {name: wrapped}
+        return orjson.dumps(wrapped)
 
     def _header_end(self, content: bytes) -> int:
         """Returns the offset of the first record of CSV with a header."""
@@ -219,16 +222,16 @@ def _splice(
     Array elements are serialized again and may differ from the original bytes.
     """
     parts: list[bytes] = []
-    cursor, kept_from = start, 0
+    cursor, copied_until = start, 0
     for number, raw in enumerate(raws):
         at = _find_line(content, raw, cursor) if by_line else content.find(raw, cursor)
         if at < 0:
             return []
         cursor = at + len(raw)
         if number in new:
-            parts += [content[kept_from:at], new[number]]
-            kept_from = cursor
-    return [b"".join([*parts, content[kept_from:]])]
+            parts += [content[copied_until:at], new[number]]
+            copied_until = cursor
+    return [b"".join([*parts, content[copied_until:]])]
 
 
 def _find_line(content: bytes, raw: bytes, cursor: int) -> int:

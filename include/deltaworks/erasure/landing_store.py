@@ -117,10 +117,10 @@ class LandingStore:
             except FileNotFoundError:
                 return None
             return (data, {}) if matches_etag(data, landed.etag) else None
-        named = {"VersionId": landed.version_id} if not landed.is_current else {"IfMatch": f'"{landed.etag}"'}
+        condition = {"VersionId": landed.version_id} if not landed.is_current else {"IfMatch": f'"{landed.etag}"'}
 
         def call() -> tuple[bytes, dict[str, Any]]:
-            answer = self._client.get_object(Bucket=landed.bucket, Key=landed.key, **named)
+            answer = self._client.get_object(Bucket=landed.bucket, Key=landed.key, **condition)
             return bytes(answer["Body"].read()), answer
 
         try:
@@ -129,8 +129,8 @@ class LandingStore:
             if error_code(error) in (*MISSING_CODES, *CHANGED_CODES):
                 return None
             raise _access_error(error, landed.bucket, "read") from error
-        kept = {name: answer[name] for name in _PRESERVED_PROPERTIES if answer.get(name)}
-        return data, kept | {
+        properties = {name: answer[name] for name in _PRESERVED_PROPERTIES if answer.get(name)}
+        return data, properties | {
             "Metadata": dict(answer.get("Metadata") or {}),
             "VersionId": _version_id(answer),
             "TagCount": int(answer.get("TagCount") or 0),

@@ -116,8 +116,8 @@ class LandingSweep:
         self._readers: dict[_LandingLocation, list[PipelineSpec]] = {}
         for spec in namespace.pipelines:
             if isinstance(spec.source, FileSourceSpec) and require_privacy(spec).erase.landing == "rewrite":
-                place = _LandingLocation(spec.source.bucket, spec.source.prefix, spec.source.glob)
-                self._readers.setdefault(place, []).append(spec)
+                location = _LandingLocation(spec.source.bucket, spec.source.prefix, spec.source.glob)
+                self._readers.setdefault(location, []).append(spec)
         self._erasers: dict[tuple[str, ...], ContentEraser] = {}
         self._report = LandingReport()
         self._pending: list[_PendingReplacement] = []
@@ -137,7 +137,7 @@ class LandingSweep:
             self._process_object(landed)
             if (
                 len(self._pending) >= _MAX_PENDING_OBJECTS
-                or sum(len(one.data) for one in self._pending) >= _MAX_PENDING_BYTES
+                or sum(len(pending.data) for pending in self._pending) >= _MAX_PENDING_BYTES
             ):
                 self._replace_pending()
         self._replace_pending()
@@ -145,38 +145,42 @@ class LandingSweep:
 
     def _list_objects(self) -> Iterator[LandedObject]:
         """Yields every object once, however many pipelines read it."""
-        places = list(self._readers)
-        for number, place in enumerate(places):
-            before = [one for one in places[:number] if one.bucket == place.bucket]
-            for landed in self._store.list_objects(place.bucket, prefix=place.prefix, glob=place.glob):
-                if not any(one.contains(landed.key) for one in before):
+        locations = list(self._readers)
+        for number, location in enumerate(locations):
+            earlier = [
+                location_before for location_before in locations[:number] if location_before.bucket == location.bucket
+            ]
+            for landed in self._store.list_objects(location.bucket, prefix=location.prefix, glob=location.glob):
+                if not any(location_before.contains(landed.key) for location_before in earlier):
                     yield landed
 
     def _process_object(self, landed: LandedObject) -> None:
         try:
-            read = self._store.read(landed)
+            content = self._store.read(landed)
         except ConfigError as refused:
             self._report.record_blocked(landed, refused.message)
             return
-        if read is None:  # removed or rewritten by a producer meanwhile: the newer object is listed separately
+        if content is None:  # removed or rewritten by a producer meanwhile: the newer object is listed separately
             return
-        data, kept = read
+        data, properties = content
         report = self._report
         report.objects, report.bytes = report.objects + 1, report.bytes + len(data)
-        made_at = self._landed_at(landed)
+        landed_at = self._landed_at(landed)
         try:
-            without = self._eraser(landed).erase(data, at_ms=int(made_at.timestamp() * 1000))
+            erased = self._eraser(landed).erase(data, at_ms=int(landed_at.timestamp() * 1000))
         except CannotRewriteError as reason:
             report.record_blocked(landed, str(reason))
             return
-        report.unreadable += without.unreadable
-        if without.stored is None:
+        report.unreadable += erased.unreadable
+        if erased.stored is None:
             return
         report.hits, report.hit_bytes = report.hits + 1, report.hit_bytes + len(data)
-        report.events.update(without.events)
+        report.events.update(erased.events)
         if landed.is_current:
             self._pending.append(
-                _PendingReplacement(landed, kept, without, _replaced_object(landed, kept, data, without, made_at))
+                _PendingReplacement(
+                    landed, properties, erased, _replaced_object(landed, properties, data, erased, landed_at)
+                )
             )
         else:
             self._remove_version(landed)
@@ -199,8 +203,8 @@ class LandingSweep:
     def _eraser(self, landed: LandedObject) -> ContentEraser:
         specs = [
             spec
-            for place, readers in self._readers.items()
-            if place.bucket == landed.bucket and place.contains(landed.key)
+            for location, readers in self._readers.items()
+            if location.bucket == landed.bucket and location.contains(landed.key)
             for spec in readers
         ]
         names = tuple(spec.pipeline for spec in specs)
@@ -210,16 +214,16 @@ class LandingSweep:
 
     def _replace_pending(self) -> None:
         """Replaces pending objects: records the plan, writes the objects, deletes the old versions."""
-        waiting, self._pending = self._pending, []
-        if not waiting or self._dry_run:
+        pending, self._pending = self._pending, []
+        if not pending or self._dry_run:
             return
         plan = self._replacements.create_plan(
-            [one.record for one in waiting], namespace=self._namespace.name, by=current_run()
+            [replacement.record for replacement in pending], namespace=self._namespace.name, by=current_run()
         )
         self._fault("recorded")
         put: list[WrittenObject] = []
-        for one in waiting:
-            state = self._put(one, plan)
+        for replacement in pending:
+            state = self._put(replacement, plan)
             put.append(
                 WrittenObject() if state is None else WrittenObject(etag=state.etag, version_id=state.version_id)
             )
@@ -228,14 +232,14 @@ class LandingSweep:
         self._fault("settled")
         self._delete_replaced(plan, put)
 
-    def _put(self, one: _PendingReplacement, plan: ReplacementPlan) -> ObjectState | None:
+    def _put(self, pending: _PendingReplacement, plan: ReplacementPlan) -> ObjectState | None:
         try:
-            state = self._store.put(one.landed, one.data, dict(one.properties), number=plan.number)
+            state = self._store.put(pending.landed, pending.data, dict(pending.properties), number=plan.number)
         except ConfigError as refused:
-            self._report.record_blocked(one.landed, refused.message)
+            self._report.record_blocked(pending.landed, refused.message)
             return None
         if state is None:
-            self._report.record_blocked(one.landed, "its producer replaced it meanwhile; the next run processes it")
+            self._report.record_blocked(pending.landed, "its producer replaced it meanwhile; the next run processes it")
         else:
             self._report.rewritten += 1
         return state
@@ -243,12 +247,12 @@ class LandingSweep:
     def _finish_plan(self, plan: ReplacementPlan) -> None:
         """Completes an interrupted plan: determines which objects were written."""
         put = []
-        for one in plan.objects:
-            state = self._store.object_state(one.bucket, one.key)
-            ours = state is not None and (state.replacement == plan.number or state.etag == one.new_etag)
+        for replaced in plan.objects:
+            state = self._store.object_state(replaced.bucket, replaced.key)
+            is_ours = state is not None and (state.replacement == plan.number or state.etag == replaced.new_etag)
             put.append(
                 WrittenObject(etag=state.etag, version_id=state.version_id)
-                if state is not None and ours
+                if state is not None and is_ours
                 else WrittenObject()
             )
         self._replacements.record_completion(plan, put)
@@ -276,18 +280,18 @@ def sweep_detail(report: LandingReport, request_id: str) -> dict[str, int]:
 
 
 def _replaced_object(
-    landed: LandedObject, kept: Mapping[str, Any], data: bytes, without: ErasedContent, made_at: datetime
+    landed: LandedObject, properties: Mapping[str, Any], data: bytes, erased: ErasedContent, landed_at: datetime
 ) -> ReplacedObject:
-    new = without.stored or b""
+    new = erased.stored or b""
     return ReplacedObject(
         bucket=landed.bucket,
         key=landed.key,
         etag=landed.etag,
-        version_id=kept.get("VersionId"),
+        version_id=properties.get("VersionId"),
         new_etag=hashlib.md5(new, usedforsecurity=False).hexdigest(),
         bytes_before=len(data),
         bytes_after=len(new),
-        events=without.events.total(),
-        landed_at=made_at.astimezone(UTC).isoformat(),
-        collector_numbers=without.sequence_numbers.encode(),
+        events=erased.events.total(),
+        landed_at=landed_at.astimezone(UTC).isoformat(),
+        collector_numbers=erased.sequence_numbers.encode(),
     )

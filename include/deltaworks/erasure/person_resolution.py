@@ -87,10 +87,10 @@ def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[Ori
     if identities.links(subjects=[token]):
         subjects.add(token)
     subjects = subjects or {token}
-    own = {token, *subjects, *identities.tokens_of(subjects)}
+    own_tokens = {token, *subjects, *identities.tokens_of(subjects)}
     linked = linked_tokens(subjects, identities)
-    shared = shared_tokens(linked - own, subjects, identities)
-    tokens = own | (linked - shared)
+    shared = shared_tokens(linked - own_tokens, subjects, identities)
+    tokens = own_tokens | (linked - shared)
     for mutations in origins:
         tokens |= mutations.original_ids(tokens)
     return Person(subjects=tuple(sorted(subjects)), tokens=tuple(sorted(tokens)), shared=len(shared))
@@ -137,8 +137,12 @@ class MutationIntervals:
 
     def original_ids(self, ids: Collection[str]) -> set[str]:
         """See `OriginalIdLookup`."""
-        opened = self._lake.open(self._key) if self._key else None
-        return set() if opened is None else _values(rows_where(opened, sql_one_of("final_id", ids), columns=["id"]))
+        delta_table = self._lake.open(self._key) if self._key else None
+        return (
+            set()
+            if delta_table is None
+            else _values(rows_where(delta_table, sql_one_of("final_id", ids), columns=["id"]))
+        )
 
 
 def _values(rows: pa.Table) -> set[str]:

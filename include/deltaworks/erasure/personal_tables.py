@@ -36,25 +36,27 @@ def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTabl
     Raises:
         ContractError: REPROCESS_RECORD_UNREADABLE.
     """
-    kept = {table.name: table.erase_reason for table in spec.tables if table.erase == "keep"}
-    following = {keyed.name: keyed.history for keyed in (*spec.keyed_tables, *spec.latest_tables)}
-    kept |= {name: f"it follows {of}: {kept[of]}" for name, of in following.items() if of in kept}
-    written = dict.fromkeys([*(table.name for table in spec.tables), *spec.engine_tables, *following], True)
-    others = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
-    written |= dict.fromkeys((name for name in others if name not in written), False)
+    exempt = {table.name: table.erase_reason for table in spec.tables if table.erase == "keep"}
+    derived = {keyed.name: keyed.history for keyed in (*spec.keyed_tables, *spec.latest_tables)}
+    exempt |= {
+        name: f"it follows {history}: {exempt[history]}" for name, history in derived.items() if history in exempt
+    }
+    written = dict.fromkeys([*(table.name for table in spec.tables), *spec.engine_tables, *derived], True)
+    mutation_tables = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
+    written |= dict.fromkeys((name for name in mutation_tables if name not in written), False)
     tables = [
-        PersonalTable(name=name, needs_write_turn=turn, kept_because=kept.get(name, ""))
+        PersonalTable(name=name, needs_write_turn=turn, kept_because=exempt.get(name, ""))
         for name, turn in written.items()
     ]
-    return [*tables, *_shadow_tables(spec, home, kept)]
+    return [*tables, *_shadow_tables(spec, home, exempt)]
 
 
-def _shadow_tables(spec: PipelineSpec, home: PipelineHome, kept: Mapping[str, str]) -> Iterator[PersonalTable]:
+def _shadow_tables(spec: PipelineSpec, home: PipelineHome, exempt: Mapping[str, str]) -> Iterator[PersonalTable]:
     """Yields the shadow tables created by reprocesses."""
     for name in reprocess_ids(home.objects, spec.pipeline):
         plan = home.reprocess(name).plan()
         if plan is not None and plan.mode == "shadow":
             for table in dict.fromkeys([*plan.tables, *(spec.engine_tables if plan.all_tables else ())]):
                 yield PersonalTable(
-                    name=f"{table}__{plan.id}", needs_write_turn=False, kept_because=kept.get(table, "")
+                    name=f"{table}__{plan.id}", needs_write_turn=False, kept_because=exempt.get(table, "")
                 )

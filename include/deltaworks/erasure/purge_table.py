@@ -143,11 +143,11 @@ class TablePurger:
             counted.hits += int(hits.sum())
             counted.deleted_hits += int(mask.sum()) - int(hits.sum())
             if hits.any():
-                theirs = batch.filter(pa.array(hits))
+                matching = batch.filter(pa.array(hits))
                 for request, search in self._requests.items():
-                    counted.by_request[request] += int(search.matching_rows(theirs).sum())
+                    counted.by_request[request] += int(search.matching_rows(matching).sum())
                 if self._record_sequence_numbers is not None:
-                    self._record_sequence_numbers(theirs, counted.sequence_numbers)
+                    self._record_sequence_numbers(matching, counted.sequence_numbers)
         return counted
 
     def _rewrite_and_commit(
@@ -188,17 +188,17 @@ class TablePurger:
                     yield self._replacer.replace(batch.filter(pa.array(mask)))
 
         written = files.write(added, parts())
-        rows = theirs = 0
+        rows = remaining_hits = 0
         for new in written:
             for batch in files.read(new):
                 rows += batch.num_rows
-                theirs += int(self._search.matching_rows(batch).sum())
-        if theirs or rows != (before if mode == "identity" else before - hits):
+                remaining_hits += int(self._search.matching_rows(batch).sum())
+        if remaining_hits or rows != (before if mode == "identity" else before - hits):
             files.discard(written)
             raise ContractError(
                 "ERASURE_MISCOUNTED",
                 f"{self._key}/{added['path']} has {before:,} rows, {hits:,} of them to purge; after the rewrite "
-                f"it has {rows:,}, {theirs:,} of them to purge. Nothing was committed.",
+                f"it has {rows:,}, {remaining_hits:,} of them to purge. Nothing was committed.",
                 hint="Run it again; if it fails again, keep the file and report it.",
             )
         return written
@@ -206,7 +206,7 @@ class TablePurger:
     def _purge_record(
         self, state: TableState, survey: TableSurvey, written: Mapping[FileId, Action], mode: Mode
     ) -> PurgedTable:
-        gone = 0 if mode == "identity" else survey.hits
+        purged_rows = 0 if mode == "identity" else survey.hits
         return PurgedTable(
             pipeline=self._pipeline,
             table=self._table,
@@ -214,7 +214,7 @@ class TablePurger:
             at_ms=0,
             rows_before=survey.rows,
             erased_before=survey.hits,
-            rows_after=survey.rows - gone,
+            rows_after=survey.rows - purged_rows,
             erased_after=0,
             other_rows_before=survey.rows - survey.hits,
             other_rows_after=survey.rows - survey.hits,
@@ -267,18 +267,18 @@ class TablePurger:
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
             if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
-                before, erased = int(metadata["all_before"]), int(metadata["erased"])
+                rows_before, erased = int(metadata["all_before"]), int(metadata["erased"])
                 purge = PurgedTable(
                     pipeline=self._pipeline,
                     table=self._table,
                     version=commit.version,
                     at_ms=int(commit.at.timestamp() * 1000),
-                    rows_before=before,
+                    rows_before=rows_before,
                     erased_before=erased,
                     rows_after=int(metadata["all_after"]),
                     erased_after=0,
-                    other_rows_before=before - erased,
-                    other_rows_after=before - erased,
+                    other_rows_before=rows_before - erased,
+                    other_rows_after=rows_before - erased,
                     by_request=dict(metadata["requests"]),
                     dates=dict(metadata["dates"]),
                     removed_files=removed_paths(self._lake, self._key, commit.version),
@@ -306,8 +306,8 @@ def _target(
 ) -> TargetState:
     if any(name not in current.files for name in survey.by_file) or set(current.files) - set(read.files):
         raise _FileReplacedError
-    kept = {name: added for name, added in current.files.items() if name not in survey.by_file}
-    return TargetState({**kept, **written})
+    unchanged = {name: added for name, added in current.files.items() if name not in survey.by_file}
+    return TargetState({**unchanged, **written})
 
 
 def removed_paths(lake: Lake, key: str, version: int) -> tuple[str, ...]:

@@ -68,11 +68,11 @@ def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
         if info.type is fs.FileType.Directory:
             key = paths.reader(info.base_name)
             yield PurgeTarget(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
-    of_vault: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
+    vault_modes: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
     # Records of reveals stay, without the identity of the subject.
-    of_vault[vault_paths.reveals()] = "identity"
+    vault_modes[vault_paths.reveals()] = "identity"
     vault, objects = namespace.vault_lake, namespace.vault.objects
-    for key, mode in of_vault.items():
+    for key, mode in vault_modes.items():
         yield PurgeTarget(lake=vault, objects=objects, key=key, pipeline=VAULT, table=key, mode=mode)
 
 
@@ -111,8 +111,8 @@ def _unfinished_in_pipeline(namespace: Namespace, pipeline: str) -> Iterator[str
         # A reprocess that has not read yet uses the current list; one of another generation never completes.
         has_read = plan is not None and plan.generation == generation and records.files() is not None
         if has_read and records.completion() is None:
-            again = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
-            yield f"the reprocess {name} of {pipeline} (complete it with `{again}`)"
+            command = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
+            yield f"the reprocess {name} of {pipeline} (complete it with `{command}`)"
     yield from _unfinished_replays(namespace, home)
 
 
@@ -123,8 +123,8 @@ def _unfinished_replays(namespace: Namespace, home: PipelineHome) -> Iterator[st
         with reread_lease(home).held(wait_seconds=WAIT_SECONDS):
             ordinal = 1 + read_last_replay(namespace.lake, home.pipeline)
             if home.replays.read(ordinal) is not None:
-                again = f"deltaworks quarantine replay {home.pipeline}"
-                yield f"the replay {ordinal} of {home.pipeline} (complete it with `{again} --no-dry-run`)"
+                command = f"deltaworks quarantine replay {home.pipeline}"
+                yield f"the replay {ordinal} of {home.pipeline} (complete it with `{command} --no-dry-run`)"
     except ConcurrencyError:
         yield f"another process that reads landed rows of {home.pipeline} again"
 
@@ -158,19 +158,21 @@ class PurgeWindow:
             ConcurrencyError: TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED: run it again.
             ContractError: see `TablePurger.purge`.
         """
-        purged = [self._purge_target(place) for place in purge_targets(self._namespace)]
-        gone = {
+        purged = [self._purge_target(target) for target in purge_targets(self._namespace)]
+        removed_files = {
             f"{record.pipeline}.{record.table}": frozenset(record.removed_files)
             for record in purged
             if record.removed_files
         }
         for spec in self._namespace.pipelines:
-            remove_references(self._namespace, spec.pipeline, combine_searches(self._requests.values()), purged=gone)
+            remove_references(
+                self._namespace, spec.pipeline, combine_searches(self._requests.values()), purged=removed_files
+            )
         return purged
 
     def stale_gold_tables(self) -> list[str]:
         """Returns gold tables that still have rows of these people because they are not rebuilt yet."""
-        behind = []
+        stale = []
         for spec in self._namespace.pipelines:
             for name in [table.name for table in spec.gold.tables]:
                 key = paths.table(spec.pipeline, name)
@@ -183,14 +185,14 @@ class PurgeWindow:
                     requests=self._requests,
                 )
                 if purger.survey().hits:
-                    behind.append(f"{spec.pipeline}.{name}")
-        return behind
+                    stale.append(f"{spec.pipeline}.{name}")
+        return stale
 
     def _purge_target(self, target: PurgeTarget) -> PurgedTable:
         number = self._window.number
-        noted = self._records.table(number, target.pipeline, target.table)
-        if noted is not None:
-            return noted
+        recorded = self._records.table(number, target.pipeline, target.table)
+        if recorded is not None:
+            return recorded
         purger = TablePurger(
             target.lake,
             target.objects,
@@ -202,8 +204,8 @@ class PurgeWindow:
         )
         if target.kept_because:
             rows, why = purger.survey().rows, target.kept_because
-            kept = PurgedTable.unchanged(target.pipeline, target.table, rows=rows, retention_reason=why)
-            return self._records.record_table(number, kept)
+            untouched = PurgedTable.unchanged(target.pipeline, target.table, rows=rows, retention_reason=why)
+            return self._records.record_table(number, untouched)
         with contextlib.ExitStack() as stack:
             check: Callable[[], None] = lambda: None  # noqa: E731
             # A table without matching rows needs no write turn.
@@ -214,9 +216,9 @@ class PurgeWindow:
                 erasure_step(target.pipeline, target.table, number), mode=target.mode, before_commit=check
             )
         self._fault(f"purged {target.pipeline}.{target.table}")
-        noted = self._records.record_table(number, purge)
+        recorded = self._records.record_table(number, purge)
         self._fault(f"noted {target.pipeline}.{target.table}")
-        return noted
+        return recorded
 
 
 def next_window(

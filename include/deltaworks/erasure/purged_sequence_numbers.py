@@ -17,16 +17,16 @@ def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRe
     if collected is None or table not in (collected.table, QUARANTINE):
         return None
 
-    def of_columns(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
+    def record_from_columns(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
         columns = (_column_values(rows, name) for name in (collected.collector_column, collected.seq_column))
         for process, seq in zip(*columns, strict=True):
             numbers.add(process, seq)
 
-    def of_raw(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
+    def record_from_raw(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
         for raw in _column_values(rows, "raw"):
             numbers.add_raw(raw.encode() if isinstance(raw, str) else b"")
 
-    return of_raw if table == QUARANTINE else of_columns
+    return record_from_raw if table == QUARANTINE else record_from_columns
 
 
 def _column_values(rows: pa.RecordBatch, name: str) -> list[object]:

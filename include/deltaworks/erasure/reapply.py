@@ -87,7 +87,7 @@ class ErasureReapplier:
                     )
                 )
         if reappeared:
-            listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in reappeared)
+            listed = ", ".join(f"{item.table} ({item.rows:,} rows)" for item in reappeared)
             summary = f"Rows of erased people reappeared in {listed}."
             raise_alert(self._objects, cause=ROWS_REAPPEARED, subject=self._spec.pipeline, summary=summary)
         else:
@@ -102,12 +102,12 @@ class ErasureReapplier:
         """
         pipeline = self._spec.pipeline
         purges = []
-        for back in self.find_reappeared_rows(tables):
-            opened = self._lake.open(paths.table(pipeline, back.table))
-            version = 0 if opened is None else opened.version()
-            with write_turn(self._objects, pipeline, back.table, by=current_run()) as turn:
-                step = Step(f"{pipeline}/erased_again/{back.table}", version)
-                purge = self.reapply(back.table, step=step, check=turn.check)
+        for rows in self.find_reappeared_rows(tables):
+            delta_table = self._lake.open(paths.table(pipeline, rows.table))
+            version = 0 if delta_table is None else delta_table.version()
+            with write_turn(self._objects, pipeline, rows.table, by=current_run()) as turn:
+                step = Step(f"{pipeline}/erased_again/{rows.table}", version)
+                purge = self.reapply(rows.table, step=step, check=turn.check)
             purges += [] if purge is None else [purge]
         if purges:
             self.find_reappeared_rows(tables)

@@ -28,8 +28,8 @@ class PersonRowCount:
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         """A table row: table, rows, first date, last date, and why the rows are kept."""
-        kept = f"kept: {self.kept_because}" if self.kept_because else ""
-        return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, kept
+        exemption = f"kept: {self.kept_because}" if self.kept_because else ""
+        return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, exemption
 
 
 def person_of_token(namespace: Namespace, token: str) -> Person:
@@ -41,20 +41,20 @@ def person_of_token(namespace: Namespace, token: str) -> Person:
 def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]:
     """Yields the row count of a person for every table with rows."""
     search = {"person": TokenSearch(person.tokens)}
-    for place in purge_targets(namespace):
+    for target in purge_targets(namespace):
         purger = TablePurger(
-            place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=search
+            target.lake, target.objects, target.key, pipeline=target.pipeline, table=target.table, requests=search
         )
         survey = purger.survey()
         if survey.hits:
             dates = sorted(survey.dates)
             yield PersonRowCount(
-                pipeline=place.pipeline,
-                table=place.table,
+                pipeline=target.pipeline,
+                table=target.table,
                 rows=survey.hits,
                 first_date=dates[0],
                 last_date=dates[-1],
-                kept_because=place.kept_because,
+                kept_because=target.kept_because,
             )
 
 

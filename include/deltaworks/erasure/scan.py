@@ -59,7 +59,7 @@ class ScanReport:
     def count_objects(self, tokens: Iterable[str]) -> int:
         """Returns the number of objects that contain any of these tokens, in all categories."""
         distinct = frozenset(tokens)
-        return sum(len(self.keys_with(place, distinct)) for place in HIT_CATEGORIES)
+        return sum(len(self.keys_with(category, distinct)) for category in HIT_CATEGORIES)
 
 
 def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
@@ -76,19 +76,19 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
 
 def build_report(scanned: Iterable[ScannedObject], *, kept: Iterable[str]) -> ScanReport:
     """Builds a report from scanned objects."""
-    of_kept = tuple(kept)
+    exempt_prefixes = tuple(kept)
     objects = size = 0
     damaged: list[str] = []
     hits: dict[HitCategory, dict[str, list[str]]] = {place: {} for place in HIT_CATEGORIES}
-    for one in scanned:
-        objects, size = objects + 1, size + one.bytes
-        damaged += [f"{one.key}: {one.damaged}"] if one.damaged else []
-        kept_here = bool(of_kept) and one.key.startswith(of_kept)
-        category: HitCategory = "kept" if kept_here else "log" if _LOG_FOLDER in one.key else "leak"
-        if one.key.startswith(_REQUESTS):
+    for item in scanned:
+        objects, size = objects + 1, size + item.bytes
+        damaged += [f"{item.key}: {item.damaged}"] if item.damaged else []
+        is_exempt = bool(exempt_prefixes) and item.key.startswith(exempt_prefixes)
+        category: HitCategory = "kept" if is_exempt else "log" if _LOG_FOLDER in item.key else "leak"
+        if item.key.startswith(_REQUESTS):
             continue  # persons of open requests, deleted with the certificate
-        for token in one.tokens:
-            hits[category].setdefault(token, []).append(one.key)
+        for token in item.tokens:
+            hits[category].setdefault(token, []).append(item.key)
     return ScanReport(
         objects=objects,
         bytes=size,

@@ -33,8 +33,8 @@ class TableFiles:
         self._root = arrow_path(lake.storage, state.key)
         self._key = state.key
         declared = parse_schema_string(state.metadata["schemaString"])
-        apart = set(state.metadata.get("partitionColumns") or ())
-        self._columns = pa.schema([column for column in declared if column.name not in apart])
+        partition_columns = set(state.metadata.get("partitionColumns") or ())
+        self._columns = pa.schema([column for column in declared if column.name not in partition_columns])
         self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
 
     def read(self, added: Action, *, dictionary_encoded: bool = False) -> Iterator[pa.RecordBatch]:
@@ -141,22 +141,22 @@ def _without_view_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _alive_mask(marked: npt.NDArray[np.int64], first: int, end: int) -> npt.NDArray[np.bool_]:
-    here = marked[(marked >= first) & (marked < end)] - first
+    deleted = marked[(marked >= first) & (marked < end)] - first
     alive = np.ones(end - first, dtype=np.bool_)
-    alive[here] = False
+    alive[deleted] = False
     return alive
 
 
 def _group_by_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        waiting.append(batch)
+        pending.append(batch)
         size += batch.nbytes
         if size >= _MAX_FILE_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+            yield pa.Table.from_batches(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)

@@ -115,8 +115,8 @@ class TokenSearch:
         mask = np.asarray(self._equals_token(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
         # A text as long as a token can only be equal to one; longer texts may contain one.
         lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
-        least = TOKEN_LENGTH if self._predicate is not None else TOKEN_LENGTH + 1
-        rows = np.flatnonzero(lengths >= least)
+        min_length = TOKEN_LENGTH if self._predicate is not None else TOKEN_LENGTH + 1
+        rows = np.flatnonzero(lengths >= min_length)
         if len(rows):
             mask[rows[self._rows_containing_token(values.take(pa.array(rows)))]] = True
         return mask

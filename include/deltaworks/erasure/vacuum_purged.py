@@ -71,8 +71,8 @@ class NamespaceVacuum:
         holds = tuple(blocking_holds(self._namespace, touched))
         if self._reasons is None:
             self._reasons = self._vacuum_all()
-        left = tuple(remaining_files(self._namespace, touched, self._reasons))
-        return VacuumOutcome(due_at=due, holds=holds, remaining=left)
+        remaining = tuple(remaining_files(self._namespace, touched, self._reasons))
+        return VacuumOutcome(due_at=due, holds=holds, remaining=remaining)
 
     def _vacuum_all(self) -> dict[str, str]:
         """Vacuums every table; returns the reported reason by declared table."""
@@ -80,10 +80,10 @@ class NamespaceVacuum:
         for spec in self._namespace.pipelines:
             for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
                 reasons[f"{spec.pipeline}.{result.table}"] = result.reason
-        for place in purge_targets(self._namespace):
+        for target in purge_targets(self._namespace):
             # Readers, the vault, and shadow tables of a reprocess.
-            if f"{place.pipeline}.{place.table}" not in reasons:
-                _vacuum_undeclared(place, self._now)
+            if f"{target.pipeline}.{target.table}" not in reasons:
+                _vacuum_undeclared(target, self._now)
         return reasons
 
 
@@ -93,34 +93,35 @@ def blocking_holds(namespace: Namespace, purged: Sequence[PurgedTable]) -> Itera
     for record in purged:
         if record.pipeline not in by_pipeline:
             continue
-        at = datetime.fromtimestamp(record.at_ms / 1000, tz=UTC)
+        purged_at = datetime.fromtimestamp(record.at_ms / 1000, tz=UTC)
         home = namespace.home(record.pipeline)
         for hold in holds_on(namespace.catalog, namespace.lake, home, record.table):
-            if hold.since is None or hold.since - timedelta(hours=MARGIN_HOURS) < at:
+            if hold.since is None or hold.since - timedelta(hours=MARGIN_HOURS) < purged_at:
                 yield f"{record.pipeline}.{record.table}: {hold.holder}"
 
 
 def remaining_files(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
     """Yields tables of which purged files still exist, with the reason VACUUM reported."""
-    by_name = {(place.pipeline, place.table): place for place in purge_targets(namespace)}
+    by_name = {(target.pipeline, target.table): target for target in purge_targets(namespace)}
     for record in purged:
-        place = by_name.get((record.pipeline, record.table))
-        if place is None:
+        target = by_name.get((record.pipeline, record.table))
+        if target is None:
             continue
-        root = arrow_path(place.lake.storage, place.key)
-        remaining = sum(1 for _ in existing_files(place.lake, [f"{root}/{path}" for path in record.removed_files]))
+        root = arrow_path(target.lake.storage, target.key)
+        remaining = sum(1 for _ in existing_files(target.lake, [f"{root}/{path}" for path in record.removed_files]))
         if remaining:
             name = f"{record.pipeline}.{record.table}"
-            yield f"{name}: {remaining} of {len(record.removed_files)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
+            reason = reasons.get(name) or "VACUUM gave no reason"
+            yield f"{name}: {remaining} of {len(record.removed_files)} files; {reason}"
 
 
 def _vacuum_undeclared(target: PurgeTarget, now: datetime) -> None:
-    opened = target.lake.open(target.key)
-    if opened is None:
+    delta_table = target.lake.open(target.key)
+    if delta_table is None:
         return
     hours = MINIMUM_RETENTION_HOURS
     metadata = user_metadata(
-        pipeline=target.pipeline, batch=opened.version(), operation=OPERATION, retention_hours=hours, mode="full"
+        pipeline=target.pipeline, batch=delta_table.version(), operation=OPERATION, retention_hours=hours, mode="full"
     )
     vacuum_files(
         target.lake, target.objects, target.key, hours=hours, full=True, dry_run=False, now=now, user_metadata=metadata

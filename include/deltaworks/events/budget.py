@@ -176,11 +176,11 @@ class Budget:
         Raises:
             BudgetExceededError: max_decoded_bytes.
         """
-        held = 2 * size + BYTES_PER_VALUE * values
-        if held > self._limits.max_decoded_bytes:
+        decoded_bytes = 2 * size + BYTES_PER_VALUE * values
+        if decoded_bytes > self._limits.max_decoded_bytes:
             detail = (
-                f"{values} values in {size} bytes take about {held} bytes; at most {self._limits.max_decoded_bytes} "
-                "are allowed"
+                f"{values} values in {size} bytes take about {decoded_bytes} bytes; at most "
+                f"{self._limits.max_decoded_bytes} are allowed"
             )
             raise self.exceeded_error("max_decoded_bytes", detail)
 

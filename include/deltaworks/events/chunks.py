@@ -79,9 +79,9 @@ class Chunk:
     def rows_by_table(self, order: Sequence[str]) -> dict[TableNames, list[int]]:
         """Returns the event indexes of each single table, in the given order of tables."""
         rows: dict[str, list[int]] = {}
-        for tables, some in self.rows_by_table_set.items():
+        for tables, indexes in self.rows_by_table_set.items():
             for table in tables:
-                rows.setdefault(table, []).extend(some)
+                rows.setdefault(table, []).extend(indexes)
         return {(table,): sorted(rows[table]) for table in order if table in rows}
 
     def split(self) -> tuple[Chunk, Chunk]:
@@ -101,9 +101,9 @@ class Chunk:
             positions=self.positions[start:end],
             payloads=self.payloads,
             rows_by_table_set={
-                tables: inside
+                tables: indexes
                 for tables, rows in self.rows_by_table_set.items()
-                if (inside := [row - start for row in rows if start <= row < end])
+                if (indexes := [row - start for row in rows if start <= row < end])
             },
         )
 

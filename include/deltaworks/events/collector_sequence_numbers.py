@@ -80,9 +80,9 @@ class CollectorSequenceNumbers:
             indexes: which stamps to add; all by default.
         """
         stamps = _RAW_STAMP.findall(raw)
-        selected = range(len(stamps)) if indexes is None else [place for place in indexes if place < len(stamps)]
-        for place in selected:
-            seq, process = stamps[place]
+        selected = range(len(stamps)) if indexes is None else [index for index in indexes if index < len(stamps)]
+        for index in selected:
+            seq, process = stamps[index]
             self.add(process.decode(), int(seq))
 
     def merge(self, other: CollectorSequenceNumbers) -> None:
@@ -121,22 +121,22 @@ class CollectorSequenceNumbers:
 
     def _add_ranges(self, process: str, ranges: Ranges) -> None:
         if self._accepts(process) and len(ranges):
-            before = self._ranges.get(process)
-            self._ranges[process] = _merge_ranges(ranges if before is None else np.concatenate([before, ranges]))
+            existing = self._ranges.get(process)
+            self._ranges[process] = _merge_ranges(ranges if existing is None else np.concatenate([existing, ranges]))
 
 
 def _merge_ranges(ranges: Ranges) -> Ranges:
     """Merges ranges in any order into disjoint, non-adjacent ranges, at most `MAX_RANGES`."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])
-    between = ranges[1:, 0] - ends[:-1] - 1
-    apart = between > 0
-    if int(apart.sum()) >= MAX_RANGES:
-        widest = np.argpartition(between, -(MAX_RANGES - 1))[-(MAX_RANGES - 1) :]
-        apart = np.zeros(len(between), np.bool_)
-        apart[widest] = True
-    firsts = ranges[np.concatenate([[True], apart]), 0]
-    lasts = ends[np.concatenate([apart, [True]])]
+    gaps = ranges[1:, 0] - ends[:-1] - 1
+    is_separate = gaps > 0
+    if int(is_separate.sum()) >= MAX_RANGES:
+        widest = np.argpartition(gaps, -(MAX_RANGES - 1))[-(MAX_RANGES - 1) :]
+        is_separate = np.zeros(len(gaps), np.bool_)
+        is_separate[widest] = True
+    firsts = ranges[np.concatenate([[True], is_separate]), 0]
+    lasts = ends[np.concatenate([is_separate, [True]])]
     return np.stack([firsts, lasts], axis=1)
 
 

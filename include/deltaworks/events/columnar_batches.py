@@ -64,7 +64,7 @@ class DecodedEvents:
             return None
         if len(self._blocks) == 1:
             return self._blocks[0]
-        rows = np.concatenate([some for some, _ in self._blocks])
+        rows = np.concatenate([indexes for indexes, _ in self._blocks])
         keys = self._blocks[0][1]
         return rows, {key: pa.concat_arrays([arrays[key] for _, arrays in self._blocks]) for key in keys}
 
@@ -72,13 +72,13 @@ class DecodedEvents:
         events, rows = self._events, np.array(self._rows, np.int64)
         self._events, self._rows = [], []
         scan_candidates = self.chunk.scan_candidates
-        places = (
-            {place: scan_candidates[row] for place, row in enumerate(rows.tolist()) if row in scan_candidates}
+        candidates = (
+            {index: scan_candidates[row] for index, row in enumerate(rows.tolist()) if row in scan_candidates}
             if scan_candidates
             else {}
         )
         try:
-            planned = self.plan.to_arrays(events, partial(self._arrival_times_ms, rows), places)
+            planned = self.plan.to_arrays(events, partial(self._arrival_times_ms, rows), candidates)
         except Exception:  # the row parser reads these events again and reports which one fails
             self.fallback_rows += rows.tolist()
             return
@@ -92,25 +92,25 @@ class DecodedEvents:
 
     def _arrival_times_ms(self, rows: RowIndexes) -> list[int]:
         seqs, payloads = self.chunk.seqs, self.chunk.payloads
-        of_rows = [seqs[row] for row in rows.tolist()]
-        came_in = {seq: self.arrival_ms(payloads[seq].arrived_at_us) for seq in set(of_rows)}
-        return [came_in[seq] for seq in of_rows]
+        row_seqs = [seqs[row] for row in rows.tolist()]
+        arrival_by_seq = {seq: self.arrival_ms(payloads[seq].arrived_at_us) for seq in set(row_seqs)}
+        return [arrival_by_seq[seq] for seq in row_seqs]
 
     def exclude(
-        self, rows: RowIndexes, arrays: dict[Any, pa.Array], places: set[int]
+        self, rows: RowIndexes, arrays: dict[Any, pa.Array], indexes: set[int]
     ) -> tuple[RowIndexes, dict[Any, pa.Array]]:
         """Removes rows by index and leaves them to the row parser."""
-        self.fallback_rows += rows[list(places)].tolist()
-        return _drop_indexes(rows, arrays, places)
+        self.fallback_rows += rows[list(indexes)].tolist()
+        return _drop_indexes(rows, arrays, indexes)
 
 
 def _drop_indexes(
-    rows: RowIndexes, arrays: dict[Any, pa.Array], places: set[int]
+    rows: RowIndexes, arrays: dict[Any, pa.Array], indexes: set[int]
 ) -> tuple[RowIndexes, dict[Any, pa.Array]]:
-    keep = np.ones(len(rows), np.bool_)
-    keep[list(places)] = False
-    mask = pa.array(keep)
-    return rows[keep], {key: array.filter(mask) for key, array in arrays.items()}
+    keeps = np.ones(len(rows), np.bool_)
+    keeps[list(indexes)] = False
+    mask = pa.array(keeps)
+    return rows[keeps], {key: array.filter(mask) for key, array in arrays.items()}
 
 
 def convert_by_columns(
@@ -126,41 +126,43 @@ def convert_by_columns(
             events are in its `rejected`.
     """
     tables = _TableParts(conversion, chunk, stamp)
-    others = [row for rows in chunk.rows_by_table_set.values() for row in rows]
-    stripped, refused = Counter[str](), list[int]()
+    fallback = [row for rows in chunk.rows_by_table_set.values() for row in rows]
+    redaction_counts, opted_out = Counter[str](), list[int]()
     for decoded in chunk.decoded.values():
         columns = decoded.columns()
         if columns is not None:
             rows, arrays = columns
-            beyond = conversion.times.out_of_bounds(arrays["time"], stamp)
-            if beyond:
-                rows, arrays = decoded.exclude(rows, arrays, set(beyond))
+            out_of_bounds = conversion.times.out_of_bounds(arrays["time"], stamp)
+            if out_of_bounds:
+                rows, arrays = decoded.exclude(rows, arrays, set(out_of_bounds))
             if len(rows):
                 tables.add(decoded.plan, rows, arrays)
             if REDACTION_COUNTS in arrays:
-                stripped += sum_counts(arrays[REDACTION_COUNTS])
-        others += decoded.fallback_rows
-        refused += decoded.opted_out_rows
-    stripped += Counter(refused=len(refused))
-    chunk.dropped_count = len(refused)
-    if not others:
-        parts, made = conversion.merge_in_order(tables.parts), len(chunk.events) - len(refused)
-        return ConvertedChunk(parts, columnar_count=made, redaction_counts=stripped, opted_out_rows=refused)
-    slow, rows = by_rows(chunk, np.sort(np.array(others, np.int64)))
-    for row, event in zip(rows.tolist(), slow.events, strict=True):
+                redaction_counts += sum_counts(arrays[REDACTION_COUNTS])
+        fallback += decoded.fallback_rows
+        opted_out += decoded.opted_out_rows
+    redaction_counts += Counter(refused=len(opted_out))
+    chunk.dropped_count = len(opted_out)
+    if not fallback:
+        parts, columnar_count = conversion.merge_in_order(tables.parts), len(chunk.events) - len(opted_out)
+        return ConvertedChunk(
+            parts, columnar_count=columnar_count, redaction_counts=redaction_counts, opted_out_rows=opted_out
+        )
+    row_chunk, rows = by_rows(chunk, np.sort(np.array(fallback, np.int64)))
+    for row, event in zip(rows.tolist(), row_chunk.events, strict=True):
         chunk.events[row] = event
-    chunk.dropped_count += len(others) - len(slow.events) - len(slow.rejected)
-    converted = conversion.convert_by_rows(slow, stamp)
-    for name, (own, table) in converted.tables.items():
-        tables.parts.setdefault(name, []).append((rows[own], table))
+    chunk.dropped_count += len(fallback) - len(row_chunk.events) - len(row_chunk.rejected)
+    converted = conversion.convert_by_rows(row_chunk, stamp)
+    for name, (indexes, table) in converted.tables.items():
+        tables.parts.setdefault(name, []).append((rows[indexes], table))
     return ConvertedChunk(
         conversion.merge_in_order(tables.parts),
         {int(rows[row]): reasons for row, reasons in converted.reasons.items()},
         [int(rows[row]) for row in converted.unusable_time_rows],
-        slow.rejected,
-        len(chunk.events) - len(others) - len(refused),
-        stripped,
-        refused,
+        row_chunk.rejected,
+        len(chunk.events) - len(fallback) - len(opted_out),
+        redaction_counts,
+        opted_out,
     )
 
 
@@ -185,6 +187,6 @@ class _TableParts:
         )
         for name in plan.tables:
             columns = self._columns[name]
-            own = [arrays[item.key] for item in columns.columns]
-            table = pa.Table.from_arrays([*envelope, *own], schema=columns.schema)
+            declared = [arrays[item.key] for item in columns.columns]
+            table = pa.Table.from_arrays([*envelope, *declared], schema=columns.schema)
             self.parts.setdefault(name, []).append((rows, table))

@@ -45,12 +45,12 @@ class EventDecoder:
         spec: PipelineSpec,
         router: Router,
         by_table: Mapping[str, TableColumns],
-        stripping: ColumnarRedaction | None = None,
+        redaction: ColumnarRedaction | None = None,
     ) -> None:
         """Creates a decoder; `redaction` redacts the events of a pipeline with personal data."""
         self._spec = spec
-        self._stripping = stripping
-        self._scanner = None if stripping is None else stripping.redactor.scanner
+        self._stripping = redaction
+        self._scanner = None if redaction is None else redaction.redactor.scanner
         self.scan_candidates: set[int] = set()
         self._router = router
         self._by_table = by_table
@@ -102,13 +102,13 @@ class EventDecoder:
             if len(self._by_name) < _MAX_PLANS and self._plan(name, tables):
                 self._compile()
             return
-        looks = self._examined[name] = self._examined.get(name, 0) + 1
-        if not plan.accepts_unread_fields or looks > _MAX_EXAMINED_EVENTS:
+        examined = self._examined[name] = self._examined.get(name, 0) + 1
+        if not plan.accepts_unread_fields or examined > _MAX_EXAMINED_EVENTS:
             return
-        others = [path for path in paths_without_field(event, plan.tree) if path != plan.name_path]
-        if others:
+        unread = [path for path in paths_without_field(event, plan.tree) if path != plan.name_path]
+        if unread:
             present = self._unread_fields.setdefault(name, [])
-            present += others
+            present += unread
             if len(present) > _MAX_UNREAD_FIELDS:
                 self._give_up(name, "they have too many fields that no column reads")
             else:
@@ -132,9 +132,9 @@ class EventDecoder:
         """Compiles a plan; returns whether that succeeded."""
         try:
             tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
-            others = tuple(self._unread_fields.get(name, ()))
+            unread = tuple(self._unread_fields.get(name, ()))
             self._by_name[name] = EventPlan.compile(
-                self._spec, name, tables, self._by_table, others, redaction=self._stripping
+                self._spec, name, tables, self._by_table, unread, redaction=self._stripping
             )
         except (NotColumnarError, ConversionError) as refusal:
             self._give_up(name, str(refusal))

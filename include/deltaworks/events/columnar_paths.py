@@ -40,22 +40,22 @@ def resolve_path(tree: FieldTree, path: Path, name_path: Path | None) -> StructF
     Args:
         name_path: the field of the event's name, which has no struct field but is among the values.
     """
-    below = tree
+    subtree = tree
     for depth, name in enumerate(path, 1):
         if path[:depth] == name_path:
             return StructFieldPath(path[:depth], path[depth:])
-        held = below.setdefault(name, Any)
-        if type(held) is not dict:
+        entry = subtree.setdefault(name, Any)
+        if type(entry) is not dict:
             return StructFieldPath(path[:depth], path[depth:])
-        below = held
+        subtree = entry
     return None
 
 
-def leaf_paths(tree: FieldTree, above: Path = ()) -> list[Path]:
+def leaf_paths(tree: FieldTree, prefix: Path = ()) -> list[Path]:
     """Returns the struct fields with values, without the objects around them."""
     paths: list[Path] = []
     for name, kind in tree.items():
-        paths += leaf_paths(kind, (*above, name)) if type(kind) is dict else [(*above, name)]
+        paths += leaf_paths(kind, (*prefix, name)) if type(kind) is dict else [(*prefix, name)]
     return paths
 
 
@@ -70,19 +70,19 @@ class ColumnarCondition:
 
     def matching_indexes(self, values: Values, count: int, fallback_rows: set[int]) -> list[int]:
         """Returns the indexes of matching events, sorted; adds undecidable ones to `fallback_rows`."""
-        places: Sequence[int] = range(count) if self._fields else ()
-        for field, meant in self._fields:
+        indexes: Sequence[int] = range(count) if self._fields else ()
+        for field, expected in self._fields:
             if field is None or values[field.field_path].count(None) == count:
                 return []
-            holding = []
-            for place in places:
-                value = field.value(values, place)
+            matching = []
+            for index in indexes:
+                value = field.value(values, index)
                 if exceeds_64_bits(value):
-                    fallback_rows.add(place)
-                elif type(value) in _SCALARS and (type(value), value) in meant:
-                    holding.append(place)
-            places = holding
-        return list(places)
+                    fallback_rows.add(index)
+                elif type(value) in _SCALARS and (type(value), value) in expected:
+                    matching.append(index)
+            indexes = matching
+        return list(indexes)
 
 
 class RedactedFields:
@@ -92,15 +92,15 @@ class RedactedFields:
         NotColumnarError: columns read fields inside a field to redact.
     """
 
-    def __init__(self, walker: Redactor, tree: FieldTree, name_path: Path | None) -> None:
+    def __init__(self, redactor: Redactor, tree: FieldTree, name_path: Path | None) -> None:
         self.fields: dict[Path, tuple[int, bool]] = {}
-        names = [_path_names(item.path) for item in walker.spec.fields]
+        names = [_path_names(item.path) for item in redactor.spec.fields]
         for index, path in enumerate(names):
             field = resolve_path(tree, path, name_path)
             if field is None or field.field_path == name_path:
                 raise NotColumnarError(f"columns read fields inside the personal field {'.'.join(path)}")
             self.fields[field.field_path] = index, not field.subpath
-        child = walker.spec.regulation.child
+        child = redactor.spec.regulation.child
         dropped = [] if child is None else [_path_names(path) for path in child.drop]
         fields = [resolve_path(tree, path, name_path) for path in dropped]
         #: Whether a field dropped for children contains, or is inside, a field redacted for everyone.

@@ -135,7 +135,7 @@ class EventPlan:
         tree: FieldTree = {}
         for path in (*time, *ids):
             add_field(tree, path, Any)
-        items = [item for of_table in columns for item in of_table.columns]
+        items = [item for table_columns in columns for item in table_columns.columns]
         planned = _plan_columns(tree, items, name_path, shared_paths=(*time, *ids))
         if spec.privacy is not None and redaction is None:
             raise NotColumnarError("redaction keys for their personal data are missing")
@@ -144,7 +144,7 @@ class EventPlan:
         for path in unread_fields:
             add_field(tree, path, Any)
         undeclared_paths, partly_read_paths = _undeclared_paths(
-            tree, [of_table for of_table in columns if of_table.keeps_undeclared_fields]
+            tree, [table_columns for table_columns in columns if table_columns.keeps_undeclared_fields]
         )
         return cls(
             name=name,
@@ -152,8 +152,10 @@ class EventPlan:
             layout=create_layout(tree, tag=None if name_path is None else (name_path[0], name)),
             tree=tree,
             columns=tuple(
-                one if key[0] not in personal else PlannedColumn(one.item, one.required, types_checked=False)
-                for key, one in planned.items()
+                planned_column
+                if key[0] not in personal
+                else PlannedColumn(planned_column.item, planned_column.required, types_checked=False)
+                for key, planned_column in planned.items()
             ),
             time=time,
             time_form=spec.event.time.time_format,
@@ -161,7 +163,7 @@ class EventPlan:
             name_path=name_path,
             undeclared_paths=undeclared_paths,
             partly_read_paths=partly_read_paths,
-            accepts_unread_fields=not any(of_table.keeps_undeclared_fields for of_table in columns),
+            accepts_unread_fields=not any(table_columns.keeps_undeclared_fields for table_columns in columns),
             redactor=redactor,
         )
 
@@ -179,46 +181,46 @@ class EventPlan:
         if self.name_path is not None:
             values[self.name_path] = [self.name] * len(events)
         arrays: dict[Any, pa.Array] = {}
-        unsure, opted_out = set[int](), set[int]()
+        fallback_rows, opted_out = set[int](), set[int]()
         if self.redactor is not None:
-            stripped = self.redactor.redact(values, len(events), arrivals=arrivals, scan_candidates=scan_candidates)
-            unsure, opted_out = stripped.fallback_rows, set(stripped.opted_out_rows)
-            arrays[REDACTION_COUNTS] = stripped.counts_array()
-        unsure |= self._rows_with_undeclared_fields(values)
+            block = self.redactor.redact(values, len(events), arrivals=arrivals, scan_candidates=scan_candidates)
+            fallback_rows, opted_out = block.fallback_rows, set(block.opted_out_rows)
+            arrays[REDACTION_COUNTS] = block.counts_array()
+        fallback_rows |= self._rows_with_undeclared_fields(values)
         for planned in self.columns:
             item = planned.item
             array, misfits = convert_column(
                 values[item.path], item.kind, times=item.times, types_checked=planned.types_checked
             )
-            unsure.update(misfits)
+            fallback_rows.update(misfits)
             if planned.required:
-                unsure.update(_null_indexes(array))
+                fallback_rows.update(_null_indexes(array))
             arrays[item.key] = array
         instants = join_time_parts([values[path] for path in self.time])
         arrays["time"], misfits = convert_column(instants, _TIMESTAMP, times=self.time_form)
-        unsure.update(misfits, _null_indexes(arrays["time"]))
+        fallback_rows.update(misfits, _null_indexes(arrays["time"]))
         texts = unambiguous_ids([values[path] for path in self.ids], len(events))
         arrays["id"] = pa.array(texts, pa.string())
         if self.ids:
-            unsure.update(_null_indexes(arrays["id"]))
-        return PlannedArrays(arrays, unsure - opted_out, opted_out)
+            fallback_rows.update(_null_indexes(arrays["id"]))
+        return PlannedArrays(arrays, fallback_rows - opted_out, opted_out)
 
     def _rows_with_undeclared_fields(self, values: Mapping[Path, Sequence[Any]]) -> set[int]:
         """Returns the indexes of events with undeclared fields that a table stores."""
-        unsure: set[int] = set()
+        fallback_rows: set[int] = set()
         for path in self.undeclared_paths:
-            held = values[path]
-            if held.count(None) < len(held):
-                unsure.update(row for row, value in enumerate(held) if value is not None)
+            column_values = values[path]
+            if column_values.count(None) < len(column_values):
+                fallback_rows.update(row for row, value in enumerate(column_values) if value is not None)
         for path, fields in self.partly_read_paths:
             name = path[-1]
-            read: ReadFields = {name: fields}
-            unsure.update(
+            read_fields: ReadFields = {name: fields}
+            fallback_rows.update(
                 row
                 for row, value in enumerate(values[path])
-                if value is not None and undeclared_fields({name: value}, read)
+                if value is not None and undeclared_fields({name: value}, read_fields)
             )
-        return unsure
+        return fallback_rows
 
 
 def _plan_columns(
@@ -241,26 +243,26 @@ def _plan_columns(
             planned[item.key] = PlannedColumn(item, required, types_checked=False)
             continue
         kind = nested_field_type(item.kind)
-        alone = item.path not in (*shared_paths, *(key[0] for key in planned if key != item.key))
-        add_field(tree, item.path, kind if alone else Any)
-        planned[item.key] = PlannedColumn(item, required, types_checked=alone and kind is not Any)
+        is_exclusive = item.path not in (*shared_paths, *(key[0] for key in planned if key != item.key))
+        add_field(tree, item.path, kind if is_exclusive else Any)
+        planned[item.key] = PlannedColumn(item, required, types_checked=is_exclusive and kind is not Any)
     # A field read as two types accepts any value, so neither column may rely on its type.
     return {
-        key: one
-        if not one.types_checked or _type_at(tree, key[0]) is not Any
-        else PlannedColumn(one.item, one.required, types_checked=False)
-        for key, one in planned.items()
+        key: column
+        if not column.types_checked or _type_at(tree, key[0]) is not Any
+        else PlannedColumn(column.item, column.required, types_checked=False)
+        for key, column in planned.items()
     }
 
 
-def paths_without_field(event: Mapping[str, Any], tree: FieldTree, above: Path = ()) -> list[Path]:
+def paths_without_field(event: Mapping[str, Any], tree: FieldTree, prefix: Path = ()) -> list[Path]:
     """Returns the fields of an event that have no struct field."""
     paths = []
     for name, value in event.items():
         if name not in tree:
-            paths.append((*above, name))
+            paths.append((*prefix, name))
         elif type(tree[name]) is dict and type(value) is dict:
-            paths += paths_without_field(value, tree[name], (*above, name))
+            paths += paths_without_field(value, tree[name], (*prefix, name))
     return paths
 
 
@@ -276,10 +278,10 @@ def _split_paths(texts: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _type_at(tree: FieldTree, path: Path) -> Any:
-    held: Any = tree
+    entry: Any = tree
     for name in path:
-        held = held[name]
-    return held
+        entry = entry[name]
+    return entry
 
 
 def _null_indexes(array: pa.Array) -> list[int]:
@@ -308,9 +310,9 @@ def _undeclared_paths(
     nulls: set[Path] = set()
     parts: list[tuple[Path, ReadFields]] = []
 
-    def walk(below: FieldTree, fields: ReadFields, above: Path) -> None:
-        for name, kind in below.items():
-            path = (*above, name)
+    def walk(subtree: FieldTree, fields: ReadFields, prefix: Path) -> None:
+        for name, kind in subtree.items():
+            path = (*prefix, name)
             inner = fields.get(name)
             if name not in fields:
                 nulls.add(path)

@@ -66,8 +66,8 @@ class RedactedBlock:
 
     def count_found_tokens(self) -> None:
         """Counts the tokens that were found one by one."""
-        for place, met in chain(self.found_tokens.items(), self.child_tokens.items()):
-            self.counts[place, _TOKENS_INDEX] += sum(value is not None for _, _, value in met)
+        for index, tokens in chain(self.found_tokens.items(), self.child_tokens.items()):
+            self.counts[index, _TOKENS_INDEX] += sum(value is not None for _, _, value in tokens)
 
 
 def sum_counts(counts: pa.Array) -> Counter[str]:
@@ -110,20 +110,20 @@ class _TokenField:
             tokens = [memory.get(value) if type(value) is str else None for value in values]
         uncached: list[int] = []
         if None in tokens:
-            for place, (value, token) in enumerate(zip(values, tokens, strict=True)):
+            for index, (value, token) in enumerate(zip(values, tokens, strict=True)):
                 if token is not None or value is None:
                     continue
                 if type(value) is str and value:
-                    changed = tokens[place] = self.transform(value, [])
+                    changed = tokens[index] = self.transform(value, [])
                     cache_value(memory, value, changed)
                 elif _may_exceed_64_bits(value):
-                    block.fallback_rows.add(place)
+                    block.fallback_rows.add(index)
                 else:
-                    uncached.append(place)
+                    uncached.append(index)
         is_new_token = np.fromiter(map(ne, tokens, values), np.bool_, len(tokens))
-        for place in uncached:
-            tokens[place] = self.transform(values[place], block.found_tokens.setdefault(place, []))
-            is_new_token[place] = False
+        for index in uncached:
+            tokens[index] = self.transform(values[index], block.found_tokens.setdefault(index, []))
+            is_new_token[index] = False
         block.counts[:, _TOKENS_INDEX] += is_new_token
         return tokens
 
@@ -138,22 +138,22 @@ class EventTypeRedactor:
     def __init__(self, redaction: ColumnarRedaction, tree: FieldTree, *, name: str, name_path: Path | None) -> None:
         """Adds struct fields to `tree` for the fields to redact and those that conditions read."""
         self._redaction = redaction
-        self._redactor = walker = redaction.redactor
-        self._fields = RedactedFields(walker, tree, name_path)
-        self._opt_out_condition = ColumnarCondition(walker.opt_out_condition, tree, name_path)
-        self._child_condition = ColumnarCondition(walker.child, tree, name_path)
-        subjects = [resolve_path(tree, tuple(path.split(".")), name_path) for path in walker.spec.subject]
+        self._redactor = redactor = redaction.redactor
+        self._fields = RedactedFields(redactor, tree, name_path)
+        self._opt_out_condition = ColumnarCondition(redactor.opt_out_condition, tree, name_path)
+        self._child_condition = ColumnarCondition(redactor.child, tree, name_path)
+        subjects = [resolve_path(tree, tuple(path.split(".")), name_path) for path in redactor.spec.subject]
         self._subjects = [subject for subject in subjects if subject is not None]
         self._token_fields: list[_TokenField] = []
         self._other_transforms: list[tuple[Path, Transform]] = []
-        for slot, (index, is_own) in self._fields.fields.items():
-            item, change = walker.spec.fields[index], walker.fields.transform_at(slot)
+        for field_path, (index, is_own) in self._fields.fields.items():
+            item, change = redactor.spec.fields[index], redactor.fields.transform_at(field_path)
             if is_own and item.action in TOKEN_ACTIONS and item.kind is not None:
                 memory = redaction.token_cache(item.kind)
-                self._token_fields.append(_TokenField(slot, item.kind, item.action == "vault", change, memory))
+                self._token_fields.append(_TokenField(field_path, item.kind, item.action == "vault", change, memory))
             else:
-                self._other_transforms.append((slot, change))
-        scanner = walker.scanner
+                self._other_transforms.append((field_path, change))
+        scanner = redactor.scanner
         if scanner is not None:
             counts: Counter[str] = Counter()
             scanner.scan({"": name if name_path is not None else ""}, counts)
@@ -180,21 +180,23 @@ class EventTypeRedactor:
         block = RedactedBlock(np.zeros((count, len(COUNT_KINDS)), np.int64))
         opted_out = block.opted_out_rows = self._opt_out_condition.matching_indexes(values, count, block.fallback_rows)
         children = [
-            place
-            for place in self._child_condition.matching_indexes(values, count, block.fallback_rows)
-            if place not in opted_out
+            index
+            for index in self._child_condition.matching_indexes(values, count, block.fallback_rows)
+            if index not in opted_out
         ]
-        original_values = {slot: values[slot] for slot in self._fields.child_fields} if children else {}
+        original_values = (
+            {field_path: values[field_path] for field_path in self._fields.child_fields} if children else {}
+        )
         excluded = {*opted_out, *children}
         raw: FieldValues = {}
         for tokens in self._token_fields:
-            held = values[tokens.field_path] = _null_out(values[tokens.field_path], excluded)
-            if held.count(None) < count:
-                raw[tokens.field_path], values[tokens.field_path] = held, tokens.tokenize(held, block)
-        for slot, change in self._other_transforms:
-            held = values[slot] = _null_out(values[slot], excluded)
-            if held.count(None) < count:
-                values[slot] = _transform_values(held, change, block)
+            column = values[tokens.field_path] = _null_out(values[tokens.field_path], excluded)
+            if column.count(None) < count:
+                raw[tokens.field_path], values[tokens.field_path] = column, tokens.tokenize(column, block)
+        for field_path, change in self._other_transforms:
+            column = values[field_path] = _null_out(values[field_path], excluded)
+            if column.count(None) < count:
+                values[field_path] = _transform_values(column, change, block)
         if children:
             self._redact_children(values, original_values, children, arrivals(), block)
         block.count_found_tokens()
@@ -215,19 +217,19 @@ class EventTypeRedactor:
         if self._fields.child_needs_row_parser:
             block.fallback_rows.update(indexes)
             return
-        columns = {slot: list(values[slot]) for slot in original_values}
-        for place in indexes:
-            fields = self._redactor.child_transforms(arrivals[place])
-            met = block.child_tokens[place] = []
-            block.counts[place, _CHILD_INDEX] = 1
-            for slot, held in original_values.items():
-                value = held[place]
+        columns = {field_path: list(values[field_path]) for field_path in original_values}
+        for index in indexes:
+            fields = self._redactor.child_transforms(arrivals[index])
+            identities = block.child_tokens[index] = []
+            block.counts[index, _CHILD_INDEX] = 1
+            for field_path, column in original_values.items():
+                value = column[index]
                 if value is None:
                     continue
                 if _may_exceed_64_bits(value):
-                    block.fallback_rows.add(place)
-                kept = fields.transform_at(slot)(value, met)
-                columns[slot][place] = None if kept is DROPPED else kept
+                    block.fallback_rows.add(index)
+                result = fields.transform_at(field_path)(value, identities)
+                columns[field_path][index] = None if result is DROPPED else result
         values.update(columns)
 
     def _scan_texts(self, values: FieldValues, scan_candidates: ScanCandidates, block: RedactedBlock) -> None:
@@ -236,10 +238,10 @@ class EventTypeRedactor:
             return
         if self._scanned is None:  # once all struct fields are known
             self._scanned = [*leaf_paths(self._tree), *([] if self._name_path is None else [self._name_path])]
-        for place, record in scan_candidates.items():
-            if place in block.opted_out_rows:
+        for index, record in scan_candidates.items():
+            if index in block.opted_out_rows:
                 continue
-            texts: dict[Any, Any] = {slot: values[slot][place] for slot in self._scanned}
+            texts: dict[Any, Any] = {field_path: values[field_path][index] for field_path in self._scanned}
             if record is not None:
                 # The record's metadata replaces a field of that name in the event.
                 texts[RECORD_FIELD,] = copy.deepcopy(dict(record))
@@ -247,107 +249,107 @@ class EventTypeRedactor:
             scanner.scan(texts, counts)
             for kind, hits in counts.items():
                 if kind in COUNT_KINDS:
-                    block.counts[place, COUNT_KINDS.index(kind)] += hits
+                    block.counts[index, COUNT_KINDS.index(kind)] += hits
                 else:
-                    block.fallback_rows.add(place)
+                    block.fallback_rows.add(index)
 
     def _defer_suppressed(self, values: FieldValues, raw: FieldValues, block: RedactedBlock) -> None:
         """Leaves events of erased subjects to the row parser, which checks until when they are suppressed."""
         if not self._redactor.has_suppressions:
             return
-        for slot in raw:
-            made = values[slot]
-            named = self._redactor.suppressed_tokens({token for token in made if type(token) is str})
+        for field_path in raw:
+            tokens = values[field_path]
+            named = self._redactor.suppressed_tokens({token for token in tokens if type(token) is str})
             if named:
                 block.fallback_rows.update(
-                    place for place, token in enumerate(made) if type(token) is str and token in named
+                    index for index, token in enumerate(tokens) if type(token) is str and token in named
                 )
-        for place, met in chain(block.found_tokens.items(), block.child_tokens.items()):
-            if self._redactor.suppressed_tokens({token for _, token, _ in met}):
-                block.fallback_rows.add(place)
+        for index, identities in chain(block.found_tokens.items(), block.child_tokens.items()):
+            if self._redactor.suppressed_tokens({token for _, token, _ in identities}):
+                block.fallback_rows.add(index)
 
     def _record_identities(
         self, values: FieldValues, raw: FieldValues, arrivals: Sequence[int], block: RedactedBlock
     ) -> None:
         """Records the identities of events with new tokens, each with its earliest arrival."""
-        note = self._redaction.record_identity
+        record = self._redaction.record_identity
         count = len(arrivals)
-        has_made = block.counts[:, _TOKENS_INDEX] > 0
-        has_made[list(block.fallback_rows)] = False
+        has_new_tokens = block.counts[:, _TOKENS_INDEX] > 0
+        has_new_tokens[list(block.fallback_rows)] = False
         subjects = self._event_subjects(values, count)
-        is_adult = has_made.copy()
+        is_adult = has_new_tokens.copy()
         is_adult[list(block.child_tokens)] = False
-        places = np.flatnonzero(is_adult).tolist()
+        indexes = np.flatnonzero(is_adult).tolist()
         if any(one > other for one, other in pairwise(arrivals)):
-            places.sort(key=arrivals.__getitem__)
-        places.reverse()  # of equal entries the last one wins
-        place_subjects = [subjects[place] for place in places]
-        at_ms = [arrivals[place] for place in places]
+            indexes.sort(key=arrivals.__getitem__)
+        indexes.reverse()  # of equal entries the last one wins
+        index_subjects = [subjects[index] for index in indexes]
+        at_ms = [arrivals[index] for index in indexes]
         for tokens in self._token_fields:
             if tokens.field_path not in raw:
                 continue
             column, sent = values[tokens.field_path], raw[tokens.field_path]
-            made = [column[place] if type(sent[place]) is str else None for place in places]
-            if not tokens.goes_to_vault and made == place_subjects:
+            made = [column[index] if type(sent[index]) is str else None for index in indexes]
+            if not tokens.goes_to_vault and made == index_subjects:
                 continue
-            sealed = [sent[place] if one else None for place, one in zip(places, made, strict=True)]
+            sealed = [sent[index] if one else None for index, one in zip(indexes, made, strict=True)]
             firsts = dict(
                 zip(
-                    zip(place_subjects, made, sealed if tokens.goes_to_vault else made, strict=True), at_ms, strict=True
+                    zip(index_subjects, made, sealed if tokens.goes_to_vault else made, strict=True), at_ms, strict=True
                 )
             )
             for (subject, token, value), first_ms in firsts.items():
                 if token:
-                    _record_one(note, subject, (tokens.kind, token, None if value == token else value), first_ms)
-        of_children = block.child_tokens if self._redactor.stores_child_identities else {}
-        for place, met in chain(block.found_tokens.items(), of_children.items()):
-            for item in met if has_made[place] else ():
-                _record_one(note, subjects[place], item, arrivals[place])
+                    _record_one(record, subject, (tokens.kind, token, None if value == token else value), first_ms)
+        child_tokens = block.child_tokens if self._redactor.stores_child_identities else {}
+        for index, identities in chain(block.found_tokens.items(), child_tokens.items()):
+            for item in identities if has_new_tokens[index] else ():
+                _record_one(record, subjects[index], item, arrivals[index])
 
     def _event_subjects(self, values: FieldValues, count: int) -> list[str | None]:
         """Returns the subject token of each event: the first subject field with a value."""
         subjects: list[str | None] = [None] * count
         for subject in self._subjects:
-            own = values[subject.field_path]
-            if not subject.subpath and {str, type(None)}.issuperset(map(type, own)):
+            column = values[subject.field_path]
+            if not subject.subpath and {str, type(None)}.issuperset(map(type, column)):
                 # Texts are tokens at this point, or empty.
-                subjects = [first or second or None for first, second in zip(subjects, own, strict=True)]
+                subjects = [first or second or None for first, second in zip(subjects, column, strict=True)]
                 continue
-            for place, before in enumerate(subjects):
-                if before is None:
-                    value = subject.value(values, place)
-                    subjects[place] = value or None if type(value) is str else None
+            for index, subject_token in enumerate(subjects):
+                if subject_token is None:
+                    value = subject.value(values, index)
+                    subjects[index] = value or None if type(value) is str else None
         return subjects
 
 
 def _transform_values(values: Sequence[Any], transform: Transform, block: RedactedBlock) -> list[Any]:
     """Transforms values one by one."""
     changed: list[Any] = []
-    for place, value in enumerate(values):
-        kept = None
+    for index, value in enumerate(values):
+        result = None
         if _may_exceed_64_bits(value):
-            block.fallback_rows.add(place)
+            block.fallback_rows.add(index)
         elif value is not None:
-            met: TokenFindings = []
-            kept = transform(value, met)
-            if met:
-                block.found_tokens.setdefault(place, []).extend(met)
-        changed.append(None if kept is DROPPED else kept)
+            identities: TokenFindings = []
+            result = transform(value, identities)
+            if identities:
+                block.found_tokens.setdefault(index, []).extend(identities)
+        changed.append(None if result is DROPPED else result)
     return changed
 
 
-def _record_one(note: RecordIdentity, subject: str | None, met: tuple[str, str, Any], at_ms: int) -> None:
-    kind, token, value = met
+def _record_one(record: RecordIdentity, subject: str | None, identity: tuple[str, str, Any], at_ms: int) -> None:
+    kind, token, value = identity
     sealed = value if type(value) is str else None
-    whose = subject or token
-    if sealed is not None or whose != token:
-        note(whose, kind, token, sealed, at_ms)
+    token_subject = subject or token
+    if sealed is not None or token_subject != token:
+        record(token_subject, kind, token, sealed, at_ms)
 
 
-def _null_out(values: Sequence[Any], places: Collection[int]) -> Sequence[Any]:
-    if not places:
+def _null_out(values: Sequence[Any], indexes: Collection[int]) -> Sequence[Any]:
+    if not indexes:
         return values
-    return [None if place in places else value for place, value in enumerate(values)]
+    return [None if index in indexes else value for index, value in enumerate(values)]
 
 
 def _may_exceed_64_bits(value: Any) -> bool:

@@ -45,10 +45,10 @@ class StructLayout:
         """Adds the field values of these structs to `values` by path; None where a field is absent or null."""
         columns = list(zip(*map(_astuple, objects), strict=True))
         values.update(zip(self.paths, columns, strict=True))
-        for slot, inner in self.nested:
-            held = columns[slot]
+        for index, inner in self.nested:
+            column = columns[index]
             inner.collect_values(
-                [inner.empty if one is None else one for one in held] if None in held else held, values
+                [inner.empty if struct is None else struct for struct in column] if None in column else column, values
             )
 
 
@@ -58,14 +58,14 @@ def add_field(tree: FieldTree, path: Path, kind: Any) -> None:
     Raises:
         NotColumnarError: it is an object whose fields are read, or is inside a field that is read completely.
     """
-    below = tree
+    subtree = tree
     for name in path[:-1]:
-        below = below.setdefault(name, {})
-        if type(below) is not dict:
+        subtree = subtree.setdefault(name, {})
+        if type(subtree) is not dict:
             raise NotColumnarError(f"{'.'.join(path)} is inside a field that is read completely")
-    if type(below.get(path[-1])) is dict:
+    if type(subtree.get(path[-1])) is dict:
         raise NotColumnarError(f"{'.'.join(path)} is read completely, and fields inside it as well")
-    below[path[-1]] = kind
+    subtree[path[-1]] = kind
 
 
 def create_layout(tree: FieldTree, *, tag: tuple[str, str] | None) -> StructLayout:
@@ -80,19 +80,19 @@ def create_layout(tree: FieldTree, *, tag: tuple[str, str] | None) -> StructLayo
         raise NotColumnarError(f"a struct cannot have its fields: {error}") from None
 
 
-def _create_layout(tree: FieldTree, above: Path, tagged: dict[str, Any]) -> StructLayout:
-    fields, below, rename = [], [], {}
-    for slot, (name, kind) in enumerate(tree.items()):
-        attribute = f"f{slot}"
+def _create_layout(tree: FieldTree, prefix: Path, tagged: dict[str, Any]) -> StructLayout:
+    fields, nested, rename = [], [], {}
+    for index, (name, kind) in enumerate(tree.items()):
+        attribute = f"f{index}"
         rename[attribute] = name
-        held = kind
+        field_type = kind
         if type(kind) is dict:
-            inner = _create_layout(kind, (*above, name), {})
-            below.append((slot, inner))
-            held = inner.struct_type
-        fields.append((attribute, held if held is Any else held | None, None))
-    made = msgspec.defstruct("Event", fields, rename=rename, forbid_unknown_fields=True, gc=False, **tagged)
-    return StructLayout(made, tuple((*above, name) for name in tree), tuple(below), made())
+            inner = _create_layout(kind, (*prefix, name), {})
+            nested.append((index, inner))
+            field_type = inner.struct_type
+        fields.append((attribute, field_type if field_type is Any else field_type | None, None))
+    struct_type = msgspec.defstruct("Event", fields, rename=rename, forbid_unknown_fields=True, gc=False, **tagged)
+    return StructLayout(struct_type, tuple((*prefix, name) for name in tree), tuple(nested), struct_type())
 
 
 def nested_field_type(kind: ColumnType) -> Any:

@@ -103,8 +103,8 @@ def _converter(kind: ColumnType, times: TimeFormat) -> Converter:
     if isinstance(kind, Array):
         element = _converter(kind.element, times)
         return lambda value: _to_array(value, element, kind)
-    held = _converter(kind.value, times)
-    return lambda value: _to_map(value, held, kind)
+    value_converter = _converter(kind.value, times)
+    return lambda value: _to_map(value, value_converter, kind)
 
 
 def _primitive_converters(times: TimeFormat) -> dict[str, Converter]:

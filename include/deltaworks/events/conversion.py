@@ -82,10 +82,14 @@ class ChunkConverter:
         self._envelope = EnvelopeBuilder(spec, self.times, lossless_event)
         self._masked_event = redacted_event
         self._partitions = PartitionLimiter.from_spec(spec, record_over_budget)
-        of_text, answers = spec.source.format in TEXT_FORMATS, lookup_fields(spec)
+        values_are_text, answers = spec.source.format in TEXT_FORMATS, lookup_fields(spec)
         self.columns: Mapping[str, TableColumns] = {
             table.name: TableColumns(
-                table, spec.event, (evolved or {}).get(table.name, ()), values_are_text=of_text, lookup_fields=answers
+                table,
+                spec.event,
+                (evolved or {}).get(table.name, ()),
+                values_are_text=values_are_text,
+                lookup_fields=answers,
             )
             for table in spec.event_tables
         }
@@ -96,17 +100,17 @@ class ChunkConverter:
         """Converts all events of a chunk that are held as Python objects."""
         envelope, reasons, unusable = self._envelope.columns(chunk, stamp)
         parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
-        for tables, some in self._table_groups(chunk):
-            shared = SharedColumns([chunk.events[row] for row in some])
-            rows = np.array(some, np.int64)
-            own = envelope if len(rows) == len(chunk.events) else envelope.take(pa.array(rows))
+        for tables, indexes in self._table_groups(chunk):
+            shared = SharedColumns([chunk.events[row] for row in indexes])
+            rows = np.array(indexes, np.int64)
+            row_envelope = envelope if len(rows) == len(chunk.events) else envelope.take(pa.array(rows))
             for name in tables:
-                arrays, of_table = self.columns[name].convert(shared)
-                table = pa.Table.from_arrays([*own.columns, *arrays], schema=self.columns[name].schema)
+                arrays, table_reasons = self.columns[name].convert(shared)
+                table = pa.Table.from_arrays([*row_envelope.columns, *arrays], schema=self.columns[name].schema)
                 parts.setdefault(name, []).append((rows, table))
-                for index, of_row in of_table.items():
-                    noted = reasons.setdefault(some[index], [])
-                    noted.extend(reason for reason in of_row if reason not in noted)
+                for index, new_reasons in table_reasons.items():
+                    row_reasons = reasons.setdefault(indexes[index], [])
+                    row_reasons.extend(reason for reason in new_reasons if reason not in row_reasons)
         return ConvertedChunk(self.merge_in_order(parts), reasons, unusable)
 
     def _table_groups(self, chunk: Chunk) -> Iterator[tuple[tuple[str, ...], list[int]]]:
@@ -160,8 +164,8 @@ class ChunkConverter:
             rows, table = _without_rejected(converted.tables[name], misfits)
             if not len(rows):
                 continue
-            for rule, places in checker.failed_rows(table):
-                failing = rows[places].tolist()
+            for rule, indexes in checker.failed_rows(table):
+                failing = rows[indexes].tolist()
                 if rule.on_fail == "warn":
                     warned.append((f"{name}.{rule.name}", failing))
                     continue
@@ -181,14 +185,14 @@ class ChunkConverter:
         """Adds reasons for events beyond the limit of partitions of a table."""
         for name, table in converted.tables.items():
             rows, fitting = _without_rejected(table, _row_indexes(converted.reasons))
-            for place, reason in self._partitions.rows_over_limit(name, fitting):
-                converted.reasons.setdefault(int(rows[place]), []).append(reason)
+            for index, reason in self._partitions.rows_over_limit(name, fitting):
+                converted.reasons.setdefault(int(rows[index]), []).append(reason)
 
 
 def _concat_in_order(parts: Sequence[tuple[RowIndexes, pa.Table]]) -> tuple[RowIndexes, pa.Table]:
     if len(parts) == 1:
         return parts[0]
-    rows, table = np.concatenate([some for some, _ in parts]), pa.concat_tables([part for _, part in parts])
+    rows, table = np.concatenate([indexes for indexes, _ in parts]), pa.concat_tables([part for _, part in parts])
     if (np.diff(rows) > 0).all():
         return rows, table
     order = np.argsort(rows, kind="stable")

@@ -43,8 +43,8 @@ def number_events(frame: Callable[[], Iterable[tuple[Any, bytes]]], *, rest: byt
     except Exception as error:  # readers may raise anything for corrupt bytes, MemoryError included
         if isinstance(error, ConversionError) and position == 0:
             raise
-        said = unexpected_error_reason("splitting", type(error).__name__).detail
-        detail = error.detail if isinstance(error, ConversionError) else said
+        failure = unexpected_error_reason("splitting", type(error).__name__).detail
+        detail = error.detail if isinstance(error, ConversionError) else failure
     if position == 0:
         raise ConversionError(ReasonCode.MALFORMED, detail)
     yield position, (Malformed(rest, f"the rest is unreadable: {detail}"), rest)

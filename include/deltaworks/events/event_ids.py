@@ -87,7 +87,7 @@ def unambiguous_ids(parts: Sequence[Sequence[Any]], count: int) -> list[str | No
     if not parts:
         return [None] * count
     texts = [_unambiguous_texts(values) for values in parts]
-    return texts[0] if len(texts) == 1 else [_digest(of_event) for of_event in zip(*texts, strict=True)]
+    return texts[0] if len(texts) == 1 else [_digest(event_texts) for event_texts in zip(*texts, strict=True)]
 
 
 def _unambiguous_texts(values: Sequence[Any]) -> list[str | None]:

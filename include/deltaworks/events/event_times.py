@@ -89,8 +89,8 @@ class EventTimes:
         if self._max_future_minutes is not None:
             newest, limit = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
             limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {limit}"))
-        for beyond, code, limit in limits:
-            for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
+        for is_out_of_bounds, code, limit in limits:
+            for index in pc.indices_nonzero(is_out_of_bounds.fill_null(False)).to_pylist():
                 misfits[index] = ConversionError(code, f"{times[index].as_py().isoformat()} was {limit} on arrival")
         return misfits
 

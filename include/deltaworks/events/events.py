@@ -84,15 +84,15 @@ class WrapperFields:
 
     def extract(self, wrapper: Any) -> dict[str, Any]:
         """Returns the declared fields of a wrapper, in new objects."""
-        kept: dict[str, Any] = {}
+        extracted: dict[str, Any] = {}
         for path in self._paths:
-            holder = value_at(wrapper, path[:-1])
-            if isinstance(holder, dict) and path[-1] in holder:
-                place = kept
+            parent = value_at(wrapper, path[:-1])
+            if isinstance(parent, dict) and path[-1] in parent:
+                target = extracted
                 for name in path[:-1]:
-                    place = place.setdefault(name, {})
-                place[path[-1]] = holder[path[-1]]
-        return kept
+                    target = target.setdefault(name, {})
+                target[path[-1]] = parent[path[-1]]
+        return extracted
 
     def merge_into(self, event: dict[str, Any], wrapper: Any) -> dict[str, Any]:
         """Returns the event with the fields of its wrapper.
@@ -100,13 +100,13 @@ class WrapperFields:
         Raises:
             ConversionError: the event has a field of the same name.
         """
-        kept = self.extract(wrapper)
-        for name in kept:
+        extracted = self.extract(wrapper)
+        for name in extracted:
             if name in event:
                 raise ConversionError(
                     ReasonCode.NAME_TAKEN, "the event and its wrapper both have this field", path=name
                 )
-        return {**kept, **event}
+        return {**extracted, **event}
 
 
 class EventReader:
@@ -146,10 +146,12 @@ class EventReader:
                 if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                     budget.check_json_memory(inner)
                     inner = orjson.loads(inner)
-                kept = self._wrapper_fields.extract(value) if self._wrapper_fields and type(inner) is list else {}
-                if kept:
+                wrapper_fields = (
+                    self._wrapper_fields.extract(value) if self._wrapper_fields and type(inner) is list else {}
+                )
+                if wrapper_fields:
                     # Repeated with each element, so a small wrapper could expand to gigabytes.
-                    budget.check_memory(len(dump_element(kept, raw)) * len(inner), len(inner))
+                    budget.check_memory(len(dump_element(wrapper_fields, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
                 inner = None  # rejected when the event is read
             except BudgetExceededError as over:
@@ -158,30 +160,33 @@ class EventReader:
             if type(inner) is not list:
                 yield value, raw
                 continue
-            elements, kept_as_sent = self._lossless_elements(inner, kept, text, raw)
+            elements, lossless_fields = self._lossless_elements(inner, wrapper_fields, text, raw)
             for element, sent in zip(inner, elements, strict=True):
-                yield self._wrap_element(element, kept), dump_element(self._wrap_element(sent, kept_as_sent), raw)
+                yield (
+                    self._wrap_element(element, wrapper_fields),
+                    dump_element(self._wrap_element(sent, lossless_fields), raw),
+                )
 
     def _lossless_elements(
-        self, elements: list[Any], kept: dict[str, Any], text: Any, raw: bytes
+        self, elements: list[Any], wrapper_fields: dict[str, Any], text: Any, raw: bytes
     ) -> tuple[list[Any], dict[str, Any]]:
         """Returns the elements and wrapper fields with number literals, where rounding may have changed a number."""
-        inside = type(text) is str
+        is_text = type(text) is str
         try:
-            whole = parse_lossless(raw) if (kept or not inside) and has_rounded_number(raw) else None
-            if inside and has_rounded_number(text.encode()):
+            lossless = parse_lossless(raw) if (wrapper_fields or not is_text) and has_rounded_number(raw) else None
+            if is_text and has_rounded_number(text.encode()):
                 elements = parse_lossless(text)
-            elif not inside and whole is not None:
-                elements = self._get_inner(whole)
-            return elements, kept if whole is None else self._wrapper_fields.extract(whole)
+            elif not is_text and lossless is not None:
+                elements = self._get_inner(lossless)
+            return elements, wrapper_fields if lossless is None else self._wrapper_fields.extract(lossless)
         except (ValueError, RecursionError):
             # Ids in them are rejected as ambiguous, because these bytes lack them.
             return [None] * len(elements), {}
 
-    def _wrap_element(self, element: Any, kept: dict[str, Any]) -> Any:
+    def _wrap_element(self, element: Any, wrapper_fields: dict[str, Any]) -> Any:
         for depth in range(len(self._unwrap) - 1, -1, -1):
-            around = value_at(kept, self._unwrap[:depth]) if kept else None
-            element = {**(around or _EMPTY_OBJECT), self._unwrap[depth]: element}
+            surrounding = value_at(wrapper_fields, self._unwrap[:depth]) if wrapper_fields else None
+            element = {**(surrounding or _EMPTY_OBJECT), self._unwrap[depth]: element}
         return element
 
     def read_event(self, value: Any) -> dict[str, Any]:
@@ -209,9 +214,9 @@ class EventReader:
 
     def rewrap(self, event: dict[str, Any], wrapper: Any) -> Any:
         """Returns the event in a new wrapper that has only the fields copied to events."""
-        kept = self._wrapper_fields.extract(wrapper)
-        inner = {name: value for name, value in event.items() if name not in kept}
-        return self._wrap_element(inner, {name: event[name] for name in kept if name in event})
+        wrapper_fields = self._wrapper_fields.extract(wrapper)
+        inner = {name: value for name, value in event.items() if name not in wrapper_fields}
+        return self._wrap_element(inner, {name: event[name] for name in wrapper_fields if name in event})
 
     def lossless_event(self, raw: bytes) -> Any:
         """Returns the event inside raw bytes with its numbers as literals; None if that is impossible."""

@@ -289,7 +289,7 @@ class Parser:
         """Returns the rows of the chunk's tables and its rejected events. Findings are recorded once, whatever is
         raised.
         """
-        findings, before = TaskFindings(), self.redaction.snapshot_counts()
+        findings, counts_before = TaskFindings(), self.redaction.snapshot_counts()
         try:
             converted = self._convert(chunk, stamp)
             parts, reasons = self._converter.accept_rows(chunk, converted, findings)
@@ -305,15 +305,15 @@ class Parser:
             for row in converted.opted_out_rows:
                 self.redaction.record_dropped(parse_value(chunk.raw_values[row])[0])
             self.columnar_count += converted.columnar_count
-            misfits = [chunk.rejected_event(row, of_row) for row, of_row in sorted(reasons.items())]
+            misfits = [chunk.rejected_event(row, row_reasons) for row, row_reasons in sorted(reasons.items())]
             return parts, converted.rejected + misfits
         # Here and not in the handler, where the exception still references its data.
         if chunk.decoded:
-            self.redaction.restore_counts(before)
-            by_rows, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
-            chunk.dropped_count = len(chunk.events) - len(by_rows.events) - len(by_rows.rejected)
-            parts, misfits = self._convert_chunk(by_rows, stamp)
-            return parts, by_rows.rejected + misfits
+            self.redaction.restore_counts(counts_before)
+            row_chunk, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
+            chunk.dropped_count = len(chunk.events) - len(row_chunk.events) - len(row_chunk.rejected)
+            parts, misfits = self._convert_chunk(row_chunk, stamp)
+            return parts, row_chunk.rejected + misfits
         if len(chunk.events) <= 1:
             misfit = [unexpected_error_reason("converting", failure)]
             return [], [chunk.rejected_event(row, misfit) for row in range(len(chunk.events))]
@@ -330,18 +330,18 @@ class Parser:
 
         Unreadable ones are in the new chunk's `rejected`.
         """
-        tables_of = {row: tables for tables, some in chunk.rows_by_table_set.items() for row in some}
-        alone, taken = Chunk(), list[int]()
+        tables_by_row = {row: tables for tables, indexes in chunk.rows_by_table_set.items() for row in indexes}
+        row_chunk, read_rows = Chunk(), list[int]()
         for row in rows.tolist():
             payload, position, raw = chunk.payloads[chunk.seqs[row]], chunk.positions[row], chunk.raw_values[row]
-            if row in tables_of:
-                index = alone.append(chunk.events[row], chunk.event_names[row], payload, position, raw)
-                alone.rows_by_table_set.setdefault(tables_of[row], []).append(index)
+            if row in tables_by_row:
+                index = row_chunk.append(chunk.events[row], chunk.event_names[row], payload, position, raw)
+                row_chunk.rows_by_table_set.setdefault(tables_by_row[row], []).append(index)
             else:
-                self._add_event(alone, payload, position, parse_value(raw))
-            if len(alone.events) > len(taken):
-                taken.append(row)
-        return alone, np.array(taken, np.int64)
+                self._add_event(row_chunk, payload, position, parse_value(raw))
+            if len(row_chunk.events) > len(read_rows):
+                read_rows.append(row)
+        return row_chunk, np.array(read_rows, np.int64)
 
     def _redacted_event(self, raw: bytes) -> Any:
         exact = self.redaction.redact_reread(self._reader.lossless_event(raw))

@@ -54,12 +54,12 @@ class PartitionLimiter:
         tables."""
         partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
         for table in spec.tables:
-            by, data = table.partition_by, table.name
+            columns, data = table.partition_by, table.name
             if table.announces is not None:
-                by = tuple(name for name in by if name not in NOTIFICATION_COLUMNS)
+                columns = tuple(name for name in columns if name not in NOTIFICATION_COLUMNS)
                 data = table.announces.table
-            if by:
-                partition_by.setdefault(data, {})[table.name] = by
+            if columns:
+                partition_by.setdefault(data, {})[table.name] = columns
         # Each record is a payload of one event: partitions per payload would be no limit.
         max_per_payload = 0 if isinstance(spec.source, RecordSourceSpec) else _PARTITIONS_PER_PAYLOAD
         return cls(
@@ -77,46 +77,46 @@ class PartitionLimiter:
         if not rows.num_rows:
             return []
         opening = self._partition_by.get(table, {})
-        return [row for name, by in opening.items() for row in self._rows_over_limit(name, by, rows)]
+        return [row for name, columns in opening.items() for row in self._rows_over_limit(name, columns, rows)]
 
-    def _rows_over_limit(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
+    def _rows_over_limit(self, table: str, columns: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
         present = self._open_partitions.setdefault(table, set())
-        new = [key for key in _distinct_keys(rows, by) if key not in present]
+        new = [key for key in _distinct_keys(rows, columns) if key not in present]
         room = self._remaining_shared.get(table, self._max_shared)
         present.update(new[:room])
         self._remaining_shared[table] = max(0, room - len(new))
         if len(new) <= room:
             return []
-        places = self._rejected_indexes(table, by, rows, frozenset(new[room:]))
-        detail = f"{table}: the task already writes {self._max_shared} other partitions ({', '.join(by)})"
+        indexes = self._rejected_indexes(table, columns, rows, frozenset(new[room:]))
+        detail = f"{table}: the task already writes {self._max_shared} other partitions ({', '.join(columns)})"
         reason = Reason(ReasonCode.OVER_BUDGET, PARTITION_BUDGET, detail)
-        for seq in pc.unique(rows.column("_seq").take(pa.array(places, pa.int64()))).to_pylist():
+        for seq in pc.unique(rows.column("_seq").take(pa.array(indexes, pa.int64()))).to_pylist():
             # Payloads arrive in order, spread over any number of chunks.
             if seq != self._reported_seq:
                 self._on_exceeded(PARTITION_BUDGET)
                 self._reported_seq = seq
-        return [(place, reason) for place in places]
+        return [(index, reason) for index in indexes]
 
     def _rejected_indexes(
-        self, table: str, by: tuple[str, ...], rows: pa.Table, over_limit: frozenset[tuple[Any, ...]]
+        self, table: str, columns: tuple[str, ...], rows: pa.Table, over_limit: frozenset[tuple[Any, ...]]
     ) -> list[int]:
         """Returns indexes of rows whose partitions exceed the limit, and which their payloads cannot open."""
-        present, places = self._open_partitions[table], []
-        keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
-        for place, (seq, key) in enumerate(zip(rows.column("_seq").to_pylist(), keys, strict=True)):
+        present, indexes = self._open_partitions[table], []
+        keys = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
+        for index, (seq, key) in enumerate(zip(rows.column("_seq").to_pylist(), keys, strict=True)):
             if key not in over_limit or key in present:
                 continue
             if self._opened_by_payload[table, seq] < self._max_per_payload:
                 self._opened_by_payload[table, seq] += 1
                 present.add(key)
             else:
-                places.append(place)
-        return places
+                indexes.append(index)
+        return indexes
 
 
-def _distinct_keys(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def _distinct_keys(rows: pa.Table, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """Returns the distinct values of these columns, in order of first occurrence."""
-    if len(by) == 1:
-        return [(value,) for value in pc.unique(rows.column(by[0])).to_pylist()]
-    groups = rows.select(list(by)).group_by(list(by), use_threads=False).aggregate([])
-    return list(zip(*(groups.column(name).to_pylist() for name in by), strict=True))
+    if len(columns) == 1:
+        return [(value,) for value in pc.unique(rows.column(columns[0])).to_pylist()]
+    groups = rows.select(list(columns)).group_by(list(columns), use_threads=False).aggregate([])
+    return list(zip(*(groups.column(name).to_pylist() for name in columns), strict=True))

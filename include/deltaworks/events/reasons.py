@@ -142,8 +142,8 @@ def quarantine_rows(
         ]
         for row in rejected
     ]
-    kept_bytes = 0 if withhold_raw else retain_raw_bytes
-    raws = [row.raw[:kept_bytes].decode("utf-8", "backslashreplace") for row in rejected]
+    max_bytes = 0 if withhold_raw else retain_raw_bytes
+    raws = [row.raw[:max_bytes].decode("utf-8", "backslashreplace") for row in rejected]
     columns = [
         times.cast(pa.date32()),
         [None if row.event_name is None else to_printable(row.event_name) for row in rejected],

@@ -118,7 +118,7 @@ class NoRedaction:
         """Returns no counts."""
         return {}
 
-    def restore_counts(self, before: Mapping[str, int]) -> None:
+    def restore_counts(self, snapshot: Mapping[str, int]) -> None:
         """Does nothing."""
 
     def redact_event(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
@@ -178,10 +178,12 @@ class EventRedaction:
         at_ms, scanner = self.arrival_ms(arrived_at_us), self._redactor.scanner
         # Record metadata is not part of the raw bytes.
         scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_contain(raw))
-        kept = self._redactor.redact(event, at_ms=at_ms, result=self._result, scan_texts=scans) is RedactionOutcome.KEPT
-        if not kept:
+        is_kept = (
+            self._redactor.redact(event, at_ms=at_ms, result=self._result, scan_texts=scans) is RedactionOutcome.KEPT
+        )
+        if not is_kept:
             self._findings.dropped_sequence_numbers.add_event(event)
-        return kept
+        return is_kept
 
     def record_dropped(self, value: Any) -> None:
         """Records the sequence number of an event that columnar redaction dropped."""
@@ -202,10 +204,10 @@ class EventRedaction:
         """Returns a copy of the counts."""
         return dict(self._result.counts)
 
-    def restore_counts(self, before: Mapping[str, int]) -> None:
+    def restore_counts(self, snapshot: Mapping[str, int]) -> None:
         """Restores a snapshot, before the same events are redacted again."""
         self._result.counts.clear()
-        self._result.counts.update(before)
+        self._result.counts.update(snapshot)
 
     def _record_identity(self, subject: str, kind: str, token: str, value: str | None, at_ms: int) -> None:
         """Records an identity of decoded events once, with its earliest arrival."""
@@ -220,12 +222,12 @@ class EventRedaction:
 
     def redact_rejected(self, rows: Sequence[RejectedEvent]) -> list[RejectedEvent]:
         """Redacts rows for quarantine. Rows of events to drop are omitted and counted."""
-        kept = []
+        redacted = []
         for row in rows:
-            stripped = self._redact_row(row) if row.raw else row
-            if stripped is not None:
-                kept.append(replace(stripped, record=_without_producer_fields(stripped.record)))
-        return kept
+            result = self._redact_row(row) if row.raw else row
+            if result is not None:
+                redacted.append(replace(result, record=_without_producer_fields(result.record)))
+        return redacted
 
     def redact_raw(self, raw: bytes) -> tuple[bytes, int]:
         """Returns the bytes of an event that quarantine may store, and the length it records."""

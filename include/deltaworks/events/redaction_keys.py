@@ -70,26 +70,26 @@ def load_redaction_keys(
     if spec.privacy is None:
         return None
     namespace = spec.privacy.namespace
-    opened = _open_namespace(namespace, privacy_settings(spec, lake), lake)
-    with opened.lock:
-        opened.suppression = read_suppression(opened.objects, namespace, since=opened.suppression)
-        seal = None if seal_for_batch is None else _create_seal_keys(opened, spec.pipeline, namespace, seal_for_batch)
-        return RedactionKeys(opened.token_key, opened.suppression, seal)
+    access = _open_namespace(namespace, privacy_settings(spec, lake), lake)
+    with access.lock:
+        access.suppression = read_suppression(access.objects, namespace, since=access.suppression)
+        seal = None if seal_for_batch is None else _create_seal_keys(access, spec.pipeline, namespace, seal_for_batch)
+        return RedactionKeys(access.token_key, access.suppression, seal)
 
 
 def _open_namespace(namespace: str, settings: PrivacySettings, lake: StorageSpec) -> _NamespaceAccess:
     """Returns the cached access to a namespace, opening it if needed. Only callers that open one wait for each
     other."""
-    at = (namespace, lake.root, settings.model_dump_json())
-    if (opened := _OPEN_NAMESPACES.get(at)) is not None:
-        return opened
+    cache_key = (namespace, lake.root, settings.model_dump_json())
+    if (access := _OPEN_NAMESPACES.get(cache_key)) is not None:
+        return access
     with _OPEN_LOCK:
-        if at not in _OPEN_NAMESPACES:
+        if cache_key not in _OPEN_NAMESPACES:
             service, objects = open_key_service(settings.keys), open_objects(lake)
-            _OPEN_NAMESPACES[at] = _NamespaceAccess(
+            _OPEN_NAMESPACES[cache_key] = _NamespaceAccess(
                 service, objects, settings.vault, namespace_token_key(service, objects, namespace)
             )
-        return _OPEN_NAMESPACES[at]
+        return _OPEN_NAMESPACES[cache_key]
 
 
 def export_to_vault(
@@ -114,14 +114,14 @@ def export_to_vault(
     return key
 
 
-def _create_seal_keys(opened: _NamespaceAccess, pipeline: str, namespace: str, batch: str) -> SealKeys:
-    vault, sealer = opened.vault, opened.sealers.get(pipeline)
+def _create_seal_keys(access: _NamespaceAccess, pipeline: str, namespace: str, batch: str) -> SealKeys:
+    vault, sealer = access.vault, access.sealers.get(pipeline)
     if sealer is None:
-        sealer = opened.sealers[pipeline] = Sealer(
-            opened.service,
+        sealer = access.sealers[pipeline] = Sealer(
+            access.service,
             namespace=namespace,
             writer=pipeline,
-            day_key=lambda day: unreadable_day_key(opened.service, vault, namespace, day),
+            day_key=lambda day: unreadable_day_key(access.service, vault, namespace, day),
         )
     day = utc_day(time.time())
     return SealKeys(namespace, pipeline, batch, sealer.data_key(), day, sealer.key_for_day(day))

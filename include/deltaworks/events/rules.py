@@ -70,9 +70,9 @@ class RuleChecker:
         failures = []
         for rule, verdict in zip(self.rules, verdicts, strict=True):
             # Null passes, as with CHECK constraints in SQL.
-            places = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
-            if places:
-                failures.append((rule, places))
+            indexes = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
+            if indexes:
+                failures.append((rule, indexes))
         return failures
 
     def _evaluate_leniently(self, rows: pa.Table, rule: TableRuleSpec) -> pa.ChunkedArray:

@@ -38,7 +38,7 @@ def partition_fields(key: str, names: tuple[str, ...]) -> Mapping[str, str]:
 
 def reads_record_fields(spec: PipelineSpec) -> bool:
     """Returns whether the pipeline reads fields of `_record`; otherwise they are not added to events."""
-    paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(look_up.path for look_up in spec.enrich)]
+    paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(lookup.path for lookup in spec.enrich)]
     for table in spec.event_tables:
         paths += [*table.when, *(column.path for column in table.columns)]
     return any(path is not None and path.split(".")[0] == RECORD_FIELD for path in paths)
@@ -46,7 +46,7 @@ def reads_record_fields(spec: PipelineSpec) -> bool:
 
 def lookup_fields(spec: PipelineSpec) -> frozenset[str]:
     """Returns the event fields that hold results of look-ups."""
-    return frozenset(look_up.output_field for look_up in spec.enrich)
+    return frozenset(lookup.output_field for lookup in spec.enrich)
 
 
 def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
@@ -56,7 +56,7 @@ def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases |
         ConfigError: ENRICHMENT_UNREADABLE, one is missing or corrupt.
         TransientError: storage errors; ENRICHMENT_REPLACED.
     """
-    names = [look_up.database for look_up in spec.enrich if look_up.database is not None]
+    names = [lookup.database for lookup in spec.enrich if lookup.database is not None]
     if not names:
         return None
     # Imported by name, here and below: database and user-agent libraries load only for pipelines that need them.

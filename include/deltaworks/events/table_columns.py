@@ -125,7 +125,9 @@ class TableColumns:
         self._table = table
         #: Whether undeclared fields are stored or checked.
         self.keeps_undeclared_fields = table.evolve != "ignore"
-        self.columns = [_event_column(spec, of_text=values_are_text, answers=lookup_fields) for spec in table.columns]
+        self.columns = [
+            _event_column(spec, values_are_text=values_are_text, answers=lookup_fields) for spec in table.columns
+        ]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
         #: Whether schema evolution added columns.
         self.has_evolved_columns = bool(evolved)
@@ -215,7 +217,7 @@ class TableColumns:
                 )
 
 
-def _event_column(spec: ColumnSpec, *, of_text: bool, answers: Collection[str]) -> EventColumn:
+def _event_column(spec: ColumnSpec, *, values_are_text: bool, answers: Collection[str]) -> EventColumn:
     path = tuple(spec.path.split("."))
-    texts = (of_text and path[0] not in answers) or path[0] == PARTITION_FIELD
+    texts = (values_are_text and path[0] not in answers) or path[0] == PARTITION_FIELD
     return EventColumn(spec.name, path, parse_type(spec.type), spec.time_format, spec.required, texts)

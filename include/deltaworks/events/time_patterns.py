@@ -154,11 +154,11 @@ def _build_expression(parts: tuple[str, ...]) -> str:
             written.append("".join(r"\s+" if piece.isspace() else re.escape(piece) for piece in pieces))
             continue
         letter = part[1]
-        beside = (*parts[max(0, index - 1) : index], *parts[index + 1 : index + 2])
-        alone = letter in _UNPADDED and not any(
-            map(_is_number, parts[index + 1 : index + 2] if letter == "f" else beside)
+        neighbours = (*parts[max(0, index - 1) : index], *parts[index + 1 : index + 2])
+        is_unpadded = letter in _UNPADDED and not any(
+            map(_is_number, parts[index + 1 : index + 2] if letter == "f" else neighbours)
         )
-        choices = f"{_EXPRESSIONS[letter]}|{_UNPADDED[letter]}" if alone else _EXPRESSIONS[letter]
+        choices = f"{_EXPRESSIONS[letter]}|{_UNPADDED[letter]}" if is_unpadded else _EXPRESSIONS[letter]
         written.append(f"(?P<{letter}>{choices})")
     return "".join(written)
 
@@ -223,14 +223,16 @@ class _Layout:
     def __init__(self, match: re.Match[str], parts: tuple[str, ...]) -> None:
         self._spans = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
         text = match.string
-        taken = {place for begin, end in self._spans.values() for place in range(begin, end)}
-        self._filter_seq = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
+        directive_offsets = {offset for begin, end in self._spans.values() for offset in range(begin, end)}
+        self._filter_seq = [
+            (offset, ord(text[offset])) for offset in range(len(text)) if offset not in directive_offsets
+        ]
 
     def read(self, texts: Bytes) -> tuple[Integers, RowMask]:
         """Returns the times of texts of this length, and a mask of those with this layout."""
         digits = _DigitReader(texts)
-        for place, character in self._filter_seq:
-            digits.require(texts[:, place] == character)
+        for offset, character in self._filter_seq:
+            digits.require(texts[:, offset] == character)
         days = self._days(digits)
         seconds = self._seconds(digits) - self._offset_minutes(digits) * 60
         times = days * DAY_US + seconds * 1_000_000
@@ -250,9 +252,11 @@ class _Layout:
         # Years start in March, so that a leap day is the last day.
         year = year - (month <= 2)
         era = year // 400
-        of_era = year - era * 400
-        of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-        days: Integers = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+        year_of_era = year - era * 400
+        day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+        days: Integers = (
+            era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+        )
         return days
 
     def _year(self, digits: _DigitReader) -> Integers:
@@ -270,10 +274,10 @@ class _Layout:
 
     def _seconds(self, digits: _DigitReader) -> Integers:
         seconds = digits.zeros()
-        for letter, most, factor in (("H", 23, 3600), ("M", 59, 60), ("S", 59, 1)):
+        for letter, max_value, factor in (("H", 23, 3600), ("M", 59, 60), ("S", 59, 1)):
             if letter in self._spans:
                 number = digits.number(*self._spans[letter])
-                digits.require(number <= most)
+                digits.require(number <= max_value)
                 seconds += number * factor
         if "I" in self._spans:
             hour = digits.number(*self._spans["I"])
@@ -315,8 +319,8 @@ class _DigitReader:
     def number(self, begin: int, end: int) -> Integers:
         """Returns the number in the digits from `begin` to `end`."""
         number = self.zeros()
-        for place in range(begin, end):
-            digit = self.texts[:, place] - np.uint8(48)
+        for offset in range(begin, end):
+            digit = self.texts[:, offset] - np.uint8(48)
             self.require(digit <= 9)
             number = number * 10 + digit
         return number
@@ -324,8 +328,8 @@ class _DigitReader:
     def name_ordinal(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Integers:
         """Returns the ordinal, from 1, of the name that starts with the letters at `begin`."""
         code = self.texts[:, begin].astype(np.int64) | 0x20
-        for place in range(begin + 1, begin + letters):
-            code = code << 8 | self.texts[:, place] | 0x20
+        for offset in range(begin + 1, begin + letters):
+            code = code << 8 | self.texts[:, offset] | 0x20
         number = self.zeros()
         for ordinal, name in enumerate(names, 1):
             number[code == int.from_bytes(name[:letters].encode(), "big")] = ordinal

@@ -51,18 +51,18 @@ def _struct_fields(kind: ColumnType) -> ReadFields | None:
     return {name: _struct_fields(field) for name, field in kind.fields} if isinstance(kind, Struct) else None
 
 
-def _mark_read(fields: ReadFields, path: Path, inside: ReadFields | None) -> None:
+def _mark_read(fields: ReadFields, path: Path, struct_fields: ReadFields | None) -> None:
     for name in path[:-1]:
-        below = fields.setdefault(name, {})
-        if below is None:
+        nested = fields.setdefault(name, {})
+        if nested is None:
             return  # already read completely
-        fields = below
-    present = fields.get(path[-1], inside)
-    if present is None or inside is None:
+        fields = nested
+    present = fields.get(path[-1], struct_fields)
+    if present is None or struct_fields is None:
         fields[path[-1]] = None
         return
-    for name, below in inside.items():
-        _mark_read(present, (name,), below)
+    for name, nested in struct_fields.items():
+        _mark_read(present, (name,), nested)
     fields[path[-1]] = present
 
 
@@ -80,20 +80,20 @@ def undeclared_fields(event: dict[str, Any], fields: ReadFields) -> dict[str, An
             continue
         if type(value) is not dict:
             extra[name] = value
-        elif below := undeclared_fields(value, inner):
-            extra[name] = below
+        elif nested := undeclared_fields(value, inner):
+            extra[name] = nested
     return extra
 
 
-def leaf_fields(extra: dict[str, Any], fields: ReadFields, above: Path = ()) -> list[tuple[Path, Any]]:
+def leaf_fields(extra: dict[str, Any], fields: ReadFields, prefix: Path = ()) -> list[tuple[Path, Any]]:
     """Returns each undeclared field with its path. An object of which the table reads nothing is one field."""
     paths: list[tuple[Path, Any]] = []
     for name, value in extra.items():
         inner = fields.get(name)
         if inner is not None and type(value) is dict:
-            paths.extend(leaf_fields(value, inner, (*above, name)))
+            paths.extend(leaf_fields(value, inner, (*prefix, name)))
         else:
-            paths.append(((*above, name), value))
+            paths.append(((*prefix, name), value))
     return paths
 
 

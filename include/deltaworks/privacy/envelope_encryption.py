@@ -267,11 +267,11 @@ class Unsealer:
             TransientError: KEY_SERVICE_UNREACHABLE.
         """
         frame = SealedPayload.decode(payload)
-        at = (frame.namespace, frame.wrapped)
-        if at not in self._keys:
-            self._keys[at] = self._service.unwrap(frame.wrapped, key_context(frame.namespace, frame.purpose))
+        cache_key = (frame.namespace, frame.wrapped)
+        if cache_key not in self._keys:
+            self._keys[cache_key] = self._service.unwrap(frame.wrapped, key_context(frame.namespace, frame.purpose))
         try:
-            return decode_identities(unseal_bytes(self._keys[at], frame.blob, frame.additional_data))
+            return decode_identities(unseal_bytes(self._keys[cache_key], frame.blob, frame.additional_data))
         except (ValueError, TypeError) as error:
             raise _unreadable_error("it does not contain identities") from error
 
@@ -308,16 +308,16 @@ def decode_sealed_file(data: bytes) -> Iterator[SealedFrame]:
     version = _FILE_HEADER.unpack_from(data)[1]
     if version != _VERSION:
         raise _unreadable_error(f"its version is {version}; this release reads {_VERSION}")
-    at = _FILE_HEADER.size
-    while at < len(data):
-        end = at + _FRAME_HEAD.size
-        length, crc = _FRAME_HEAD.unpack_from(data, at) if end <= len(data) else (0, 0)
+    offset = _FILE_HEADER.size
+    while offset < len(data):
+        end = offset + _FRAME_HEAD.size
+        length, crc = _FRAME_HEAD.unpack_from(data, offset) if end <= len(data) else (0, 0)
         rest = data[end : end + length]
         if length < _FRAME_REST.size or len(rest) < length or zlib.crc32(rest) != crc:
-            raise _unreadable_error(f"the frame at byte {at} is truncated or corrupt")
+            raise _unreadable_error(f"the frame at byte {offset} is truncated or corrupt")
         seq, kind, _, _ = _FRAME_REST.unpack_from(rest)
         yield SealedFrame(seq, kind, rest[_FRAME_REST.size :])
-        at = end + length
+        offset = end + length
 
 
 def _unreadable_error(reason: str) -> ContractError:

@@ -103,7 +103,7 @@ class Redactor:
         if child_condition:
             result.counts["child"] += 1
         if self._suppression.until_us and self._is_suppressed(
-            (made for _, made, _ in found_tokens), at_us=at_ms * 1000
+            (token_text for _, token_text, _ in found_tokens), at_us=at_ms * 1000
         ):
             result.counts["suppressed"] += 1
             return RedactionOutcome.SUPPRESSED
@@ -141,11 +141,11 @@ class Redactor:
         if not (is_adult or self.stores_child_identities):
             return
         subject = self._subject_token(event)
-        for kind, made, value in dict.fromkeys(found_tokens):
+        for kind, token_text, value in dict.fromkeys(found_tokens):
             sealed = value if type(value) is str else None
-            token_subject = subject or made
-            if sealed is not None or token_subject != made:
-                result.identities.append(Identity(token_subject, kind, made, sealed, at_ms))
+            token_subject = subject or token_text
+            if sealed is not None or token_subject != token_text:
+                result.identities.append(Identity(token_subject, kind, token_text, sealed, at_ms))
 
     @property
     def stores_child_identities(self) -> bool:
@@ -160,7 +160,7 @@ class Redactor:
 
     def suppressed_tokens(self, tokens: Iterable[str]) -> set[str]:
         """Returns the tokens on the suppression list, whatever the event's time."""
-        return {made for made in tokens if self._digest(made) in self._suppression}
+        return {token_text for token_text in tokens if self._digest(token_text) in self._suppression}
 
     def _subject_token(self, event: dict[str, Any]) -> str | None:
         for path in self._subject:
@@ -172,7 +172,7 @@ class Redactor:
         return None
 
     def _is_suppressed(self, tokens: Iterable[str], *, at_us: int) -> bool:
-        return any(self._suppression.matches_digest(self._digest(made), at_us=at_us) for made in tokens)
+        return any(self._suppression.matches_digest(self._digest(token_text), at_us=at_us) for token_text in tokens)
 
     def _digest(self, token_text: str) -> str:
         digest = self._digests.get(token_text)
@@ -192,8 +192,8 @@ class Redactor:
             )
             dropped = () if child is None else child.drop
             drops = [PrivateFieldSpec(path=path, action="drop") for path in dropped]
-            kept = [item for item in self.spec.fields if item.path not in dropped]
-            self._child_transforms, self._day = _compile([*kept, *drops], factory), day
+            fields = [item for item in self.spec.fields if item.path not in dropped]
+            self._child_transforms, self._day = _compile([*fields, *drops], factory), day
         return self._child_transforms
 
 
@@ -311,23 +311,23 @@ class _TransformFactory:
                 )
         if not value:
             return value
-        made = cache.get(value)
-        if made is None:
+        token_text = cache.get(value)
+        if token_text is None:
             if is_token(value):
                 found_tokens.append((kind, value, None))
                 return value
-            made = token(self._key, kind=kind, value=value)
-            cache_value(cache, value, made)
-        found_tokens.append((kind, made, value if goes_to_vault else True))
-        return made
+            token_text = token(self._key, kind=kind, value=value)
+            cache_value(cache, value, token_text)
+        found_tokens.append((kind, token_text, value if goes_to_vault else True))
+        return token_text
 
 
 def _compile(fields: Iterable[PrivateFieldSpec], factory: _TransformFactory) -> FieldTransforms:
     root = FieldTransforms()
     for item in fields:
-        *above, last = (part.removesuffix("[]") for part in item.path.split("."))
+        *parents, last = (part.removesuffix("[]") for part in item.path.split("."))
         node = root
-        for name in above:
+        for name in parents:
             node = node.nested.setdefault(name, FieldTransforms())
         node.by_name[last] = factory.create(item)
     return root

@@ -46,14 +46,14 @@ class Scanner:
         """Scans a redacted event in place."""
         pending: list[Any] = [event]
         while pending:
-            holder = pending.pop()
-            pairs = list(holder.items()) if type(holder) is dict else list(enumerate(holder))
-            for place, value in pairs:
+            container = pending.pop()
+            pairs = list(container.items()) if type(container) is dict else list(enumerate(container))
+            for key, value in pairs:
                 kind = type(value)
                 if kind is dict or kind is list:
                     pending.append(value)
                 elif kind is str and len(value) > 5 and self._should_drop(value, counts):
-                    holder[place] = None
+                    container[key] = None
 
     def may_contain(self, json: str | bytes) -> bool:
         """Returns whether JSON, or JSON nested in its texts, may contain a match; False is certain."""

@@ -115,55 +115,55 @@ class VaultIngest:
         if not portion:
             return
         result = self.result
-        kept = self._without_suppressed(identity for file in portion for identity in file.identities)
+        identities = self._without_suppressed(identity for file in portion for identity in file.identities)
         result.files += len(portion)
-        result.identities += sum(identity.value is not None for identity in kept)
+        result.identities += sum(identity.value is not None for identity in identities)
         result.links += len(
-            {(identity.subject, identity.kind, identity.token) for identity in kept if _is_link(identity)}
+            {(identity.subject, identity.kind, identity.token) for identity in identities if _is_link(identity)}
         )
-        result.subjects += len({identity.subject for identity in kept if identity.value is not None})
+        result.subjects += len({identity.subject for identity in identities if identity.value is not None})
         result.unreadable += sum(len(frames) for file in portion for frames in file.unreadable.values())
         if result.dry_run:
             return
-        self._write_rows(kept, portion)
+        self._write_rows(identities, portion)
         for file in portion:
             self._files.delete(file.key)
 
-    def _write_rows(self, kept: Sequence[Identity], portion: Sequence[SealedFile]) -> None:
+    def _write_rows(self, identities: Sequence[Identity], portion: Sequence[SealedFile]) -> None:
         """Writes everything that must be durable before files are deleted."""
         for file in portion:
             for day, frames in file.unreadable.items():
                 store_unreadable(self._vault.objects, self._vault.namespace, day, file.key, frames)
-        self._vault.tables.merge_identities(self._cells(kept))
-        self._vault.tables.merge_links(self._link_rows(kept))
+        self._vault.tables.merge_identities(self._cells(identities))
+        self._vault.tables.merge_links(self._link_rows(identities))
 
     def _without_suppressed(self, identities: Iterable[Identity]) -> list[Identity]:
-        kept: list[Identity] = []
+        accepted: list[Identity] = []
         for identity in identities:
             if self._suppressed.matches(identity):
                 self.result.suppressed += 1
             else:
-                kept.append(identity)
-        return kept
+                accepted.append(identity)
+        return accepted
 
     def _cells(self, identities: Sequence[Identity]) -> pa.Table:
         """Returns rows of `identities`, one per subject, kind and token, with new cells."""
         home = self._vault
-        seen: dict[RowKey, tuple[str, int, int]] = {}
+        latest: dict[RowKey, tuple[str, int, int]] = {}
         for identity in identities:
             if identity.value is None:
                 continue
             row, at = (identity.subject, identity.kind, identity.token), identity.at_ms
-            value, first, last = seen.get(row, (identity.value, at, at))
-            seen[row] = (identity.value if at >= last else value, min(first, at), max(last, at))
-        keys = home.keys.get_or_create(subject for subject, _, _ in seen)
+            value, first, last = latest.get(row, (identity.value, at, at))
+            latest[row] = (identity.value if at >= last else value, min(first, at), max(last, at))
+        keys = home.keys.get_or_create(subject for subject, _, _ in latest)
         records = []
-        for (subject, kind, token), (value, first, last) in seen.items():
-            place, key = CellAddress(home.namespace, subject, kind, token), keys[subject]
+        for (subject, kind, token), (value, first, last) in latest.items():
+            address, key = CellAddress(home.namespace, subject, kind, token), keys[subject]
             records.append(
                 {
                     **{"namespace": home.namespace, "subject": subject, "kind": kind, "token": token},
-                    "value": seal_cell(value, key, place),
+                    "value": seal_cell(value, key, address),
                     "key_version": key.version,
                     "first_seen": _instant(first),
                     "last_seen": _instant(last),

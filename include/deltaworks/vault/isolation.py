@@ -49,8 +49,8 @@ def _overlaps(vault: StorageSpec, other: StorageSpec) -> bool:
     return vault.bucket == other.bucket and _server(vault) == _server(other)
 
 
-def _is_within(folder: str, above: str) -> bool:
-    return f"{folder}/".startswith(f"{above}/")
+def _is_within(folder: str, parent: str) -> bool:
+    return f"{folder}/".startswith(f"{parent}/")
 
 
 def _server(storage: StorageSpec) -> str:

@@ -100,15 +100,15 @@ def _no_day_key(namespace: str, day: str) -> bytes:
 
 
 def _write_beat(vault: NamespaceVault, result: IngestResult, started_at: str) -> None:
-    before = read_vault_heartbeat(vault.lake_objects, vault.namespace)
+    previous = read_vault_heartbeat(vault.lake_objects, vault.namespace)
     clean = result.remaining == len(result.damaged)
     numbers = vault.epochs.numbers()
     epoch = vault.epochs.open(numbers[-1]) if numbers else None
     beat = VaultHeartbeat(
         namespace=vault.namespace,
         written_at=iso_now(),
-        caught_up_at=started_at if clean else before.caught_up_at if before else "",
-        suppression=result.suppression if clean or before is None else before.suppression,
+        caught_up_at=started_at if clean else previous.caught_up_at if previous else "",
+        suppression=result.suppression if clean or previous is None else previous.suppression,
         waiting=result.remaining,
         unreadable=tuple(result.damaged[:_MAX_NAMED]),
         epoch=epoch.number if epoch else 0,

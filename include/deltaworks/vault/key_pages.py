@@ -134,19 +134,21 @@ class SubjectKeys:
         removed: list[str] = []
         absent: list[str] = []
         for page, members in _group_by_page(subjects):
-            there: set[str] = set()
+            existing: set[str] = set()
 
-            def without(held: KeyPage, gone: Collection[str] = members, seen: set[str] = there) -> KeyPage | None:
-                here = held.keys.keys() & set(gone)
+            def remove_keys(
+                page_record: KeyPage, targets: Collection[str] = members, found: set[str] = existing
+            ) -> KeyPage | None:
+                present = page_record.keys.keys() & set(targets)
                 # Includes keys removed by an attempt whose reply was lost.
-                seen |= here
-                kept = {subject: key for subject, key in held.keys.items() if subject not in here}
-                return held.replace(keys=kept) if here else None
+                found |= present
+                remaining = {subject: key for subject, key in page_record.keys.items() if subject not in present}
+                return page_record.replace(keys=remaining) if present else None
 
-            self._update_page(page, without)
+            self._update_page(page, remove_keys)
             self._verify_removed(page, members)
-            removed += [subject for subject in members if subject in there]
-            absent += [subject for subject in members if subject not in there]
+            removed += [subject for subject in members if subject in existing]
+            absent += [subject for subject in members if subject not in existing]
         return ShredResult(removed=tuple(removed), absent=tuple(absent))
 
     def pages(self) -> list[str]:
@@ -176,20 +178,24 @@ class SubjectKeys:
         with ThreadPoolExecutor(_THREADS) as threads:
             pages = self.pages()
             stored = threads.map(lambda page: self._records.read(vault_paths.key_page(self._namespace, page)), pages)
-            return [held.page for held in stored if held and any(key.epoch < epoch for key in held.keys.values())]
+            return [
+                page_record.page
+                for page_record in stored
+                if page_record and any(key.epoch < epoch for key in page_record.keys.values())
+            ]
 
     def _rewrap_page(self, page: str, newest: int) -> int:
         count = 0
 
-        def under_newest(held: KeyPage) -> KeyPage | None:
+        def rewrap_keys(page_record: KeyPage) -> KeyPage | None:
             nonlocal count
-            older = [subject for subject, wrapped in held.keys.items() if wrapped.epoch < newest]
+            older = [subject for subject, wrapped in page_record.keys.items() if wrapped.epoch < newest]
             count = len(older)
-            opened = self._unwrap_all(held, older)
-            again = {subject: self._wrap(subject, key, newest) for subject, key in opened.items()}
-            return held.replace(keys={**held.keys, **again}) if older else None
+            keys = self._unwrap_all(page_record, older)
+            rewrapped = {subject: self._wrap(subject, key, newest) for subject, key in keys.items()}
+            return page_record.replace(keys={**page_record.keys, **rewrapped}) if older else None
 
-        self._update_page(page, under_newest)
+        self._update_page(page, rewrap_keys)
         return count
 
     def _add_missing_keys(self, page: KeyPage, *, subjects: Collection[str]) -> KeyPage | None:
@@ -241,7 +247,7 @@ class SubjectKeys:
 
     def _unwrap_all(self, page: KeyPage, subjects: Iterable[str]) -> dict[str, SubjectKey]:
         wrapped = {subject: page.keys[subject] for subject in subjects if subject in page.keys}
-        return {subject: self._unwrap(subject, held) for subject, held in wrapped.items()}
+        return {subject: self._unwrap(subject, wrapped_key) for subject, wrapped_key in wrapped.items()}
 
     def _unwrap(self, subject: str, wrapped_key: WrappedKey) -> SubjectKey:
         data = base64.b64decode(wrapped_key.wrapped)

@@ -66,12 +66,12 @@ class RevealCount:
 def count_values(vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str]) -> list[RevealCount]:
     """Returns how many values a reveal would decrypt. Needs no key."""
     rows = _select_rows(vault, subjects, kinds, columns=("subject", "kind"))
-    kinds_of: dict[str, list[str]] = {subject: [] for subject in subjects}
+    kinds_by_subject: dict[str, list[str]] = {subject: [] for subject in subjects}
     for row in rows:
-        kinds_of[row["subject"]].append(row["kind"])
+        kinds_by_subject[row["subject"]].append(row["kind"])
     return [
-        RevealCount(subject=subject, values=len(of), kinds=", ".join(sorted(set(of))))
-        for subject, of in kinds_of.items()
+        RevealCount(subject=subject, values=len(row_kinds), kinds=", ".join(sorted(set(row_kinds))))
+        for subject, row_kinds in kinds_by_subject.items()
     ]
 
 

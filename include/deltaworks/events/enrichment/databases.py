@@ -145,8 +145,8 @@ def _objects(storage: str, _process: int) -> ObjectStore:
 def _local_copy(name: str, etag: str, objects: Any) -> Path:
     """Returns the local file of a database version, downloading it if needed."""
     folder = _cache_folder()
-    of_name = hashlib.sha256(name.encode()).hexdigest()[:16]
-    copy = folder / f"{of_name}-{hashlib.sha256(etag.encode()).hexdigest()[:32]}.mmdb"
+    name_digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    copy = folder / f"{name_digest}-{hashlib.sha256(etag.encode()).hexdigest()[:32]}.mmdb"
     with suppress(FileNotFoundError):
         os.utime(copy)
         return copy
@@ -182,10 +182,10 @@ def _cache_folder() -> Path:
 
 def _delete_unused_copies(folder: Path, *, keep: Path) -> None:
     """Deletes old versions: many licences limit how long they may be stored."""
-    before = time.time() - _UNUSED_COPY_SECONDS
+    oldest_mtime = time.time() - _UNUSED_COPY_SECONDS
     for path in folder.iterdir():
         with suppress(OSError):
-            if path != keep and path.stat().st_mtime < before:
+            if path != keep and path.stat().st_mtime < oldest_mtime:
                 path.unlink()
 
 

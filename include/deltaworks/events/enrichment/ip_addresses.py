@@ -40,10 +40,10 @@ def truncate_ip(address: bytes) -> bytes:
     The first 48 bits of a 6to4 address contain the complete IPv4 address, so its last octet is cleared too.
     """
     if len(address) == 4:
-        kept = _IPV4_NETWORK_BYTES
+        network_bytes = _IPV4_NETWORK_BYTES
     else:
-        kept = _6TO4_NETWORK_BYTES if address.startswith(_6TO4_PREFIX) else _IPV6_NETWORK_BYTES
-    return address[:kept] + bytes(len(address) - kept)
+        network_bytes = _6TO4_NETWORK_BYTES if address.startswith(_6TO4_PREFIX) else _IPV6_NETWORK_BYTES
+    return address[:network_bytes] + bytes(len(address) - network_bytes)
 
 
 def truncate_ip_text(text: str) -> str | None:

@@ -36,12 +36,12 @@ class LookupsAndMasks:
             TransientError: ENRICHMENT_REPLACED.
         """
         self._masks = [_NestedMask(declared) for declared in spec.private]
-        alone = _independent_field_names(spec)
-        self._independent_fields = [_IndependentField(name, spec, databases) for name in alone]
+        independent = _independent_field_names(spec)
+        self._independent_fields = [_IndependentField(name, spec, databases) for name in independent]
         self._nested_lookups = [
-            _NestedLookup(declared, databases) for declared in spec.enrich if declared.path not in alone
+            _NestedLookup(declared, databases) for declared in spec.enrich if declared.path not in independent
         ]
-        self._nested_masks = [mask for mask in self._masks if mask.path not in alone]
+        self._nested_masks = [mask for mask in self._masks if mask.path not in independent]
 
     def apply(self, event: dict[str, Any], findings: TaskFindings) -> None:
         """Adds look-up results to an event and masks it, in place. Invalid addresses are counted.
@@ -49,8 +49,8 @@ class LookupsAndMasks:
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, a database is corrupt.
         """
-        for look_up in self._nested_lookups:
-            look_up.apply(event)
+        for lookup in self._nested_lookups:
+            lookup.apply(event)
         for field in self._independent_fields:
             if field.apply(event):
                 findings.invalid_addresses[field.name] += 1
@@ -71,8 +71,8 @@ def _independent_field_names(spec: PipelineSpec) -> list[str]:
     order does not matter.
     """
     paths = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
-    above = {path.split(".")[0] for path in paths if "." in path}
-    return sorted({path for path in paths if "." not in path} - above)
+    parents = {path.split(".")[0] for path in paths if "." in path}
+    return sorted({path for path in paths if "." not in path} - parents)
 
 
 class _IndependentField:
@@ -80,10 +80,10 @@ class _IndependentField:
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name
-        look_ups = [declared for declared in spec.enrich if declared.path == name]
-        self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in look_ups]
+        lookups = [declared for declared in spec.enrich if declared.path == name]
+        self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in lookups]
         #: Results for values that are no text: fields of these names sent by a producer are overwritten.
-        self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in look_ups}
+        self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in lookups}
         self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
         self._cache: dict[str, tuple[dict[str, LookupAnswer], str | None]] = {}
 
@@ -93,11 +93,11 @@ class _IndependentField:
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE.
         """
-        name, keep = self.name, self._mask_mode
-        value = event.pop(name, None) if keep == "nothing" else event.get(name)
+        name, mask_mode = self.name, self._mask_mode
+        value = event.pop(name, None) if mask_mode == "nothing" else event.get(name)
         if type(value) is not str:
             event.update(self._null_answers)
-            if value is None or keep != "network":
+            if value is None or mask_mode != "network":
                 return False
             event[name] = None
             return True
@@ -107,7 +107,7 @@ class _IndependentField:
             _cache_answer(self._cache, value, outcome)
         answers, network = outcome
         event.update(answers)
-        if keep != "network":
+        if mask_mode != "network":
             return False
         event[name] = network
         return network is None
@@ -212,17 +212,17 @@ def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
         cache[value] = answer
 
 
-def _parent_object(event: dict[str, Any], above: Sequence[str]) -> dict[str, Any] | None:
+def _parent_object(event: dict[str, Any], parent_names: Sequence[str]) -> dict[str, Any] | None:
     """Returns the object that contains the last name of a path. A value on the way that is not an object but might
     contain the field (a list, a JSON text) is removed.
     """
-    holder = event
-    for name in above:
-        inner = holder.get(name)
+    parent = event
+    for name in parent_names:
+        inner = parent.get(name)
         if inner is None:
             return None
         if type(inner) is not dict:
-            del holder[name]
+            del parent[name]
             return None
-        holder = inner
-    return holder
+        parent = inner
+    return parent

@@ -128,13 +128,13 @@ class _BlockReader:
     def _inflate(self, content: bytes, count: int) -> bytes:
         cost = self._container.cost
         # Array items take space in the content, which bounds their number.
-        most_bytes = self._budget.max_decoded_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
-        inflated = CODECS[self._container.codec](content, most_bytes)
+        max_bytes = self._budget.max_decoded_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
+        inflated = CODECS[self._container.codec](content, max_bytes)
         if count * cost.min_bytes > len(inflated):
             raise _TornContainerError(f"it has {len(inflated)} bytes, but a record needs at least {cost.min_bytes}")
-        values_made = count * cost.values + len(inflated) * cost.values_per_byte
-        self._budget.check_memory(len(inflated), values_made)
-        self._budget.reserve_values(values_made)
+        value_count = count * cost.values + len(inflated) * cost.values_per_byte
+        self._budget.check_memory(len(inflated), value_count)
+        self._budget.reserve_values(value_count)
         return inflated
 
     def _read_records(self, content: bytes, count: int) -> list[Any]:
@@ -144,9 +144,9 @@ class _BlockReader:
         self._feed.seek(0)
         block: Any = next(self._blocks)
         records = list(block)
-        left = len(content) - block.bytes_.tell()
-        if left:
-            raise _TornContainerError(f"{left} bytes follow its records")
+        remaining = len(content) - block.bytes_.tell()
+        if remaining:
+            raise _TornContainerError(f"{remaining} bytes follow its records")
         return records
 
 

@@ -17,42 +17,42 @@ _MAX_LZMA_BYTES = 128 << 20
 Codec = Callable[[bytes, int], bytes]
 
 
-def _inflate_null(content: bytes, most: int) -> bytes:
-    return _check_size(content, most)
+def _inflate_null(content: bytes, max_bytes: int) -> bytes:
+    return _check_size(content, max_bytes)
 
 
-def _inflate_deflate(content: bytes, most: int) -> bytes:
+def _inflate_deflate(content: bytes, max_bytes: int) -> bytes:
     inflating = zlib.decompressobj(-15)
-    inflated = _check_size(inflating.decompress(content, most + 1), most)
+    inflated = _check_size(inflating.decompress(content, max_bytes + 1), max_bytes)
     if not inflating.eof:
         raise DamagedContent("the end-of-stream marker is missing")
     return inflated
 
 
-def _inflate_bzip2(content: bytes, most: int) -> bytes:
-    return decompress(content, "bzip2", max_bytes=most)
+def _inflate_bzip2(content: bytes, max_bytes: int) -> bytes:
+    return decompress(content, "bzip2", max_bytes=max_bytes)
 
 
-def _inflate_zstandard(content: bytes, most: int) -> bytes:
-    return decompress(content, "zstd", max_bytes=most)
+def _inflate_zstandard(content: bytes, max_bytes: int) -> bytes:
+    return decompress(content, "zstd", max_bytes=max_bytes)
 
 
-def _inflate_xz(content: bytes, most: int) -> bytes:
+def _inflate_xz(content: bytes, max_bytes: int) -> bytes:
     inflating = lzma.LZMADecompressor(memlimit=_MAX_LZMA_BYTES)
-    inflated = _check_size(inflating.decompress(content, most + 1), most)
+    inflated = _check_size(inflating.decompress(content, max_bytes + 1), max_bytes)
     if not inflating.eof:
         raise DamagedContent("the end-of-stream marker is missing")
     return inflated
 
 
-def _inflate_snappy(content: bytes, most: int) -> bytes:
+def _inflate_snappy(content: bytes, max_bytes: int) -> bytes:
     body, size = content[:-_CHECKSUM_BYTES], 0
     for index, byte in enumerate(body[:5]):
         size |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             break
-    if size > most:
-        raise ContentTooLarge(f"has {size} bytes; at most {most} are allowed")
+    if size > max_bytes:
+        raise ContentTooLarge(f"has {size} bytes; at most {max_bytes} are allowed")
     inflated = bytes(pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True))
     if zlib.crc32(inflated) != int.from_bytes(content[-_CHECKSUM_BYTES:]):
         raise DamagedContent("its checksum does not match")

@@ -121,10 +121,10 @@ class _CostCalculator:
 
 
 def _repeated_cost(inner: TypeCost, *, key_bytes: int) -> TypeCost:
-    least = inner.min_bytes + key_bytes
-    if least == 0:
+    min_bytes = inner.min_bytes + key_bytes
+    if min_bytes == 0:
         raise _unbounded_schema_error("items of an array take no bytes")
-    return TypeCost(1, 1, max(inner.values_per_byte, -(-inner.values // least)))
+    return TypeCost(1, 1, max(inner.values_per_byte, -(-inner.values // min_bytes)))
 
 
 def _unbounded_schema_error(why: str) -> ConversionError:

@@ -119,8 +119,8 @@ def _recover_piece(
         yield over_budget_event(refused, raw), raw
         return
     recovery = JsonRecovery(payload, pieces.end - len(raw), budget, _OBJECT_BOUNDARY)
-    for broken, of_broken in recovery.read_events():
-        yield from _split_array(broken, of_broken)
+    for value, raw_value in recovery.read_events():
+        yield from _split_array(value, raw_value)
     pieces.skip_to(recovery.end)
 
 
@@ -171,29 +171,29 @@ def _piece_ends(payload: bytes, start: int) -> Iterator[int]:
         return
     data = np.frombuffer(payload, np.uint8)
     for begin in range(start, len(payload), _WINDOW_BYTES):
-        before = np.flatnonzero(data[begin : begin + _WINDOW_BYTES] == _OPEN) + (begin - 1)
-        before = before[before >= start]
-        spaces = np.flatnonzero(_IS_SPACE[data[before]])
+        previous = np.flatnonzero(data[begin : begin + _WINDOW_BYTES] == _OPEN) + (begin - 1)
+        previous = previous[previous >= start]
+        spaces = np.flatnonzero(_IS_SPACE[data[previous]])
         for _ in range(_MAX_SPACES):
             if not len(spaces):
                 break
-            before[spaces] -= 1
-            spaces = spaces[before[spaces] >= start]
-            spaces = spaces[_IS_SPACE[data[before[spaces]]]]
+            previous[spaces] -= 1
+            spaces = spaces[previous[spaces] >= start]
+            spaces = spaces[_IS_SPACE[data[previous[spaces]]]]
         else:
             close = payload.rfind(b"}", start, begin)
             # The successor of an object that ends before this window may begin in it.
             opens_here = close >= 0 and not payload[close + 1 : begin].strip(WHITE_SPACE)
             yield from _piece_ends_by_pattern(payload, close if opens_here else begin)
             return
-        before = before[before >= start]
-        yield from (before[data[before] == _CLOSE] + 1).tolist()
+        previous = previous[previous >= start]
+        yield from (previous[data[previous] == _CLOSE] + 1).tolist()
     yield len(payload)
 
 
 def _piece_ends_by_pattern(payload: bytes, start: int) -> Iterator[int]:
-    for between in _OBJECT_BOUNDARY.finditer(payload, start):
-        yield between.start() + 1
+    for boundary in _OBJECT_BOUNDARY.finditer(payload, start):
+        yield boundary.start() + 1
     yield len(payload)
 
 
@@ -208,13 +208,13 @@ def _split_array(value: Any, raw: bytes) -> Iterator[FramedEvent]:
         except (ValueError, RecursionError) as error:
             yield Malformed(raw, f"its numbers are ambiguous: {type(error).__name__}"), raw
             return
-    for element, as_sent in zip(value, sent, strict=True):
-        yield element, dump_element(as_sent, raw)
+    for element, lossless in zip(value, sent, strict=True):
+        yield element, dump_element(lossless, raw)
 
 
-def dump_element(element: Any, whole: bytes) -> bytes:
+def dump_element(element: Any, array_bytes: bytes) -> bytes:
     """Returns an element's bytes; those of the complete array if it is nested too deeply to serialize."""
     try:
         return dump_lossless(element)
     except TypeError:
-        return whole
+        return array_bytes

@@ -112,9 +112,9 @@ class JsonRecovery:
 
     def _extend_window(self) -> None:
         """Doubles the window, up to the next cut, so no number or name is split."""
-        least = max(self._window_end, 2 * self._window_end - self._start - 1)
-        between = self._filter_seq.search(self._payload, least)
-        end = between.start() + 1 if between else len(self._payload)
+        min_end = max(self._window_end, 2 * self._window_end - self._start - 1)
+        boundary = self._filter_seq.search(self._payload, min_end)
+        end = boundary.start() + 1 if boundary else len(self._payload)
         self._budget.count_scanned(end - self._window_end)
         text = self._payload[self._start : end].decode("latin-1")
         self._window_end = end
@@ -147,8 +147,8 @@ class JsonRecovery:
         """Returns the next position to try, or -1. Values inside a corrupt one are corrupt too."""
         if end is not None:
             return self._find_opening(end)
-        behind = self._scan_brackets(position, problem.error_position)
-        attempt = self._find_opening(position + 1 if behind is None else behind)
+        next_position = self._scan_brackets(position, problem.error_position)
+        attempt = self._find_opening(position + 1 if next_position is None else next_position)
         while attempt in self._broken_openings:
             self._broken_openings.discard(attempt)
             attempt = self._find_opening(attempt + 1)

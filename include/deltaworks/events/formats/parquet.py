@@ -140,7 +140,7 @@ def _sliced_items(array: pa.Array, items: pa.Array) -> pa.Array:
 def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
     """Converts rows to events; if one row fails, it is isolated and the others are converted."""
     try:
-        made = rows.to_pylist(maps_as_pydicts="lossy")
+        values = rows.to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         if rows.num_rows == 1:
             raw = record_to_event(dict(zip(rows.schema.names, map(_cell_or_error_text, rows.columns), strict=True)))[1]
@@ -151,8 +151,8 @@ def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
         yield from _to_events(rows.slice(half))
         return
     if ERASED_FIELD in rows.schema.names:
-        made = list(map(tombstone_or_row, made))
-    yield from map(record_to_event, made)
+        values = list(map(tombstone_or_row, values))
+    yield from map(record_to_event, values)
 
 
 def _cell_or_error_text(cell: pa.Array) -> Any:

@@ -166,18 +166,18 @@ def narrowest_type(kinds: Collection[str]) -> ColumnType | None:
 
 
 def _exact_number_type(kinds: Collection[str]) -> ColumnType | None:
-    before, behind = 0, 0
+    integer_digits, scale = 0, 0
     for kind in kinds:
         if kind in _MAX_DIGITS:
-            before = max(before, _MAX_DIGITS[kind])
+            integer_digits = max(integer_digits, _MAX_DIGITS[kind])
             continue
         decimal = parse_type(kind) if kind.startswith("decimal") else None
         if not isinstance(decimal, Decimal):
             return None
-        before, behind = max(before, decimal.precision - decimal.scale), max(behind, decimal.scale)
+        integer_digits, scale = max(integer_digits, decimal.precision - decimal.scale), max(scale, decimal.scale)
     if all(kind in (INT32, INT53, INT64) for kind in kinds):
         return Primitive("int" if set(kinds) == {INT32} else "long")
-    return Decimal(before + behind, behind) if before + behind <= 38 else None
+    return Decimal(integer_digits + scale, scale) if integer_digits + scale <= 38 else None
 
 
 def infer_type(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
@@ -248,35 +248,35 @@ def infer_columns(
     free = {name: kind for name, kind in columns.items() if name.lower() not in _RESERVED}
     if len(free) <= max_columns:
         return free
-    met_most = set(sorted(free, key=lambda name: (-shape.fields[name].values, name))[:max_columns])
-    return {name: kind for name, kind in free.items() if name in met_most}
+    most_frequent = set(sorted(free, key=lambda name: (-shape.fields[name].values, name))[:max_columns])
+    return {name: kind for name, kind in free.items() if name in most_frequent}
 
 
 def add_new_columns(columns: Columns, shape: Shape, *, typed: bool = True) -> dict[str, ColumnType]:
     """Returns the columns with those for new fields, also inside structs. Existing types do not change."""
     if _count_columns(columns) >= MAX_COLUMNS:
         return dict(columns)
-    together = {
+    merged = {
         name: _extend_type(kind, shape.fields[name]) if name in shape.fields else kind for name, kind in columns.items()
     }
-    taken = {name.lower() for name in columns}
+    used_names = {name.lower() for name in columns}
     for name, kind in infer_columns(shape, typed=typed).items():
-        if name.lower() not in taken:
-            together[name] = kind
-    return together
+        if name.lower() not in used_names:
+            merged[name] = kind
+    return merged
 
 
 def _extend_type(kind: ColumnType, shape: Shape) -> ColumnType:
     if isinstance(kind, Struct):
-        inside = {
+        fields = {
             name: _extend_type(inner, shape.fields[name]) if name in shape.fields else inner
             for name, inner in kind.fields
         }
-        taken = {name.lower() for name in inside}
+        used_names = {name.lower() for name in fields}
         for name, inner in _infer_fields(shape, STRUCT_FIELD_NAME, "", None):
-            if name.lower() not in taken:
-                inside[name] = inner
-        return Struct(tuple(inside.items()))
+            if name.lower() not in used_names:
+                fields[name] = inner
+        return Struct(tuple(fields.items()))
     if isinstance(kind, Array) and shape.element is not None:
         return Array(_extend_type(kind.element, shape.element))
     if isinstance(kind, Map) and shape.element is not None:
@@ -284,19 +284,19 @@ def _extend_type(kind: ColumnType, shape: Shape) -> ColumnType:
     return kind
 
 
-def changed_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
+def changed_paths(before: Columns, after: Columns, *, prefix: str = "") -> list[str]:
     """Returns new or changed columns of `after` compared with `before`, in the syntax of type hints."""
     paths = []
     for name, kind in after.items():
-        path = above + (name if _UNQUOTED_NAME.fullmatch(name) else f"`{name}`")
+        path = prefix + (name if _UNQUOTED_NAME.fullmatch(name) else f"`{name}`")
         present = before.get(name)
         if present == kind:
             continue
-        of_present, of_kind = _struct_fields(present), _struct_fields(kind)
-        if of_present is None or of_kind is None:
+        present_fields, new_fields = _struct_fields(present), _struct_fields(kind)
+        if present_fields is None or new_fields is None:
             paths.append(f"{path} {kind}")
         else:
-            paths += changed_paths(of_present, of_kind, above=f"{path}.")
+            paths += changed_paths(present_fields, new_fields, prefix=f"{path}.")
     return paths
 
 

@@ -88,7 +88,7 @@ def _add_arrow_type(shape: Shape, kind: pa.DataType, count: int, depth: int) -> 
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return any(is_one(kind) for is_one in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+    return any(is_type(kind) for is_type in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _arrow_kind(kind: pa.DataType, depth: int) -> str:
@@ -98,8 +98,8 @@ def _arrow_kind(kind: pa.DataType, depth: int) -> str:
         return OBJECT if pa.types.is_struct(kind) else MAP if pa.types.is_map(kind) else ARRAY
     if pa.types.is_decimal(kind):
         return _decimal_kind(kind.precision, kind.scale)
-    for is_one, name in _ARROW_KINDS:
-        if is_one(kind):
+    for is_type, name in _ARROW_KINDS:
+        if is_type(kind):
             return name
     return OPAQUE
 

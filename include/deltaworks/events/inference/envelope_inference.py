@@ -126,8 +126,8 @@ def ambiguous_time_fields(events: FieldProfile) -> list[tuple[Path, tuple[str, .
 
 
 def _text_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
-    of_texts = set(profile.kinds) - {NULL} == {TEXT} and set(profile.text_forms) == {PLAIN}
-    return matching_time_formats(name, profile) if of_texts else ()
+    is_plain_text = set(profile.kinds) - {NULL} == {TEXT} and set(profile.text_forms) == {PLAIN}
+    return matching_time_formats(name, profile) if is_plain_text else ()
 
 
 def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
@@ -139,8 +139,8 @@ def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
     formats = _text_time_formats(name, profile)
     if len(formats) == 1:
         return TimeFormat(format=formats[0])
-    of_numbers = kinds and (kinds <= {INT53, INT64, FLOAT64} or (kinds == {TEXT} and forms == {DIGITS}))
-    unit = epoch_unit(profile) if of_numbers and is_time_name(name) else None
+    is_numeric = kinds and (kinds <= {INT53, INT64, FLOAT64} or (kinds == {TEXT} and forms == {DIGITS}))
+    unit = epoch_unit(profile) if is_numeric and is_time_name(name) else None
     return None if unit is None else TimeFormat(unit)
 
 
@@ -153,14 +153,14 @@ def choose_id_field(events: FieldProfile) -> FieldChoice | None:
         rank, distinct = _name_rank(path, _ID_FIELD_NAMES), profile.distinct_count
         if distinct is None or _time_form(path[-1], profile) is not None:
             continue
-        of_event = rank is not None and (
+        is_event_id = rank is not None and (
             len(path) == 1 or _ID_FIELD_NAMES[rank] != "id" or "_".join(name_words(path[-2])) in _ENVELOPE_OBJECTS
         )
-        copies = events.values - distinct
-        if of_event and copies <= _MAX_DUPLICATE_SHARE * events.values:
-            why = "different in every event" if not copies else f"{copies:,} events repeat an earlier id"
+        duplicates = events.values - distinct
+        if is_event_id and duplicates <= _MAX_DUPLICATE_SHARE * events.values:
+            why = "different in every event" if not duplicates else f"{duplicates:,} events repeat an earlier id"
             choices.append(((rank, len(path), path), FieldChoice(path, why)))
-        elif not copies and len(path) == 1 and events.values >= 100 and name_words(path[-1])[-1:] == ["id"]:
+        elif not duplicates and len(path) == 1 and events.values >= 100 and name_words(path[-1])[-1:] == ["id"]:
             choices.append(((len(_ID_FIELD_NAMES), len(path), path), FieldChoice(path, "different in every event")))
     return min(choices, key=lambda choice: choice[0])[1] if choices else None
 

@@ -107,10 +107,10 @@ class FieldProfile:
             if self.is_map:
                 self.elements.add_value(inner)
                 continue
-            below = self.fields.get(name)
-            if below is None:
-                below = self.fields[name] = FieldProfile(position)
-            below.add_value(inner, depth=depth + 1)
+            profile = self.fields.get(name)
+            if profile is None:
+                profile = self.fields[name] = FieldProfile(position)
+            profile.add_value(inner, depth=depth + 1)
         if len(self.fields) > _MAX_FIELDS and depth:
             self.convert_to_map()
 
@@ -139,9 +139,9 @@ class FieldProfile:
             self.min_value, self.max_value = min(self.min_value, int(text)), max(self.max_value, int(text))
             self.integer_digits = max(self.integer_digits, len(text.lstrip("-")))
         elif form == FRACTION:
-            whole, _, behind = text.lstrip("-").partition(".")
-            self.scales[len(behind)] += 1
-            self.integer_digits = max(self.integer_digits, len(whole))
+            integer, _, fraction = text.lstrip("-").partition(".")
+            self.scales[len(fraction)] += 1
+            self.integer_digits = max(self.integer_digits, len(integer))
 
     def _count_distinct(self, value: Any) -> None:
         if self.value_counts is not None:
@@ -164,14 +164,14 @@ class FieldProfile:
             shape.element_shape().merge(self.elements)
         return shape
 
-    def leaves(self, above: Path = ()) -> Iterator[tuple[Path, FieldProfile]]:
+    def leaves(self, prefix: Path = ()) -> Iterator[tuple[Path, FieldProfile]]:
         """Yields every field without nested fields, with its path; not inside arrays and maps."""
         in_order = sorted(self.fields.items(), key=lambda named: (named[1].position, named[0]))
         for name, inner in in_order:
             if inner.fields:
-                yield from inner.leaves((*above, name))
+                yield from inner.leaves((*prefix, name))
             if not inner.fields or set(inner.kinds) - {OBJECT, NULL}:
-                yield (*above, name), inner
+                yield (*prefix, name), inner
 
 
 def _text_form(text: str) -> str:

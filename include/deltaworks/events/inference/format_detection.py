@@ -69,10 +69,12 @@ def _is_json(content: bytes) -> bool:
 
 
 def _detect_delimited(text: str) -> Mapping[str, Any]:
-    whole = text[: text.rfind("\n") + 1] or text
+    complete_lines = text[: text.rfind("\n") + 1] or text
     for delimiter in _DELIMITERS:
         # In TSV these lines are comments, in other formats records.
-        lines = [line for line in whole.splitlines(keepends=True) if delimiter != "\t" or not line.startswith("#")]
+        lines = [
+            line for line in complete_lines.splitlines(keepends=True) if delimiter != "\t" or not line.startswith("#")
+        ]
         records = _parse_records("".join(lines), delimiter)
         if len(records) > 1 and len(records[0]) > 1 and len({len(record) for record in records}) == 1:
             return _declare_delimited(records, delimiter)

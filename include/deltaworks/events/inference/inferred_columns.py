@@ -75,12 +75,12 @@ def propose_columns(
     convert_maps(events)
     leaves: list[tuple[Path, InferredType, int]] = []
     omitted: dict[Path, str] = {}
-    of_several = Counter(path for path, _ in events.leaves())
+    path_counts = Counter(path for path, _ in events.leaves())
     for path, profile in events.leaves():
         if path in envelope or profile.values < min_events:
             continue
-        leaf = _infer_leaf(path, _most_informative(path, profile, all_events), of_text=values_are_text)
-        if of_several[path] > 1 or any(path == other[: len(path)] != other for other in of_several):
+        leaf = _infer_leaf(path, _most_informative(path, profile, all_events), values_are_text=values_are_text)
+        if path_counts[path] > 1 or any(path == other[: len(path)] != other for other in path_counts):
             leaf = "an object in some events, a value in others"
         if isinstance(leaf, str):
             omitted[path] = leaf
@@ -90,9 +90,11 @@ def propose_columns(
         :max_columns
     ]
     omitted |= {leaves[index][0]: "rare" for index in range(len(leaves)) if index not in set(chosen)}
-    kept = [leaves[index] for index in sorted(chosen)]
-    names = column_names([path for path, _, _ in kept])
-    columns = (ProposedColumn(name, path, leaf, count) for name, (path, leaf, count) in zip(names, kept, strict=True))
+    selected = [leaves[index] for index in sorted(chosen)]
+    names = column_names([path for path, _, _ in selected])
+    columns = (
+        ProposedColumn(name, path, leaf, count) for name, (path, leaf, count) in zip(names, selected, strict=True)
+    )
     return ProposedColumns(tuple(columns), omitted)
 
 
@@ -100,16 +102,16 @@ def _most_informative(path: Path, profile: FieldProfile, all_events: FieldProfil
     """Returns the field's profile for this event type if it has many values, otherwise that of all events."""
     if all_events is None or profile.values >= _SUFFICIENT_VALUES:
         return profile
-    below: FieldProfile | None = all_events
+    candidate: FieldProfile | None = all_events
     for name in path:
-        below = below.fields.get(name) if below is not None else None
-    return profile if below is None or below.fields else below
+        candidate = candidate.fields.get(name) if candidate is not None else None
+    return profile if candidate is None or candidate.fields else candidate
 
 
-def _infer_leaf(path: Path, profile: FieldProfile, *, of_text: bool) -> InferredType | str:
+def _infer_leaf(path: Path, profile: FieldProfile, *, values_are_text: bool) -> InferredType | str:
     if not is_declarable(path):
         return "its name cannot be declared as a path"
-    return infer_field_type(path[-1], profile, values_are_text=of_text)
+    return infer_field_type(path[-1], profile, values_are_text=values_are_text)
 
 
 def convert_maps(profile: FieldProfile) -> None:
@@ -119,7 +121,7 @@ def convert_maps(profile: FieldProfile) -> None:
         keys = len(inner.fields)
         if not keys:
             continue
-        present = sum(below.values for below in inner.fields.values()) / (keys * max(1, inner.values))
+        present = sum(field.values for field in inner.fields.values()) / (keys * max(1, inner.values))
         many = keys >= _MIN_MAP_KEYS and present <= _MAX_MAP_KEY_SHARE
         if many or all(_ID_LIKE_KEY.fullmatch(key) for key in inner.fields):
             inner.convert_to_map()
@@ -128,15 +130,15 @@ def convert_maps(profile: FieldProfile) -> None:
 def column_names(paths: Sequence[Path]) -> list[str]:
     """Returns a name per path: its last word, with preceding ones where that is vague or taken."""
     names: list[str] = []
-    taken = set(_RESERVED)
+    used_names = set(_RESERVED)
     shortest = Counter(_snake_case(path[-1:]) for path in paths)
     for path in paths:
         short = _snake_case(path[-1:])
         first = 2 if len(path) > 1 and (short in _VAGUE_NAMES or shortest[short] > 1) else 1
         options = [_snake_case(path[-length:]) for length in range(min(first, len(path)), len(path) + 1)]
         options += [f"{options[-1][: _MAX_NAME_LENGTH - 4]}_{number}" for number in range(2, 1_000)]
-        name = next(option for option in options if option not in taken)
-        taken.add(name)
+        name = next(option for option in options if option not in used_names)
+        used_names.add(name)
         names.append(name)
     return names
 

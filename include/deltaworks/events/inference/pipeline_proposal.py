@@ -180,15 +180,16 @@ def _time_error(events: FieldProfile, unclear: Sequence[tuple[Path, tuple[str, .
         path, formats = ".".join(unclear[0][0]), unclear[0][1]
         return ContractError(
             "EVENTS_WITHOUT_TIME",
-            f"{path} holds times, but all its values in {events.values:,} events match several formats: {' and '.join(formats)}.",
+            f"{path} holds times, but all its values in {events.values:,} events match several formats: "
+            f"{' and '.join(formats)}.",
             hint=f'Choose one: --time {path} --time-format "{formats[0]}".',
         )
     return ContractError(
         "EVENTS_WITHOUT_TIME",
         f"No field has a time in most of the {events.values:,} events (ISO 8601, seconds or milliseconds since "
         "1970, or a common format).",
-        hint='Name the field: --time PATH, with --time-format "%d/%m/%Y %H:%M" if its format is uncommon. If events have '
-        "no time, declare time: {arrival: true} manually: docs/reference/pipeline.md#arrival.",
+        hint='Name the field: --time PATH, with --time-format "%d/%m/%Y %H:%M" if its format is uncommon. If events '
+        "have no time, declare time: {arrival: true} manually: docs/reference/pipeline.md#arrival.",
     )
 
 
@@ -225,15 +226,15 @@ class _SecondPass:
 def _table_names(types: Counter[Any]) -> dict[str, str]:
     """Returns the most frequent types with a table name for each."""
     names: dict[str, str] = {}
-    taken = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
+    used_names = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
     usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_valid_unicode(value)]
     for value in usable[:MAX_TABLES]:
         short = "_".join(name_words(value)) or "event"
         short = f"{short}_events" if short in SQL_KEYWORDS else short
         short = (short if short[0].isalpha() else f"event_{short}")[:56].rstrip("_")
         options = (short if number == 1 else f"{short}_{number}" for number in range(1, 1_000))
-        names[value] = next(option for option in options if option not in taken)
-        taken.add(names[value])
+        names[value] = next(option for option in options if option not in used_names)
+        used_names.add(names[value])
     return names
 
 

@@ -44,7 +44,7 @@ class Sampler:
     def __init__(self, source: PayloadSpec, *, typed: bool) -> None:
         self._frame = create_framer(source)
         self._declared = {"parquet": parquet_shape, "avro": avro_shape}.get(source.format)
-        self._of_text = source.format in TEXT_FORMATS
+        self._values_are_text = source.format in TEXT_FORMATS
         self._max_event_bytes = source.max_event_bytes
         self._typed = typed
 
@@ -89,7 +89,7 @@ class Sampler:
 
     def add_event(self, shape: Shape, event: Mapping[str, Any]) -> None:
         """Adds one event to a shape."""
-        if self._of_text:
+        if self._values_are_text:
             shape.add_texts(event, typed=self._typed)
         else:
             shape.add_value(event)

@@ -95,7 +95,7 @@ class SchemaVersion:
         """
         return cls(
             number=record.version,
-            found={name: parse_type(kind) for name, kind in record.inferred_columns},
+            inferred_columns={name: parse_type(kind) for name, kind in record.inferred_columns},
             hints=record.hints,
             added=record.added,
             conflicts=record.conflicts,

@@ -50,8 +50,8 @@ def matching_patterns(text: str) -> tuple[str, ...]:
     if len(text) > _MAX_TEXT_LENGTH or not any(character.isdigit() for character in text):
         return ()
     match = _DATE_AND_TIME.fullmatch(text)
-    before, behind = (text, "") if match is None else (match["date"], _time_directives(match))
-    patterns = (date + behind for date in DATE_PATTERNS if _matches(date, before))
+    date_text, time_directives = (text, "") if match is None else (match["date"], _time_directives(match))
+    patterns = (date + time_directives for date in DATE_PATTERNS if _matches(date, date_text))
     return tuple(pattern for pattern in (*patterns, *DATETIME_PATTERNS) if _matches(pattern, text))
 
 
@@ -75,10 +75,10 @@ def _time_directives(match: re.Match[str]) -> str:
     hour = "%I" if half else "%H"
     seconds = ":%S" if match["seconds"] else ""
     fraction = f"{point}%f" if point else ""
-    behind = f"{' ' * half.startswith(' ')}%p" if half else ""
+    half_directive = f"{' ' * half.startswith(' ')}%p" if half else ""
     if zone and zone[1:] not in ("UTC", "GMT"):
         zone = f"{' ' * zone.startswith(' ')}%z"
-    return f"{match['gap']}{hour}:%M{seconds}{fraction}{behind}{zone}"
+    return f"{match['gap']}{hour}:%M{seconds}{fraction}{half_directive}{zone}"
 
 
 def _matches(pattern: str, text: str) -> bool:

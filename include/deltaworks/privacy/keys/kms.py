@@ -55,8 +55,8 @@ class KmsKeyService:
             if description["KeyState"] != "PendingDeletion":
                 self._client.schedule_key_deletion(KeyId=description["KeyId"], PendingWindowInDays=self._pending_days)
                 description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
-        gone_at: datetime = description.get("DeletionDate") or datetime.now(UTC)
-        return DestroyedKey(key_id, gone_at)
+        deletion_date: datetime = description.get("DeletionDate") or datetime.now(UTC)
+        return DestroyedKey(key_id, deletion_date)
 
     @contextlib.contextmanager
     def _translate_errors(self, context: Context) -> Iterator[None]:

@@ -88,16 +88,16 @@ def get_or_create_key(
     if stored is None and not create:
         raise key_destroyed_error(key)
     if stored is None:
-        made = service.new_key(context)
+        new_key = service.new_key(context)
         record = {
             "format": _FORMAT,
             "context": dict(context),
-            "key_id": made.key_id,
-            "wrapped": base64.b64encode(made.wrapped).decode(),
+            "key_id": new_key.key_id,
+            "wrapped": base64.b64encode(new_key.wrapped).decode(),
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if objects.put_if_absent(key, json.dumps(record).encode()):
-            return made.plain
+            return new_key.plain
         stored = objects.get(key)
         if stored is None:
             raise unreadable_key_error(key, "it was deleted concurrently")
