@@ -23,14 +23,14 @@ from typing import Any
 import uvicorn
 from fastapi import Request
 
-from deltaworks.alerts.deadman import beat_health
+from deltaworks.alerts.deadman import write_health_heartbeat
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
+from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.host import Person, PendingApproval
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health import report as health_report
@@ -99,7 +99,7 @@ def write_records(objects: ObjectStore) -> None:
         ("JOB_FAILED", "maintenance__games.vacuum_tables", "VACUUM would delete 41,200 files; 20,000 are the bound."),
     ):
         raise_alert(objects, cause=cause, subject=subject, summary=summary)
-    beat_health(objects, run="r", judged=3, unhealthy=1)
+    write_health_heartbeat(objects, run="r", checked=3, unhealthy=1)
     write_summaries(objects)
     write_batches(objects)
     write_erasures(objects)

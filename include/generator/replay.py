@@ -33,7 +33,9 @@ def replay_lines(
         ConfigError: EVENTS_MISSING, EVENTS_EMPTY, or EVENTS_NOT_LINES for a file that is one JSON array.
     """
     if lines_per_object < 1:
-        raise ConfigError("GENERATOR_SETTINGS", "lines_per_object must be 1 or more.", hint="Correct the option.")
+        raise ConfigError(
+            "GENERATOR_SETTING_INVALID", "lines_per_object must be 1 or more.", hint="Correct the option."
+        )
     with _open(path) as stream:
         lines = (line for line in (raw.rstrip(b"\r\n") for raw in stream) if line.strip())
         number = -1

@@ -105,4 +105,6 @@ class GamesSettings:
 
 
 def _invalid(what: str) -> ConfigError:
-    return ConfigError("GENERATOR_SETTINGS", f"The generator's settings are wrong: {what}.", hint="Correct the option.")
+    return ConfigError(
+        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {what}.", hint="Correct the option."
+    )

@@ -95,7 +95,7 @@ class ViewerFaults:
         for rate in fields(self):
             if not 0 <= getattr(self, rate.name) <= 1:
                 raise ConfigError(
-                    "GENERATOR_SETTINGS",
+                    "GENERATOR_SETTING_INVALID",
                     f"The generator's settings are wrong: the rate {rate.name} is {getattr(self, rate.name)}.",
                     hint="A rate lies between 0 and 1.",
                 )

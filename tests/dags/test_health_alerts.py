@@ -20,7 +20,7 @@ from deltaworks.airflow.health_alerts import (
     longest_interval,
 )
 from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -29,7 +29,7 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import Verdict, judge
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
+from deltaworks.control.troubles import ALERTS, verdict_alerts
 from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.specs.project import load_catalog
 
@@ -47,7 +47,7 @@ def objects(tmp_path: Path) -> LocalObjects:
 
 
 def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
-    return {(alert.cause, alert.subject) for alert in alerts(objects) if alert.standing.open}
+    return {(alert.cause, alert.subject) for alert in alerts(objects) if alert.state.is_open}
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
         (WELL, set()),
         (ill("HEARTBEAT_STALE"), {"STREAM_HUNG"}),
         (ill("BACKLOG_OLD"), {"BACKLOG_OLD"}),
-        (ill("BACKLOG_OLD", loss_near=True), {"BACKLOG_OLD", "LOSS_NEAR"}),
-        (ill("SOURCE_EXPIRES", loss_near=True), {"LOSS_NEAR"}),
+        (ill("BACKLOG_OLD", loss_near=True), {"BACKLOG_OLD", "DATA_LOSS_NEAR"}),
+        (ill("SOURCE_EXPIRES", loss_near=True), {"DATA_LOSS_NEAR"}),
         (ill("INPUT_SILENT"), {"INPUT_SILENT"}),
         (ill("PAUSED_WITHOUT_STOP"), {"STOPPED_BY_HAND"}),
         (ill("DEAD_LETTERS"), {"DATA_LOST"}),
         (ill("SPEC_INVALID"), {"STREAM_UNHEALTHY"}),
-        (dataclasses.replace(WELL, state="stopped", loss_near=True), {"LOSS_NEAR"}),
+        (dataclasses.replace(WELL, state="stopped", loss_near=True), {"DATA_LOSS_NEAR"}),
         (ill("ROWS_QUARANTINED", rejection="Too many."), {"ROWS_QUARANTINED"}),
         (ill("HEARTBEAT_STALE", rejection="Too many."), {"STREAM_HUNG", "ROWS_QUARANTINED"}),
         (dataclasses.replace(WELL, state="starting", rejection="Too many."), {"ROWS_QUARANTINED"}),
@@ -74,7 +74,7 @@ def test_a_verdict_calls_for_its_alerts(verdict: Verdict, expected: set[str]) ->
 
 
 def test_every_alert_of_verdicts_is_registered() -> None:
-    assert set(ALERTS) >= alerts_of_verdicts() >= {"LOSS_NEAR", "STREAM_UNHEALTHY", "DATA_LOST"}
+    assert set(ALERTS) >= verdict_alerts() >= {"DATA_LOSS_NEAR", "STREAM_UNHEALTHY", "DATA_LOST"}
 
 
 def test_alerts_come_with_verdicts_and_go_with_them(objects: LocalObjects) -> None:
@@ -118,9 +118,9 @@ def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objec
         previous, causes = verdict, [*causes, verdict.cause]
 
     assert causes[0] == causes[-1] == "OK"
-    told = [Notice.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
+    told = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("BACKLOG_OLD", "raised"), ("BACKLOG_OLD", "resolved")]
-    assert [(notice.cause, notice.kind) for notice in told] == expected
+    assert [(notification.cause, notification.kind) for notification in told] == expected
     assert open_ones(objects) == set()
 
 
@@ -144,13 +144,13 @@ def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_cle
         previous = judge(beat, None, kind="stream", name="games", **options)
         alert_on_verdicts(objects, [previous], now=now)
         causes.append(previous.cause)
-        summaries |= {alert.summary for alert in alerts(objects) if alert.standing.open}
+        summaries |= {alert.summary for alert in alerts(objects) if alert.state.is_open}
 
     assert causes[-1] == "OK"
     assert open_ones(objects) == set()
-    told = [Notice.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
+    told = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("ROWS_QUARANTINED", "raised"), ("ROWS_QUARANTINED", "resolved")]
-    assert [(notice.cause, notice.kind) for notice in told] == expected
+    assert [(notification.cause, notification.kind) for notification in told] == expected
     if not off:
         assert told[0].runbook == "reference/alerts.md#too-much-goes-to-quarantine"
         assert any("1,000 of 1,000 events of the last hour are in quarantine" in text for text in summaries)
@@ -176,7 +176,7 @@ def test_a_source_that_forgets_is_told_with_what_keeps_it_from_that(
     for left, seen in ((7_200.0, "forgets the oldest that waits in 2.0 h"), (-7_200.0, "may have forgotten")):
         verdict = dataclasses.replace(verdict, loss_near=True, time_left_seconds=left)
         alert_on_verdicts(objects, [verdict], now=NOW)
-        (alert,) = [one for one in alerts(objects) if one.cause == "LOSS_NEAR"]
+        (alert,) = [one for one in alerts(objects) if one.cause == "DATA_LOSS_NEAR"]
         assert seen in alert.summary
         assert alert.detail["next_step"] == step
         assert alert.summary.endswith(f" Next: {step}")
@@ -399,7 +399,7 @@ def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(
     ] * 3
     assert ("JOB_OVERDUE", night) in open_ones(objects)
     told = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
-    assert [len(alert.standing.notices) for alert in told] == [1]
+    assert [len(alert.state.notification_times) for alert in told] == [1]
 
     record_success(objects, context_of(objects))
     assert night not in alert_on_overdue_jobs(objects, catalog, now=utc_now())

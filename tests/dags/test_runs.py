@@ -91,8 +91,11 @@ class Stage:
         return queue
 
     def told(self) -> list[tuple[str, str, str]]:
-        """Cause, subject and kind of every notice that has reached the queue since the last look."""
-        return [(notice["cause"], notice["subject"], notice["kind"]) for notice in self.aws.received(self.queue)]
+        """Cause, subject and kind of every notification that has reached the queue since the last look."""
+        return [
+            (notification["cause"], notification["subject"], notification["kind"])
+            for notification in self.aws.received(self.queue)
+        ]
 
     def _start(self) -> subprocess.Popen[str]:
         environment = environment_of(self.project, self.home) | {

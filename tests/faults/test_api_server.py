@@ -1,5 +1,5 @@
 """Airflow's API server is away for more than half a minute while a stream runs: with the setting the stack makes the
-stream does not notice; without it Airflow kills the task, nothing is left that writes, and the stream comes back."""
+stream does not notification; without it Airflow kills the task, nothing is left that writes, and the stream comes back."""
 
 from __future__ import annotations
 

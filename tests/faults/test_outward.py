@@ -148,16 +148,18 @@ def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(
         spec = stage.spec.model_dump(mode="json", exclude_unset=True)
         write_environment(tmp_path, messaging=messaging, remediations=[spec])
         stage.now = utc_now()
-        notice = stage.fires("a")
+        notification = stage.fires("a")
         director.lost_replies = 1
         director.reply_seconds = 20.0
 
         first = launch("deltaworks.remediation", "--remediation", "shift_cdn")
-        publish(aws.client("sns"), sns_message(topic, notice))
+        publish(aws.client("sns"), sns_message(topic, notification))
         eventually(lambda: len(director.moves) == 1, "the director is called")
         first.send_signal(signal.SIGKILL)
         first.wait()
-        assert stage.record(notice).state == "planned"
+        assert stage.record(notification).state == "planned"
         launch("deltaworks.remediation", "--remediation", "shift_cdn")
-        eventually(lambda: stage.record(notice).state == "called", "the successor asks for the weights", seconds=180)
+        eventually(
+            lambda: stage.record(notification).state == "called", "the successor asks for the weights", seconds=180
+        )
         assert (len(director.moves), director.weights) == (1, {"a": 0.3, "b": 0.7})

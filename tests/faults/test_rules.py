@@ -1,4 +1,4 @@
-"""The process that judges rules is killed, runs twice, and is away for twenty minutes: the same episodes and notices as
+"""The process that judges rules is killed, runs twice, and is away for twenty minutes: the same episodes and notifications as
 of one that never died. Each fault also runs with its protection off, and must then do harm."""
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class HungRules:
     def __init__(self, stage: RuleStage, *, off: str = "") -> None:
         self.stage = stage
         folder = stage.catalog.folder("shop")
-        (folder / "alerts" / "rate.sql").write_text(ENDLESS)
+        (folder / "rules" / "rate.sql").write_text(ENDLESS)
         self.running = process(stage, dies="hangs", off=off)
         marker = stage.catalog.root / "hangs"
         eventually(marker.exists, "it looks")

@@ -53,9 +53,9 @@ def told(stage: Stage, cause: str, kind: str) -> bool:
 
 
 def is_open(stage: Stage, cause: str) -> bool:
-    """Whether the alert is raised. A second notice of it within minutes is held back."""
+    """Whether the alert is raised. A second notification of it within minutes is held back."""
     found = alerts(open_objects(stage.catalog.environment.lake))
-    return any(alert.cause == cause and alert.standing.open for alert in found)
+    return any(alert.cause == cause and alert.state.is_open for alert in found)
 
 
 def await_looks(stage: Stage, count: int) -> None:
@@ -167,7 +167,7 @@ def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
         while (silent := time.monotonic() - began) < DEADMAN_SECONDS:
             assert not is_open(stage, "HEALTH_SILENT")
             time.sleep(5)
-        assert not [notice for notice in stage.told()[known:] if notice[0] == "HEALTH_SILENT"]
+        assert not [notification for notification in stage.told()[known:] if notification[0] == "HEALTH_SILENT"]
 
     tell_line(
         "63 scheduler dead", "WITHOUT dead-man check", f"seed {seed}", f"nothing told for {silent:.0f} s, to the end"

@@ -138,7 +138,7 @@ class Stage:
     home: StackHome
     catalog: Catalog
     sender: Sender
-    notices: list[tuple[str, str, str]] = field(default_factory=list)
+    notifications: list[tuple[str, str, str]] = field(default_factory=list)
 
     @cached_property
     def queue(self) -> str:
@@ -154,14 +154,14 @@ class Stage:
         return session.client(service, **self.catalog.environment.messaging.boto3_options())
 
     def told(self) -> list[tuple[str, str, str]]:
-        """Cause, subject and kind of every notice that has reached the queue, the earliest first."""
+        """Cause, subject and kind of every notification that has reached the queue, the earliest first."""
         sqs = self._aws("sqs")
         while messages := sqs.receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
-                notice = json.loads(json.loads(message["Body"])["Message"])
-                self.notices.append((notice["cause"], notice["subject"], notice["kind"]))
+                notification = json.loads(json.loads(message["Body"])["Message"])
+                self.notifications.append((notification["cause"], notification["subject"], notification["kind"]))
                 sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
-        return self.notices
+        return self.notifications
 
     def declare(self, more: str) -> None:
         """Let the pipeline declare this besides, and nothing else; a stream that runs continues as it began."""

@@ -180,7 +180,7 @@ def test_an_operation_that_fails_in_airflow_is_answered_with_its_jobs_own_error(
     words = ("restore", "clicks", "clicks", "--to-version", "1", "--to-batch", "1", "--in-airflow")
     _, complained = elsewhere.run(*words, exit_code=21)
 
-    assert re.search(r"DAG_RUN_FAILED restore__clicks run \S+ failed in count: \[RESTORE_POINT\] ", complained)
+    assert re.search(r"DAG_RUN_FAILED restore__clicks run \S+ failed in count: \[RESTORE_POINT_INVALID\] ", complained)
     assert "Give --to-version, --to-time or --to-batch." in complained
 
 

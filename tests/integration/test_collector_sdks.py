@@ -63,7 +63,7 @@ def test_an_sdk_gives_up_no_batch_though_the_collector_is_killed_while_it_sends(
     collector.terminate()
 
     events = collector.events()
-    assert json.loads(output) == {"given_up": 0}
+    assert json.loads(output) == {"abandoned": 0}
     assert {event["properties"]["n"] for event in events} == set(range(EVENTS))
     assert len({event["_collector"]["id"] for event in events}) == EVENTS, "what came twice has one id"
     assert {event["_collector"]["id_from"] for event in events} == {"client"}
@@ -91,11 +91,11 @@ def answering(status: int) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize(("status", "given_up"), [(200, 0), (202, 20), (204, 20)])
+@pytest.mark.parametrize(("status", "abandoned"), [(200, 0), (202, 20), (204, 20)])
 def test_an_sdk_would_give_up_what_was_answered_with_another_success_than_200(
-    status: int, given_up: int, packages: Path
+    status: int, abandoned: int, packages: Path
 ) -> None:
     with answering(status) as url:
         output, _ = sending("rudder", url, packages, events=20, retries=1).communicate(timeout=120)
 
-    assert json.loads(output)["given_up"] == given_up
+    assert json.loads(output)["abandoned"] == abandoned

@@ -431,10 +431,10 @@ def test_a_source_that_expires_is_mended_by_its_retention(lake: Lake, people: Pe
 
     def looked() -> bool:
         lake.judged(people)
-        return any((one.cause, one.subject) == ("LOSS_NEAR", STREAM) for one in console.troubles())
+        return any((one.cause, one.subject) == ("DATA_LOSS_NEAR", STREAM) for one in console.troubles())
 
     wait(looked, "nobody says that the source expires", BACK_SECONDS)
-    trouble = console.await_trouble("LOSS_NEAR", subject=STREAM)
+    trouble = console.await_trouble("DATA_LOSS_NEAR", subject=STREAM)
     assert "retention" in trouble.next_step
     assert StopFlag(lake.objects, paths.stop_request(paths.pipeline_control("clicks"))).read() is not None
 

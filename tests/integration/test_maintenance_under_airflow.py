@@ -90,7 +90,10 @@ def test_a_task_that_fails_is_told_until_a_run_of_it_succeeds_and_a_no_deletes_n
     assert people.wait_for_run(VACUUM, "rejected", timeout_seconds=60).state == "success"
     assert state_of(people, VACUUM, "rejected", DELETES) == "skipped"
     assert data_files(stage) == before
-    assert [notice[2] for notice in stage.told() if notice[:2] == ("JOB_FAILED", subject)] == ["raised", "resolved"]
+    assert [notification[2] for notification in stage.told() if notification[:2] == ("JOB_FAILED", subject)] == [
+        "raised",
+        "resolved",
+    ]
 
 
 @pytest.mark.timeout(520)

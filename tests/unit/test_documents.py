@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from benchmarks.registry import BENCHMARKS
-from deltaworks.alerts.deadman import HealthBeat
-from deltaworks.alerts.notice import Notice, Standing
+from deltaworks.alerts.deadman import HealthCheckHeartbeat
+from deltaworks.alerts.notification import AlertState, Notification
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -311,10 +311,10 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 Heartbeat,
                 StopRequest,
                 Alert,
-                Standing,
-                Notice,
+                AlertState,
+                Notification,
                 Delivery,
-                HealthBeat,
+                HealthCheckHeartbeat,
                 CheckpointRecord,
                 Generations,
                 FeedRecord,

@@ -52,7 +52,7 @@ def test_the_line_for_a_launcher_is_one_line_of_json() -> None:
 
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_an_error_is_found_in_the_traceback_of_another_process(kind: type[DeltaworksError]) -> None:
-    error = kind("LOG_SET_BACK", "The log ends at 5.", hint="Put it back.")
+    error = kind("LOG_ROLLED_BACK", "The log ends at 5.", hint="Put it back.")
     said = "".join(traceback.format_exception(error))
 
     found = last_error_in(

@@ -279,7 +279,7 @@ def test_a_rule_that_is_added_is_judged(project: Path) -> None:
     result = backtest(declared, "orders", rule, since=start, until=start + timedelta(hours=1))
 
     assert [(point.value, point.baseline) for point in result.points] == [(25.0, 50.0)]
-    assert [notice.subject for notice in result.notices] == ["orders.few_orders{country=NL}"]
+    assert [notification.subject for notification in result.notifications] == ["orders.few_orders{country=NL}"]
 
 
 def test_an_alert_that_is_added_is_raised_resolved_and_listed_in_the_docs(code: Path) -> None:
@@ -290,7 +290,7 @@ def test_an_alert_that_is_added_is_raised_resolved_and_listed_in_the_docs(code: 
     program = f"""
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.objects import open_objects
-from deltaworks.control.troubles.pages import TABLES
+from deltaworks.control.troubles.docs_tables import TABLES
 from deltaworks.maintenance.row_counts import compare_rows
 from deltaworks.specs.storage import StorageSpec
 

@@ -28,7 +28,7 @@ def open_ways(spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | N
         close_seconds: close objects after so long where the declaration waits longer.
 
     Raises:
-        ConfigError: COLLECTOR_SINK, where neither sink nor pipeline says which bucket or stream is meant; or a
+        ConfigError: COLLECTOR_SINK_UNDEFINED, where neither sink nor pipeline says which bucket or stream is meant; or a
             reference that is not set.
     """
     clients: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def _of_pipeline(name: str, source: CollectorSourceSpec, catalog: Catalog, key: 
         return declared
     kind = catalog.pipeline(source.pipeline).source.kind
     raise ConfigError(
-        "COLLECTOR_SINK",
+        "COLLECTOR_SINK_UNDEFINED",
         f"The sink {source.sink.kind} of the source {name!r} names no {key}, and the pipeline {source.pipeline!r} "
         f"reads {kind}, which has none.",
         hint=f"Give sources.{name}.sink.{key} in the collector's file.",

@@ -10,11 +10,11 @@ import os
 from typing import Any
 
 from deltaworks.alerts.channels import Send, open_channels
-from deltaworks.alerts.channels.base import refused
+from deltaworks.alerts.channels.base import rejection_error
 from deltaworks.alerts.channels.sns import sns_message
-from deltaworks.alerts.notice import Notice
-from deltaworks.alerts.raising import settle_alerts
-from deltaworks.alerts.sending import SendResult, send_notices
+from deltaworks.alerts.notification import Notification
+from deltaworks.alerts.raising import flush_alerts
+from deltaworks.alerts.sending import SendResult, send_notifications
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import EnvironmentSpec, SnsChannelSpec
@@ -25,20 +25,20 @@ MESSAGING_CONNECTION = "deltaworks_messaging"
 
 
 def deliver(objects: ObjectStore, environment: EnvironmentSpec) -> SendResult:
-    """Give notices that were held back and are still true, and send what is in the spool."""
-    settle_alerts(objects)
-    return send_notices(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
+    """Give notifications that were held back and are still true, and send what is in the spool."""
+    flush_alerts(objects)
+    return send_notifications(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
 
 
 def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
     """A sender that uses the amazon provider: its notifier, and its hook for FIFO topics, whose messages need a group
     and an id that the notifier does not take."""
 
-    def send(notice: Notice) -> None:
+    def send(notification: Notification) -> None:
         from airflow.providers.amazon.aws.hooks.sns import SnsHook
         from airflow.providers.amazon.aws.notifications.sns import SnsNotifier
 
-        message = sns_message(resolve_text(spec.topic), notice)
+        message = sns_message(resolve_text(spec.topic), notification)
         try:
             connection = spec.aws_conn_id or rendered_connection(messaging)
             if message.deduplication_id is None:
@@ -62,7 +62,7 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
                 message_deduplication_id=message.deduplication_id,
             )
         except Exception as error:  # the provider lets through whatever its client raises
-            raise refused(spec.name, error) from error
+            raise rejection_error(spec.name, error) from error
 
     return send
 

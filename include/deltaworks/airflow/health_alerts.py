@@ -17,23 +17,23 @@ from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health.limits import format_duration
 from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quarantine_next_step
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts, next_step_of
+from deltaworks.control.troubles import alert_for_verdict, next_step_for, verdict_alerts
 from deltaworks.specs.catalog import Catalog
 
 #: A run may take this long beyond its interval before it counts as overdue.
 RUN_TIME_ALLOWANCE = timedelta(hours=1)
 _SAMPLED_FIRINGS = 8
-LOSS_NEAR = "LOSS_NEAR"
+DATA_LOSS_NEAR = "DATA_LOSS_NEAR"
 
 
 def alert_causes(verdict: Verdict) -> frozenset[str]:
-    """The alerts a verdict calls for. LOSS_NEAR and ROWS_QUARANTINED are called for by a stream that was stopped on
+    """The alerts a verdict calls for. DATA_LOSS_NEAR and ROWS_QUARANTINED are called for by a stream that was stopped on
     purpose too."""
-    causes = {LOSS_NEAR} if verdict.loss_near else set()
+    causes = {DATA_LOSS_NEAR} if verdict.loss_near else set()
     if verdict.quarantine_excess:
         causes.add(ROWS_QUARANTINED)
     if verdict.is_unhealthy:
-        causes.add(alert_of_verdict(verdict.cause))
+        causes.add(alert_for_verdict(verdict.cause))
     return frozenset(causes)
 
 
@@ -47,10 +47,10 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
     Safe from several processes at once.
     """
-    verdict_causes = alerts_of_verdicts()
+    verdict_causes = verdict_alerts()
     by_subject = {subject_of(verdict): verdict for verdict in verdicts}
     for alert in list(alerts(objects)):
-        if alert.cause not in verdict_causes or not alert.standing.open:
+        if alert.cause not in verdict_causes or not alert.state.is_open:
             continue
         verdict = by_subject.get(alert.subject)
         if verdict is None or alert.cause not in alert_causes(verdict):
@@ -74,7 +74,7 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
 
 def _summary(verdict: Verdict, cause: str) -> str:
-    """What was seen; people who read it in a notice have the next step in the same text."""
+    """What was seen; people who read it in a notification have the next step in the same text."""
     step = _next_step(verdict, cause)
     return _observation(verdict, cause) + (f" Next: {step}" if step else "")
 
@@ -83,7 +83,7 @@ def _observation(verdict: Verdict, cause: str) -> str:
     if cause == ROWS_QUARANTINED:
         return verdict.quarantine_excess
     left = verdict.time_left_seconds
-    if cause != LOSS_NEAR or left is None:
+    if cause != DATA_LOSS_NEAR or left is None:
         return verdict.detail
     oldest = f"forgets the oldest that waits in {format_duration(left)}"
     if left <= 0:
@@ -95,11 +95,11 @@ def _next_step(verdict: Verdict, cause: str) -> str:
     """What mends this very alert: a stream that loses what it has not read needs more than what its verdict names."""
     if cause == ROWS_QUARANTINED:
         return quarantine_next_step(verdict.name)
-    if cause != LOSS_NEAR or verdict.cause == "SOURCE_EXPIRES":
+    if cause != DATA_LOSS_NEAR or verdict.cause == "SOURCE_EXPIRES":
         return verdict.next_step
     if verdict.state in ("stopped", "paused"):
         return f"Raise the source's retention now, or let it run again: `{verdict.next_step}`."
-    return f"{next_step_of(cause)} {verdict.next_step}".strip()
+    return f"{next_step_for(cause)} {verdict.next_step}".strip()
 
 
 def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:

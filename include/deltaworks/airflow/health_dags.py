@@ -74,7 +74,7 @@ def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessO
 class CheckStreamsOperator(BaseOperator):
     """Reads all heartbeats and stop flags, logs a table of verdicts and fails if one is unhealthy.
 
-    It raises and resolves their alerts and those of jobs that are overdue, restarts hung streams, sends notices, and
+    It raises and resolves their alerts and those of jobs that are overdue, restarts hung streams, sends notifications, and
     writes its own heartbeat. The verdicts are pushed as XCom, from which the next run reads since when each one holds.
 
     Raises:
@@ -118,9 +118,9 @@ class CheckStreamsOperator(BaseOperator):
         the health check, on which the dead-man check alerts; the verdicts stand."""
         from deltaworks.airflow.alert_sending import deliver
         from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
-        from deltaworks.alerts.deadman import beat_health
+        from deltaworks.alerts.deadman import write_health_heartbeat
         from deltaworks.alerts.erasures import alert_on_erasures
-        from deltaworks.alerts.sending import forget_deliveries
+        from deltaworks.alerts.sending import delete_old_deliveries
         from deltaworks.control.clock import utc_now
         from deltaworks.control.health.report import verdict_to_record, write_verdicts
 
@@ -138,9 +138,9 @@ class CheckStreamsOperator(BaseOperator):
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)
             if now.minute == 0:
-                forget_deliveries(objects, now=now)
+                delete_old_deliveries(objects, now=now)
             unhealthy = sum(verdict.is_unhealthy for verdict in verdicts)
-            beat_health(objects, run=str(context["ti"].run_id), judged=len(verdicts), unhealthy=unhealthy)
+            write_health_heartbeat(objects, run=str(context["ti"].run_id), checked=len(verdicts), unhealthy=unhealthy)
         except Exception:
             self.log.exception("Alerts were not raised or not sent.")
 

@@ -15,7 +15,7 @@ from deltaworks.airflow.names import RECORD_NIGHT_TASK
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import alert_of_failure, alerts_of_failures
+from deltaworks.control.troubles import alert_for_failure, failure_alerts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -79,7 +79,7 @@ def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
     ti = context["ti"]
     raise_alert(
         objects,
-        cause=alert_of_failure(error.condition if error is not None else None),
+        cause=alert_for_failure(error.condition if error is not None else None),
         subject=f"{ti.dag_id}.{ti.task_id}",
         summary=summary[:1_000],
         detail={
@@ -91,21 +91,21 @@ def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
 
 
 def record_success(objects: ObjectStore, context: Context) -> bool:
-    """Record the success of a task, resolve its alerts, and return whether there is a notice to send."""
+    """Record the success of a task, resolve its alerts, and return whether there is a notification to send."""
     from deltaworks.alerts import resolve_alert
 
     ti = context["ti"]
     subject = f"{ti.dag_id}.{ti.task_id}"
     resolved = [
         resolve_alert(objects, cause=cause, subject=one)
-        for cause in sorted(alerts_of_failures())
+        for cause in sorted(failure_alerts())
         for one in (subject, *_superseded_failures(objects, context, cause))
     ]
     # The note of a night comes after its end, whether that was reached or not.
     if not set(context["task"].downstream_task_ids) - {RECORD_NIGHT_TASK}:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
-    return any(notice is not None for notice in resolved)
+    return any(notification is not None for notification in resolved)
 
 
 def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> list[str]:

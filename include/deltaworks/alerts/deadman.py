@@ -1,4 +1,4 @@
-"""The dead-man check: alerts where the health check itself has not run, and sends the notices in the spool meanwhile.
+"""The dead-man check: alerts where the health check itself has not run, and sends the notifications in the spool meanwhile.
 
 `python -m deltaworks.alerts.deadman --every 30` as a service of its own, or `deltaworks deadman` from cron, a systemd
 timer or a CronJob. It needs the control area and the channels, and nothing of Airflow: where the scheduler is dead,
@@ -22,35 +22,39 @@ from pathlib import Path
 from typing import Literal
 
 from deltaworks.alerts.channels import Channel, open_channels
-from deltaworks.alerts.notice import Notice, Standing, notice_id, observe
-from deltaworks.alerts.raising import raise_alert, resolve_alert, settle_alerts
-from deltaworks.alerts.sending import SendResult, send_notices
+from deltaworks.alerts.notification import AlertState, Notification, notification_id, update_state
+from deltaworks.alerts.raising import flush_alerts, raise_alert, resolve_alert
+from deltaworks.alerts.sending import SendResult, send_notifications
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.troubles import cause_of, rank
+from deltaworks.control.troubles import get_alert_cause, severity_rank
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")
 SUBJECT = "stream_health"
 _HEALTH = "health.json"
-_FIRST_LOOK = "deadman.json"
+_FIRST_CHECK = "deadman.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthBeat:
+class HealthCheckHeartbeat:
     """The heartbeat of the health check, written at each run: how many it judged, and how many are unhealthy."""
 
     written_at: str
     run: str
-    judged: int
+    checked: int
     unhealthy: int
 
 
-def beat_health(objects: ObjectStore, *, run: str, judged: int, unhealthy: int, now: datetime | None = None) -> None:
+def write_health_heartbeat(
+    objects: ObjectStore, *, run: str, checked: int, unhealthy: int, now: datetime | None = None
+) -> None:
     """Write the heartbeat of the health check."""
-    beat = HealthBeat(written_at=(now or utc_now()).isoformat(), run=run, judged=judged, unhealthy=unhealthy)
+    beat = HealthCheckHeartbeat(
+        written_at=(now or utc_now()).isoformat(), run=run, checked=checked, unhealthy=unhealthy
+    )
     objects.put(paths.alerts(_HEALTH), json.dumps(asdict(beat)).encode())
 
 
@@ -77,17 +81,17 @@ class Deadman:
         self._objects = objects
         self._channels = channels
         self._after_seconds = after_seconds
-        self._began = time.monotonic() if grace else None
-        self._unreadable = Standing()
+        self._started_at = time.monotonic() if grace else None
+        self._unreadable = AlertState()
 
-    def look(self, *, now: datetime | None = None) -> DeadmanResult:
-        """Judge the heartbeat, raise or resolve the alert, and send the notices in the spool."""
+    def check(self, *, now: datetime | None = None) -> DeadmanResult:
+        """Judge the heartbeat, raise or resolve the alert, and send the notifications in the spool."""
         now = now or utc_now()
         try:
             silent = self._silent_seconds(now)
-            self._alert(silent, now)
-            settle_alerts(self._objects, now=now)
-            sent = send_notices(self._objects, self._channels, now=now)
+            self._update_alert(silent, now)
+            flush_alerts(self._objects, now=now)
+            sent = send_notifications(self._objects, self._channels, now=now)
         except DeltaworksError as error:
             self._notify_directly(error, now)
             return DeadmanResult(state="unreadable", silent_seconds=0.0, error=str(error))
@@ -99,12 +103,14 @@ class Deadman:
         item = self._objects.get(paths.alerts(_HEALTH))
         if item is None:
             # It never ran: counted from the first look at it.
-            self._objects.put_if_absent(paths.alerts(_FIRST_LOOK), json.dumps({"written_at": now.isoformat()}).encode())
-            item = self._objects.get(paths.alerts(_FIRST_LOOK))
+            self._objects.put_if_absent(
+                paths.alerts(_FIRST_CHECK), json.dumps({"written_at": now.isoformat()}).encode()
+            )
+            item = self._objects.get(paths.alerts(_FIRST_CHECK))
         silent = float("inf") if item is None else _age(item.data, now)
-        return silent if self._began is None else min(silent, time.monotonic() - self._began)
+        return silent if self._started_at is None else min(silent, time.monotonic() - self._started_at)
 
-    def _alert(self, silent: float, now: datetime) -> None:
+    def _update_alert(self, silent: float, now: datetime) -> None:
         if silent <= self._after_seconds:
             resolve_alert(
                 self._objects, cause="HEALTH_SILENT", subject=SUBJECT, summary="The health check runs again.", now=now
@@ -123,13 +129,13 @@ class Deadman:
 
     def _notify_directly(self, error: DeltaworksError | None, now: datetime) -> None:
         """Notify of a control area that does not answer. The state of that alert is kept in this process alone."""
-        cause = cause_of("CONTROL_UNREADABLE")
+        cause = get_alert_cause("CONTROL_UNREADABLE")
         severity = None if error is None else cause.severity
-        self._unreadable, kind = observe(self._unreadable, cause, severity=severity, now=now)
+        self._unreadable, kind = update_state(self._unreadable, cause, severity=severity, now=now)
         if kind is None:
             return
-        notice = Notice(
-            id=notice_id(now),
+        notification = Notification(
+            id=notification_id(now),
             kind=kind,
             cause=cause.name,
             subject="control area",
@@ -141,11 +147,11 @@ class Deadman:
             at=now.isoformat(timespec="milliseconds"),
         )
         for channel in self._channels:
-            if rank(notice.severity) < rank(channel.spec.min_severity):
+            if severity_rank(notification.severity) < severity_rank(channel.spec.min_severity):
                 continue
             try:
-                channel.send(notice)
-            except Exception as failure:  # whatever one channel raises, the others get the notice
+                channel.send(notification)
+            except Exception as failure:  # whatever one channel raises, the others get the notification
                 log.warning("not sent on %s: %s", channel.name, failure)
 
 
@@ -174,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     deadman, state = open_deadman(grace=True), ""
     while True:
-        result = deadman.look()
+        result = deadman.check()
         if result.state != state:
             log.info("the health check is %s (silent for %.0f s) %s", result.state, result.silent_seconds, result.error)
         state = result.state

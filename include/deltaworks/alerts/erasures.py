@@ -16,7 +16,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.erasures import publish_requests
-from deltaworks.control.troubles import next_step_of
+from deltaworks.control.troubles import next_step_for
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import Severity
 from deltaworks.specs.pipeline import PipelineSpec
@@ -36,7 +36,7 @@ class ErasureFinding:
     summary: str
 
 
-def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetime) -> ErasureFinding | None:
+def check_erasure(request: ErasureRequest, *, retention: timedelta, now: datetime) -> ErasureFinding | None:
     """What is wrong with a request; None where it has ended, or has time. Pure.
 
     Args:
@@ -46,11 +46,11 @@ def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
         return None
     purged = request.has_reached("purged")
     terms = {"purge_by": request.purge_by, "deadline_at": request.deadline_at}
-    return judge_terms(request.state, purged=purged, retention=retention, now=now, **terms)
+    return check_deadline(request.state, is_purged=purged, retention=retention, now=now, **terms)
 
 
-def judge_terms(
-    state: str, *, purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
+def check_deadline(
+    state: str, *, is_purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
 ) -> ErasureFinding | None:
     """What is wrong with a request that is open, by how far it is and its terms; None where it has time. Pure."""
     left = deadline_at - now
@@ -61,7 +61,7 @@ def judge_terms(
         return ErasureFinding(
             cause=DUE, severity="critical", summary=f"{where}, in {left.total_seconds() / 3600:.0f} h."
         )
-    if not purged and (left < retention + _WARN or now > purge_by):
+    if not is_purged and (left < retention + _WARN or now > purge_by):
         hours = retention.total_seconds() / 3600
         text = f"{where}; its rows are still in the tables, and their files stay for {hours:.0f} h behind that."
         return ErasureFinding(cause=DUE, severity="warning", summary=text)
@@ -77,7 +77,7 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
     """
     by_cause: dict[str, dict[str, ErasureFinding]] = {DUE: {}, OVERDUE: {}}
     for request, retention in _requests(objects, catalog):
-        finding = judge_erasure(request, retention=retention, now=now)
+        finding = check_erasure(request, retention=retention, now=now)
         if finding is not None:
             by_cause[finding.cause][f"{request.namespace} {request.request_id}"] = finding
     for cause, findings in by_cause.items():
@@ -90,16 +90,16 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
                 cause=cause,
                 subject=subject,
                 summary=finding.summary,
-                detail={"next_step": next_step_in(cause, subject.partition(" ")[0])},
+                detail={"next_step": next_step_for_namespace(cause, subject.partition(" ")[0])},
                 severity=finding.severity,
                 now=now,
             )
     return sorted({subject for findings in by_cause.values() for subject in findings})
 
 
-def next_step_in(cause: str, namespace: str) -> str:
+def next_step_for_namespace(cause: str, namespace: str) -> str:
     """The next step of a cause of these alerts, with the namespace it is taken in."""
-    return next_step_of(cause).replace("NAMESPACE", namespace)
+    return next_step_for(cause).replace("NAMESPACE", namespace)
 
 
 def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureRequest, timedelta]]:

@@ -1,7 +1,7 @@
 """Raises and resolves alerts: one object per cause and subject holds its state, replaced only as it was read.
 
-Two processes that raise the same alert at once end with one notice: whoever writes second reads what the first wrote.
-A notice is part of the write that decides on it (`outbox`), so that none is lost between deciding and sending; it is
+Two processes that raise the same alert at once end with one notification: whoever writes second reads what the first wrote.
+A notification is part of the write that decides on it (`outbox`), so that none is lost between deciding and sending; it is
 then copied to the spool, from which `deltaworks.alerts.sending` delivers it. Nothing here talks to a channel.
 """
 
@@ -17,36 +17,44 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.alerts.notice import Notice, NoticeKind, Standing, fitting, notice_id, observe, unsilenced
-from deltaworks.alerts.silences import Silence, close_silence, over_silences, silenced_by, silences
+from deltaworks.alerts.notification import (
+    AlertState,
+    Notification,
+    NotificationKind,
+    notification_id,
+    truncate_detail,
+    update_state,
+    without_cooldown,
+)
+from deltaworks.alerts.silences import Silence, active_silence, expired_silences, mark_ended, silences
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import ALERTS, AlertCause, cause_of
+from deltaworks.control.troubles import ALERTS, AlertCause, get_alert_cause
 from deltaworks.errors import ConcurrencyError
 from deltaworks.specs.environment import Severity
 
-_TRIES = 20
-_NAME_LENGTH = 120
+_MAX_ATTEMPTS = 20
+_MAX_NAME_LENGTH = 120
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert as stored: its state, its texts, and the notices not yet in the spool (`outbox`)."""
+    """One alert as stored: its state, its texts, and the notifications not yet in the spool (`outbox`)."""
 
     cause: str
     subject: str
-    standing: Standing = field(default_factory=Standing)
+    state: AlertState = field(default_factory=AlertState)
     summary: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
     runbook: str = ""
-    seen_at: str = ""
-    outbox: tuple[Notice, ...] = ()
+    last_raised_at: str = ""
+    outbox: tuple[Notification, ...] = ()
     format: int = FORMAT
 
     def encode(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self), default=_as_text).encode()
+        return json.dumps(dataclasses.asdict(self), default=_to_json_text).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Alert:
@@ -60,10 +68,10 @@ class Alert:
             raise ValueError(f"no alert of format {FORMAT}")
         state = record["standing"]
         times = {name: parse_iso(state.get(name)) for name in ("since", "raised_at")}
-        notices = tuple(at for text in state.get("notices", ()) if (at := parse_iso(text)))
-        values = {name: state[name] for name in Standing.__slots__ if name in state}
-        standing = Standing(**{**values, **times, "notices": notices})
-        outbox = tuple(Notice.decode(json.dumps(notice)) for notice in record.get("outbox", ()))
+        notifications = tuple(at for text in state.get("notifications", ()) if (at := parse_iso(text)))
+        values = {name: state[name] for name in AlertState.__slots__ if name in state}
+        standing = AlertState(**{**values, **times, "notifications": notifications})
+        outbox = tuple(Notification.decode(json.dumps(notification)) for notification in record.get("outbox", ()))
         fields = {name: record[name] for name in cls.__slots__ if name in record}
         return cls(**{**fields, "standing": standing, "outbox": outbox})
 
@@ -78,7 +86,7 @@ def raise_alert(
     detail: Mapping[str, Any] | None = None,
     runbook: str | None = None,
     now: datetime | None = None,
-) -> Notice | None:
+) -> Notification | None:
     """Raise an alert of `subject`, as often as it is seen: at most one is open per cause and subject.
 
     Safe from many processes at once. People are notified at once, then after cooldowns and within the limits of its
@@ -90,16 +98,16 @@ def raise_alert(
         runbook: another page than that of the cause.
 
     Returns:
-        The notice, which is in the spool then; None where nothing is new.
+        The notification, which is in the spool then; None where nothing is new.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
-        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer.
+        ConcurrencyError: ALERT_CONTENDED; TransientError: the control area does not answer.
     """
-    kind = cause_of(cause)
+    kind = get_alert_cause(cause)
     now = now or utc_now()
-    seen_at, fits = now.isoformat(timespec="milliseconds"), fitting(detail or {})
-    return _change(
+    seen_at, fits = now.isoformat(timespec="milliseconds"), truncate_detail(detail or {})
+    return _update_alert(
         objects,
         kind,
         subject,
@@ -113,15 +121,15 @@ def raise_alert(
 
 def resolve_alert(
     objects: ObjectStore, *, cause: str, subject: str, summary: str = "", now: datetime | None = None
-) -> Notice | None:
+) -> Notification | None:
     """Resolve an alert. Nothing is written where no such alert is open.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
-        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer.
+        ConcurrencyError: ALERT_CONTENDED; TransientError: the control area does not answer.
     """
-    kind = cause_of(cause)
-    return _change(
+    kind = get_alert_cause(cause)
+    return _update_alert(
         objects,
         kind,
         subject,
@@ -131,54 +139,54 @@ def resolve_alert(
     )
 
 
-def settle_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days: float = 30) -> list[Notice]:
-    """Give notices that were held back and are still true, spool those of a process that died, and delete alerts that
-    ended `keep_days` ago. To be run every minute or so; safe from many processes at once. Returns the notices."""
+def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days: float = 30) -> list[Notification]:
+    """Give notifications that were held back and are still true, spool those of a process that died, and delete alerts that
+    ended `keep_days` ago. To be run every minute or so; safe from many processes at once. Returns the notifications."""
     now = now or utc_now()
-    notices = []
+    notifications = []
     # Read once: many alerts may be due, and a silence that begins meanwhile holds back from the next time on.
     stored = silences(objects)
-    over = over_silences(objects, stored, now=now)
+    expired = expired_silences(objects, stored, now=now)
     for alert in alerts(objects):
-        kind, standing = ALERTS.get(alert.cause), alert.standing
+        kind, standing = ALERTS.get(alert.cause), alert.state
         if kind is None:
             continue
-        severity = standing.severity if standing.open else None
-        loud = any(silence.covers(alert.cause, alert.subject) for silence in over)
-        update = _out_of_silence if loud else _as_it_is
-        notice = _change(
+        severity = standing.severity if standing.is_open else None
+        silence_ended = any(silence.covers(alert.cause, alert.subject) for silence in expired)
+        update = _after_silence if silence_ended else _unchanged
+        notification = _update_alert(
             objects,
             kind,
             alert.subject,
             severity=severity,
             now=now,
-            update=_as_it_is,
+            update=_unchanged,
             before=update,
             silences_now=lambda: stored,
         )
-        if notice is not None:
-            notices.append(notice)
-        if _is_over(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
+        if notification is not None:
+            notifications.append(notification)
+        if _is_finished(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
             objects.delete(alert_key(alert.cause, alert.subject))
     # Last: a process that dies before leaves the silence to the next one.
-    for silence in over:
-        close_silence(objects, silence, now=now)
-    return notices
+    for silence in expired:
+        mark_ended(objects, silence, now=now)
+    return notifications
 
 
-def _as_it_is(alert: Alert) -> Alert:
+def _unchanged(alert: Alert) -> Alert:
     return alert
 
 
-def _out_of_silence(alert: Alert) -> Alert:
-    return replace(alert, standing=unsilenced(alert.standing))
+def _after_silence(alert: Alert) -> Alert:
+    return replace(alert, standing=without_cooldown(alert.state))
 
 
 def alerts(objects: ObjectStore) -> Iterator[Alert]:
     """Every stored alert, open or ended lately. Objects that cannot be read are skipped."""
     for key in objects.list(paths.alerts("state/")):
         item = objects.get(key)
-        alert = _decoded(item.data) if item else None
+        alert = _decode_or_none(item.data) if item else None
         if alert is not None:
             yield alert
 
@@ -186,25 +194,25 @@ def alerts(objects: ObjectStore) -> Iterator[Alert]:
 def read_alert(objects: ObjectStore, *, cause: str, subject: str) -> Alert | None:
     """One alert as it is stored, open or ended lately; None where there is none, or none that can be read."""
     item = objects.get(alert_key(cause, subject))
-    return None if item is None else _decoded(item.data)
+    return None if item is None else _decode_or_none(item.data)
 
 
 def open_subjects(objects: ObjectStore, cause: str) -> set[str]:
     """Whose alert of this cause is open: one listing, and a request for each alert of it there has been lately."""
     items = (objects.get(key) for key in objects.list(paths.alerts(f"state/{cause}/")))
-    stored = (_decoded(item.data) for item in items if item is not None)
-    return {alert.subject for alert in stored if alert is not None and alert.standing.open}
+    stored = (_decode_or_none(item.data) for item in items if item is not None)
+    return {alert.subject for alert in stored if alert is not None and alert.state.is_open}
 
 
 def alert_key(cause: str, subject: str) -> str:
     """The key of an alert. Long subjects are shortened and made unique by a digest."""
     name = quote(subject, safe="")
-    if len(name) > _NAME_LENGTH:
-        name = f"{name[:_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
+    if len(name) > _MAX_NAME_LENGTH:
+        name = f"{name[:_MAX_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
     return paths.alert_state(cause, name)
 
 
-def _change(
+def _update_alert(
     objects: ObjectStore,
     cause: AlertCause,
     subject: str,
@@ -214,29 +222,29 @@ def _change(
     update: Callable[[Alert], Alert],
     before: Callable[[Alert], Alert] = lambda alert: alert,
     silences_now: Callable[[], Iterable[Silence]] | None = None,
-) -> Notice | None:
-    """Take over what is true of an alert now; its notice, where one is given.
+) -> Notification | None:
+    """Take over what is true of an alert now; its notification, where one is given.
 
     Args:
-        update: what else changes of it. `before` changes it before its notice is decided on.
-        silences_now: all silences, where they are read already; it is asked only where there is a notice to hold back.
+        update: what else changes of it. `before` changes it before its notification is decided on.
+        silences_now: all silences, where they are read already; it is asked only where there is a notification to hold back.
     """
     key = alert_key(cause.name, subject)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         item = objects.get(key)
-        stored = _decoded(item.data) if item else None
-        if severity is None and (stored is None or _is_over(stored)):
+        stored = _decode_or_none(item.data) if item else None
+        if severity is None and (stored is None or _is_finished(stored)):
             return None
         alert = before(stored or Alert(cause=cause.name, subject=subject))
-        standing, kind = observe(alert.standing, cause, severity=severity, now=now)
+        standing, kind = update_state(alert.state, cause, severity=severity, now=now)
         if kind is not None:
             stored_silences = silences(objects) if silences_now is None else silences_now()
-            if silenced_by(stored_silences, cause=cause.name, subject=subject, now=now) is not None:
-                standing, kind = observe(alert.standing, cause, severity=severity, now=now, silenced=True)
+            if active_silence(stored_silences, cause=cause.name, subject=subject, now=now) is not None:
+                standing, kind = update_state(alert.state, cause, severity=severity, now=now, is_silenced=True)
         after = replace(update(alert), standing=standing)
-        notice = _notice(after, alert.standing, kind, now) if kind else None
-        if notice is not None:
-            after = replace(after, outbox=(*after.outbox, notice))
+        notification = _notice(after, alert.state, kind, now) if kind else None
+        if notification is not None:
+            after = replace(after, outbox=(*after.outbox, notification))
         if after == stored and not after.outbox:
             return None
         data = after.encode()
@@ -246,43 +254,43 @@ def _change(
             written = objects.put_if_match(key, data, item.etag) is not None
         if written:
             _empty_outbox(objects, key, after, data)
-            return notice
+            return notification
     raise ConcurrencyError(
-        "ALERT_BUSY",
-        f"The alert {cause.name} of {subject!r} was changed by others each of {_TRIES} times.",
+        "ALERT_CONTENDED",
+        f"The alert {cause.name} of {subject!r} was changed by others each of {_MAX_ATTEMPTS} times.",
         hint="Nothing is lost: the next time it is raised it is reported.",
     )
 
 
-def _is_over(alert: Alert) -> bool:
-    """Whether it has ended, the notice of that was given, and nothing is left to send."""
-    return not alert.standing.open and alert.standing.told is None and not alert.outbox
+def _is_finished(alert: Alert) -> bool:
+    """Whether it has ended, the notification of that was given, and nothing is left to send."""
+    return not alert.state.is_open and alert.state.notified_severity is None and not alert.outbox
 
 
-def _notice(alert: Alert, before: Standing, kind: NoticeKind, now: datetime) -> Notice:
-    since = before.since if kind == "resolved" and before.open else alert.standing.since
-    severity = before.told if kind == "resolved" else None
-    return Notice(
-        id=notice_id(now),
+def _notice(alert: Alert, before: AlertState, kind: NotificationKind, now: datetime) -> Notification:
+    since = before.since if kind == "resolved" and before.is_open else alert.state.since
+    severity = before.notified_severity if kind == "resolved" else None
+    return Notification(
+        id=notification_id(now),
         kind=kind,
         cause=alert.cause,
         subject=alert.subject,
-        severity=severity or alert.standing.severity,
+        severity=severity or alert.state.severity,
         summary=alert.summary,
         detail=alert.detail,
         runbook=alert.runbook,
         since=(since or now).isoformat(timespec="seconds"),
         at=now.isoformat(timespec="milliseconds"),
-        changes=before.changes + (before.open != alert.standing.open),
+        changes=before.changes + (before.is_open != alert.state.is_open),
     )
 
 
 def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
-    """Copy notices to the spool. Idempotent: deliveries are recorded by the id of the notice."""
+    """Copy notifications to the spool. Idempotent: deliveries are recorded by the id of the notification."""
     if not alert.outbox:
         return
-    for notice in alert.outbox:
-        objects.put_if_absent(paths.alert_notification(notice.id), notice.encode())
+    for notification in alert.outbox:
+        objects.put_if_absent(paths.alert_notification(notification.id), notification.encode())
     item = objects.get(key)
     # Where another process has written since, the outbox stays for its next writer.
     if item is not None and item.data == data:
@@ -290,7 +298,7 @@ def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> 
 
 
 @lru_cache(maxsize=2048)
-def _decoded(data: bytes) -> Alert | None:
+def _decode_or_none(data: bytes) -> Alert | None:
     """The alert; None for an object that is torn or of another format, which is overwritten.
 
     Kept, since pages read the same alerts many times; one is frozen.
@@ -301,5 +309,5 @@ def _decoded(data: bytes) -> Alert | None:
         return None
 
 
-def _as_text(value: Any) -> str:
+def _to_json_text(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)

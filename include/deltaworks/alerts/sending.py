@@ -1,8 +1,8 @@
-"""Delivers the notices in the spool: every notice to every channel it is for, in order, until all have it.
+"""Delivers the notifications in the spool: every notification to every channel it is for, in order, until all have it.
 
-One object per notice and channel holds who is sending it and whether it was sent, so that of several senders one sends.
+One object per notification and channel holds who is sending it and whether it was sent, so that of several senders one sends.
 A sender that dies between sending and recording that leaves a claim, which the next one takes over a few minutes later:
-a notice can then arrive twice (never not at all), with the same id. A FIFO topic drops the second.
+a notification can then arrive twice (never not at all), with the same id. A FIFO topic drops the second.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from deltaworks.alerts.channels import Channel
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import rank
+from deltaworks.control.troubles import severity_rank
 from deltaworks.errors import DeltaworksError
 
 log = logging.getLogger(__name__)
 CLAIM_SECONDS = 180
 FIRST_RETRY_SECONDS = 30
-LONGEST_RETRY_SECONDS = 600
+MAX_RETRY_SECONDS = 600
 GIVE_UP_DAYS = 3
 KEEP_DAYS = 7
-DeliveryState = Literal["sending", "failed", "sent", "given_up"]
+DeliveryState = Literal["sending", "failed", "sent", "abandoned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The state of one notice on one channel. `by` is host and process, `claim` this very attempt, `at` its time."""
+    """The state of one notification on one channel. `by` is host and process, `claim` this very attempt, `at` its time."""
 
     state: DeliveryState
     at: str
@@ -62,7 +62,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What one pass over the spool did: deliveries sent and given up, notices that wait, channels that fail."""
+    """What one pass over the spool did: deliveries sent and given up, notifications that wait, channels that fail."""
 
     sent: int
     waiting: int
@@ -70,48 +70,50 @@ class SendResult:
     failing: tuple[str, ...]
 
 
-def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: datetime | None = None) -> SendResult:
-    """Send the notices in the spool that are due. Safe from many processes at once.
+def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now: datetime | None = None) -> SendResult:
+    """Send the notifications in the spool that are due. Safe from many processes at once.
 
-    A channel that fails is skipped for the rest of this pass, so that its notices stay in order, and CHANNEL_FAILING is
-    raised for the others. A notice it has not accepted for three days is given up on it, as its record says.
+    A channel that fails is skipped for the rest of this pass, so that its notifications stay in order, and CHANNEL_FAILING is
+    raised for the others. A notification it has not accepted for three days is given up on it, as its record says.
     """
     now = now or utc_now()
     blocked: dict[str, str] = {}
-    worked: set[str] = set()
+    succeeded: set[str] = set()
     sent = waiting = abandoned = 0
     for key in objects.list(paths.alerts("spool/")):
         item = objects.get(key)
         if item is None:
             continue
-        notice = _decoded(item.data)
-        if notice is None:
-            log.error("%s holds no notice, and is removed", key)
+        notification = _decode_or_none(item.data)
+        if notification is None:
+            log.error("%s holds no notification, and is removed", key)
             objects.delete(key)
             continue
         states = []
         for channel in channels:
-            state = _deliver(objects, notice, channel, blocked, now=now) if _is_for(channel, notice) else "sent"
+            state = (
+                _deliver(objects, notification, channel, blocked, now=now) if _is_for(channel, notification) else "sent"
+            )
             sent += state == "sent now"
-            abandoned += state == "given_up"
+            abandoned += state == "abandoned"
             if state == "sent now":
-                worked.add(channel.name)
+                succeeded.add(channel.name)
             states.append(state)
-        if all(state in ("sent", "sent now", "given_up") for state in states):
+        if all(state in ("sent", "sent now", "abandoned") for state in states):
             objects.delete(key)
         else:
             waiting += 1
     failing = tuple(sorted(name for name, error in blocked.items() if error))
-    _alert_on_channels(objects, blocked, worked - set(blocked), now)
+    _alert_on_channels(objects, blocked, succeeded - set(blocked), now)
     if sent:
         # Records come from sending alone, so this is when they are cleared away.
-        forget_deliveries(objects, now=now)
+        delete_old_deliveries(objects, now=now)
     return SendResult(sent=sent, waiting=waiting, abandoned=abandoned, failing=failing)
 
 
-def make_due(objects: ObjectStore, channel: str) -> int:
+def retry_now(objects: ObjectStore, channel: str) -> int:
     """Let the next pass send what waits on a channel that works again, in place of after the wait that its failures
-    have brought; how many notices waited so. Safe beside senders: what one of them has claimed is left to it."""
+    have brought; how many notifications waited so. Safe beside senders: what one of them has claimed is left to it."""
     due = 0
     for key in objects.list(paths.alerts("spool/")):
         delivery = paths.alert_delivery(key.rpartition("/")[2].removesuffix(".json"), channel)
@@ -124,15 +126,15 @@ def make_due(objects: ObjectStore, channel: str) -> int:
     return due
 
 
-def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
-    """Remove records of deliveries of notices that are over a week old and not in the spool any more; how many."""
+def delete_old_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
+    """Remove records of deliveries of notifications that are over a week old and not in the spool any more; how many."""
     before = (now or utc_now()) - timedelta(days=KEEP_DAYS)
-    # The name of a record begins with the notice's id, and that with the time the notice was made.
+    # The name of a record begins with the notification's id, and that with the time the notification was made.
     names = {key: key.rpartition("/")[2] for key in objects.list(paths.alerts("deliveries/"))}
     old = {key: name for key, name in names.items() if name < f"{before:%Y%m%dT%H%M%S}"}
     if not old:
         return 0
-    # Without its record, a notice that still waits on another channel would be sent again on this one.
+    # Without its record, a notification that still waits on another channel would be sent again on this one.
     waiting = tuple(key.rpartition("/")[2].removesuffix("json") for key in objects.list(paths.alerts("spool/")))
     ended = [key for key, name in old.items() if not name.startswith(waiting)]
     for key in ended:
@@ -140,28 +142,30 @@ def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> i
     return len(ended)
 
 
-def _is_for(channel: Channel, notice: Notice) -> bool:
-    if notice.kind == "resolved" and not channel.spec.resolved:
+def _is_for(channel: Channel, notification: Notification) -> bool:
+    if notification.kind == "resolved" and not channel.spec.resolved:
         return False
-    return rank(notice.severity) >= rank(channel.spec.min_severity)
+    return severity_rank(notification.severity) >= severity_rank(channel.spec.min_severity)
 
 
-def _deliver(objects: ObjectStore, notice: Notice, channel: Channel, blocked: dict[str, str], *, now: datetime) -> str:
-    """Send one notice on one channel, if it is due and nobody else does."""
-    key = paths.alert_delivery(notice.id, channel.name)
+def _deliver(
+    objects: ObjectStore, notification: Notification, channel: Channel, blocked: dict[str, str], *, now: datetime
+) -> str:
+    """Send one notification on one channel, if it is due and nobody else does."""
+    key = paths.alert_delivery(notification.id, channel.name)
     item = objects.get(key)
     before = Delivery.decode(item.data) if item else None
-    if before is not None and before.state in ("sent", "given_up"):
+    if before is not None and before.state in ("sent", "abandoned"):
         return "sent"
     if channel.name in blocked:
         return "waiting"
-    if before is not None and not _due(before, now):
+    if before is not None and not _is_due(before, now):
         # Those behind it wait too, or the end of an alert could arrive before its beginning.
         blocked[channel.name] = before.error
         return "waiting"
     attempts = before.attempts + 1 if before else 1
     # Equal bytes count as our own write, so that each attempt has something that no other has.
-    claim = Delivery(state="sending", at=now.isoformat(), by=_me(), claim=uuid.uuid4().hex, attempts=attempts)
+    claim = Delivery(state="sending", at=now.isoformat(), by=_sender_id(), claim=uuid.uuid4().hex, attempts=attempts)
     if item is None:
         claimed = objects.put_if_absent(key, claim.encode())
     else:
@@ -170,42 +174,42 @@ def _deliver(objects: ObjectStore, notice: Notice, channel: Channel, blocked: di
         blocked[channel.name] = ""
         return "waiting"
     try:
-        channel.send(notice)
+        channel.send(notification)
     except Exception as error:  # whatever is wrong with one channel, the others are sent to
         why = error.message if isinstance(error, DeltaworksError) else f"{type(error).__name__}: {error}"
         blocked[channel.name] = why
-        made = parse_iso(notice.at)
+        made = parse_iso(notification.at)
         over = made is not None and now - made > timedelta(days=GIVE_UP_DAYS)
-        state: DeliveryState = "given_up" if over else "failed"
+        state: DeliveryState = "abandoned" if over else "failed"
         objects.put(key, dataclasses.replace(claim, state=state, error=why).encode())
-        log.warning("notice %s is not sent on %s (%s): %s", notice.id, channel.name, state, why)
+        log.warning("notification %s is not sent on %s (%s): %s", notification.id, channel.name, state, why)
         return state
     objects.put(key, dataclasses.replace(claim, state="sent").encode())
     return "sent now"
 
 
-def _due(before: Delivery, now: datetime) -> bool:
+def _is_due(before: Delivery, now: datetime) -> bool:
     """Whether it may be tried again: a claim is old, or the wait after a failure is over."""
     wait: float = CLAIM_SECONDS
     if before.state == "failed":
-        wait = min(FIRST_RETRY_SECONDS * 2.0 ** (before.attempts - 1), LONGEST_RETRY_SECONDS)
+        wait = min(FIRST_RETRY_SECONDS * 2.0 ** (before.attempts - 1), MAX_RETRY_SECONDS)
     at = parse_iso(before.at)
     return at is None or abs((now - at).total_seconds()) >= wait
 
 
-def _alert_on_channels(objects: ObjectStore, blocked: dict[str, str], worked: set[str], now: datetime) -> None:
+def _alert_on_channels(objects: ObjectStore, blocked: dict[str, str], succeeded: set[str], now: datetime) -> None:
     for name, error in ((name, error) for name, error in blocked.items() if error):
         raise_alert(objects, cause="CHANNEL_FAILING", subject=name, summary=f"Channel {name}: {error}", now=now)
-    for name in worked:
+    for name in succeeded:
         resolve_alert(objects, cause="CHANNEL_FAILING", subject=name, now=now)
 
 
-def _me() -> str:
+def _sender_id() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
-def _decoded(data: bytes) -> Notice | None:
+def _decode_or_none(data: bytes) -> Notification | None:
     try:
-        return Notice.decode(data)
+        return Notification.decode(data)
     except (ValueError, KeyError, TypeError):
         return None

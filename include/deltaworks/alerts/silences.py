@@ -1,6 +1,6 @@
-"""Silences: somebody's word that people need no notices of an alert for a while, with a reason and an end.
+"""Silences: somebody's word that people need no notifications of an alert for a while, with a reason and an end.
 
-A silence holds notices back and nothing else: its alerts are raised, shown and resolved as ever. It is of one cause and
+A silence holds notifications back and nothing else: its alerts are raised, shown and resolved as ever. It is of one cause and
 of subjects of one pipeline, for seven days at most. It ends loudly: of what is open then people are notified at once,
 and what ended meanwhile is reported as over where its beginning was. One that cannot be read silences nothing.
 """
@@ -27,17 +27,17 @@ from deltaworks.control.troubles import ALERTS
 from deltaworks.errors import ConfigError, DeltaworksError
 
 log = logging.getLogger(__name__)
-MOST_HOURS: Final = 7 * 24
+MAX_HOURS: Final = 7 * 24
 #: Silences of ended times are kept for the record so long.
 KEEP_DAYS: Final = 30
-_MOST_TEXT = 500
+_MAX_TEXT_LENGTH = 500
 #: What parts the words of a subject: `stream games`, `games.purchase`, `gold__games.rebuild_gold`.
-_BETWEEN_WORDS = re.compile(r"[ .:/]|__")
+_WORD_SEPARATOR = re.compile(r"[ .:/]|__")
 
 
-def words_of(subject: str) -> list[str]:
+def subject_words(subject: str) -> list[str]:
     """The words of an alert's subject: a silence is of a pipeline that is one of them."""
-    return [word for word in _BETWEEN_WORDS.split(subject) if word]
+    return [word for word in _WORD_SEPARATOR.split(subject) if word]
 
 
 class Silence(Record):
@@ -61,17 +61,17 @@ class Silence(Record):
     reason: str
     ended_at: str = ""
 
-    def active_at(self, now: datetime) -> bool:
-        """Whether notices are held back."""
+    def is_active_at(self, now: datetime) -> bool:
+        """Whether notifications are held back."""
         until = parse_iso(self.until)
         return not self.ended_at and until is not None and now < until
 
     def covers(self, cause: str, subject: str) -> bool:
         """Whether the alert is one that it is of, whenever that is."""
-        return cause == self.cause and self.pipeline in words_of(subject) and fnmatchcase(subject, self.subject)
+        return cause == self.cause and self.pipeline in subject_words(subject) and fnmatchcase(subject, self.subject)
 
 
-def begin_silence(
+def create_silence(
     objects: ObjectStore,
     *,
     pipeline: str,
@@ -82,7 +82,7 @@ def begin_silence(
     subject: str = "*",
     now: datetime | None = None,
 ) -> Silence:
-    """Hold notices of an alert back from now on.
+    """Hold notifications of an alert back from now on.
 
     Args:
         pipeline: which the subjects name: a silence is of one pipeline's alerts alone.
@@ -94,11 +94,11 @@ def begin_silence(
     if cause not in ALERTS:
         nearest = difflib.get_close_matches(cause, ALERTS, n=1, cutoff=0.0)
         raise _invalid(f"No alert is called {cause!r}.", f"The nearest is {nearest[0]}.")
-    if not 0 < hours <= MOST_HOURS:
-        raise _invalid(f"{hours:g} h is no time for a silence.", f"Give more than 0 and at most {MOST_HOURS} h.")
+    if not 0 < hours <= MAX_HOURS:
+        raise _invalid(f"{hours:g} h is no time for a silence.", f"Give more than 0 and at most {MAX_HOURS} h.")
     if not reason.strip():
         raise _invalid("A silence has a reason.", "Say in a few words why nobody needs to be notified.")
-    if not subject or len(subject) > _MOST_TEXT:
+    if not subject or len(subject) > _MAX_TEXT_LENGTH:
         raise _invalid("The subject is empty or too long.", "Write a glob such as `games.*`, or leave it out for all.")
     now = now or utc_now()
     silence = Silence(
@@ -109,7 +109,7 @@ def begin_silence(
         at=now.isoformat(timespec="seconds"),
         until=(now + timedelta(hours=hours)).isoformat(timespec="seconds"),
         by=by,
-        reason=" ".join(reason.split())[:_MOST_TEXT],
+        reason=" ".join(reason.split())[:_MAX_TEXT_LENGTH],
     )
     objects.put(silence_key(silence.id), silence.encode())
     return silence
@@ -123,7 +123,8 @@ def end_silences(
     ending = [
         silence
         for silence in silences(objects)
-        if (silence.pipeline, silence.cause, silence.subject) == (pipeline, cause, subject) and silence.active_at(now)
+        if (silence.pipeline, silence.cause, silence.subject) == (pipeline, cause, subject)
+        and silence.is_active_at(now)
     ]
     ended = [silence.replace(until=now.isoformat(timespec="milliseconds")) for silence in ending]
     for silence in ended:
@@ -134,11 +135,11 @@ def end_silences(
 def silences(objects: ObjectStore) -> list[Silence]:
     """All silences that can be read, those that ended lately among them, the newest first."""
     items = ((key, objects.get(key)) for key in objects.list(silences_folder()))
-    decoded = (decoded_silence(item.data, key=key) for key, item in items if item is not None)
+    decoded = (decode_silence(item.data, key=key) for key, item in items if item is not None)
     return sorted((one for one in decoded if one is not None), key=lambda one: one.at, reverse=True)
 
 
-def decoded_silence(data: bytes, *, key: str) -> Silence | None:
+def decode_silence(data: bytes, *, key: str) -> Silence | None:
     """The silence that bytes hold; None where they are torn, for then it silences nothing."""
     try:
         silence = Silence.decode(data, key=key)
@@ -149,25 +150,25 @@ def decoded_silence(data: bytes, *, key: str) -> Silence | None:
         return None
 
 
-def silenced_by(stored: Iterable[Silence], *, cause: str, subject: str, now: datetime) -> Silence | None:
-    """The silence that holds notices of an alert back, None where people are to be notified."""
-    active = (one for one in stored if one.active_at(now) and one.covers(cause, subject))
+def active_silence(stored: Iterable[Silence], *, cause: str, subject: str, now: datetime) -> Silence | None:
+    """The silence that holds notifications of an alert back, None where people are to be notified."""
+    active = (one for one in stored if one.is_active_at(now) and one.covers(cause, subject))
     return next(active, None)
 
 
-def over_silences(objects: ObjectStore, stored: Iterable[Silence], *, now: datetime) -> list[Silence]:
+def expired_silences(objects: ObjectStore, stored: Iterable[Silence], *, now: datetime) -> list[Silence]:
     """Silences whose time is over and whose end nobody has dealt with. Removes those that ended long ago."""
-    over = []
+    expired = []
     for silence in stored:
         until = parse_iso(silence.until)
         if until is None or now - until > timedelta(days=KEEP_DAYS):
             objects.delete(silence_key(silence.id))
         elif not silence.ended_at and now >= until:
-            over.append(silence)
-    return over
+            expired.append(silence)
+    return expired
 
 
-def close_silence(objects: ObjectStore, silence: Silence, *, now: datetime) -> None:
+def mark_ended(objects: ObjectStore, silence: Silence, *, now: datetime) -> None:
     """Note that the end of a silence was dealt with. Idempotent."""
     objects.put(silence_key(silence.id), silence.replace(ended_at=now.isoformat(timespec="seconds")).encode())
 

@@ -7,9 +7,9 @@ import sys
 
 import typer
 
-from deltaworks.cli.commands import entries
-from deltaworks.cli.lazy import group_of
-from deltaworks.cli.pandas_left_out import leave_pandas_out
+from deltaworks.cli.commands import command_entries
+from deltaworks.cli.lazy import group_class
+from deltaworks.cli.skip_pandas import skip_pandas_import
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     # Rich's help costs more to import than all the rest of this command; the groups and commands below have it.
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
-    cls=group_of(entries()),
+    cls=group_class(command_entries()),
 )
 
 
@@ -33,13 +33,13 @@ def main() -> None:
     """Run the command; an error of ours is printed as its message and next step, and becomes its exit code."""
     # Imports make many objects and hardly any garbage; looking for it after every 700 takes a tenth of a short command.
     gc.set_threshold(20_000)
-    leave_pandas_out()
+    skip_pandas_import()
     try:
         app(prog_name="deltaworks")
     except DeltaworksError as error:
-        from deltaworks.cli.output import heading
+        from deltaworks.cli.output import print_heading
 
-        heading(error.condition, error.message, style="bold red", error=True)
+        print_heading(error.condition, error.message, style="bold red", error=True)
         if error.hint:
-            heading("Next:", error.hint, error=True)
+            print_heading("Next:", error.hint, error=True)
         sys.exit(error.exit_code)

@@ -8,12 +8,12 @@ import typer
 
 from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import open_deadman
-from deltaworks.alerts.notice import trial_notice
-from deltaworks.alerts.raising import Alert, alerts, settle_alerts
-from deltaworks.alerts.sending import make_due, send_notices
+from deltaworks.alerts.notification import test_notification
+from deltaworks.alerts.raising import Alert, alerts, flush_alerts
+from deltaworks.alerts.sending import retry_now, send_notifications
 from deltaworks.alerts.silences import silences as all_silences
-from deltaworks.cli.context import catalog, use_settings
-from deltaworks.cli.output import line, listing_command
+from deltaworks.cli.context import apply_settings, catalog
+from deltaworks.cli.output import listing_command, print_line
 from deltaworks.cli.rules import backtest, rules
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.channels import channel_warning
@@ -29,16 +29,16 @@ app = typer.Typer(no_args_is_help=True)
 def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> list[str | Listing]:
     """List open alerts, the most severe first."""
     objects = open_objects(catalog().environment.lake)
-    shown = [alert for alert in alerts(objects) if ended or alert.standing.open]
+    shown = [alert for alert in alerts(objects) if ended or alert.state.is_open]
     return [alert_listing(shown)] if shown else ["No alert is open.", alert_listing(())]
 
 
 def alert_listing(shown: Iterable[Alert]) -> Listing:
     """Alerts as people read them, the open and most severe first."""
     listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"), title="alerts open")
-    for alert in sorted(shown, key=lambda alert: (not alert.standing.open, alert.standing.severity, alert.cause)):
-        since = alert.standing.since
-        severity = alert.standing.severity if alert.standing.open else "resolved"
+    for alert in sorted(shown, key=lambda alert: (not alert.state.is_open, alert.state.severity, alert.cause)):
+        since = alert.state.since
+        severity = alert.state.severity if alert.state.is_open else "resolved"
         at = Cell(since, f"{since:%Y-%m-%d %H:%M}" if since else "")
         listing.add(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
     return listing
@@ -53,10 +53,10 @@ app.command()(backtest)
 def silences(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> list[str | Listing]:
     """List silences: `alerts silence` begins one."""
     now = utc_now()
-    shown = [one for one in all_silences(open_objects(catalog().environment.lake)) if ended or one.active_at(now)]
+    shown = [one for one in all_silences(open_objects(catalog().environment.lake)) if ended or one.is_active_at(now)]
     listing = Listing(("pipeline", "cause", "subject", "until", "by", "reason", "state"), title="silences")
     for one in shown:
-        state = "active" if one.active_at(now) else "ended"
+        state = "active" if one.is_active_at(now) else "ended"
         listing.add(one.pipeline, one.cause, one.subject, one.until, one.by, one.reason, state)
     return [listing] if shown else ["No alert is silenced.", listing]
 
@@ -66,9 +66,9 @@ def send() -> None:
     """Send what lies in the spool now, and what was held back and still holds."""
     environment = catalog().environment
     objects = open_objects(environment.lake)
-    settle_alerts(objects)
-    result = send_notices(objects, open_channels(environment.alerts, environment.messaging))
-    line(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
+    flush_alerts(objects)
+    result = send_notifications(objects, open_channels(environment.alerts, environment.messaging))
+    print_line(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
     if result.failing:
         raise TransientError(
             "CHANNEL_FAILED",
@@ -78,35 +78,37 @@ def send() -> None:
 
 
 @app.command()
-def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on each channel to try it.")) -> None:
+def check(
+    send_one: bool = typer.Option(False, "--send", help="Send a notification on each channel to try it."),
+) -> None:
     """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues.
 
-    What waits on one that takes the notice of `--send` is sent at the next health check.
+    What waits on one that takes the notification of `--send` is sent at the next health check.
     """
     environment = catalog().environment
     problem_count = 0
     if unheard := channel_warning(environment.alerts):
         problem_count += 1
-        line(unheard)
+        print_line(unheard)
     for channel in open_channels(environment.alerts, environment.messaging):
         problems = channel_problems(channel, environment.messaging)
-        if send_one and not any(problem.blocks for problem in problems):
-            channel.send(trial_notice())
-            if make_due(open_objects(environment.lake), channel.name):
-                line(f"{channel.name}: takes notices again; those that wait are sent within a minute")
+        if send_one and not any(problem.is_blocking for problem in problems):
+            channel.send(test_notification())
+            if retry_now(open_objects(environment.lake), channel.name):
+                print_line(f"{channel.name}: takes notifications again; those that wait are sent within a minute")
         for problem in problems:
             problem_count += 1
-            line(f"{channel.name}: {problem.text}")
+            print_line(f"{channel.name}: {problem.text}")
         if not problems:
-            line(f"{channel.name}: well")
+            print_line(f"{channel.name}: well")
     if problem_count:
         raise typer.Exit(1)
 
 
 def deadman() -> None:
     """Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob."""
-    use_settings()
-    health_check = open_deadman().look()
+    apply_settings()
+    health_check = open_deadman().check()
     if health_check.state == "unreadable":
         raise TransientError(
             "CONTROL_UNREADABLE", health_check.error, hint="Check the storage, its keys and the network."
@@ -117,4 +119,4 @@ def deadman() -> None:
             f"The health check has not run for {health_check.silent_seconds:.0f} s.",
             hint="Is the scheduler alive, and stream_health neither paused nor failing?",
         )
-    line(f"The health check ran {health_check.silent_seconds:.0f} s ago.")
+    print_line(f"The health check ran {health_check.silent_seconds:.0f} s ago.")

@@ -15,15 +15,15 @@ from deltaworks.rules.subjects import Labels
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
 #: Points of a line; of more, the most extreme one of each stretch is drawn.
-_MOST_POINTS = 1_500
+_MAX_POINTS = 1_500
 #: Label sets that are drawn: those that fired longest, then those with the most extreme values.
-_MOST_LINES = 8
+_MAX_LINES = 8
 
 
 def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.datetime) -> str:
     """The page, as HTML that needs no server."""
     rule = result.rule
-    label_sets = _shown(result)
+    label_sets = _charted_label_sets(result)
     panels = [
         _panel(
             "Value",
@@ -41,7 +41,7 @@ def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.d
     dashboard = DashboardSpec(
         name="backtest",
         title=f"{pipeline}.{rule.name}",
-        description=f"{rule.description or rule.name}: {len(result.episodes)} episodes, {len(result.notices)} notices.",
+        description=f"{rule.description or rule.name}: {len(result.episodes)} episodes, {len(result.notifications)} notifications.",
         panels=tuple(panel.panel for panel in panels),
     )
     at = dt.datetime.now(dt.UTC)
@@ -59,7 +59,7 @@ def _panel(
     return PanelAnswer(panel=panel, columns=columns, rows=tuple(rows))
 
 
-def _shown(result: Backtest) -> set[Labels]:
+def _charted_label_sets(result: Backtest) -> set[Labels]:
     fired: dict[Labels, int] = defaultdict(int)
     for episode in result.episodes:
         fired[episode.labels] += (result.last if episode.ended is None else episode.ended) - episode.began
@@ -68,23 +68,23 @@ def _shown(result: Backtest) -> set[Labels]:
     for point in result.points:
         if point.value is not None:
             extreme[point.labels] = max(extreme.get(point.labels, float("-inf")), sign * point.value)
-    return set(sorted(extreme, key=lambda labels: (fired[labels], extreme[labels]), reverse=True)[:_MOST_LINES])
+    return set(sorted(extreme, key=lambda labels: (fired[labels], extreme[labels]), reverse=True)[:_MAX_LINES])
 
 
-def _lines(result: Backtest, label_sets: set[Labels], what: str) -> list[tuple[object, ...]]:
+def _lines(result: Backtest, label_sets: set[Labels], value_name: str) -> list[tuple[object, ...]]:
     sign = 1 if result.rule.fire.is_upper else -1
-    width = max(1, (result.last - result.first) // _MOST_POINTS)
-    kept: dict[tuple[Labels, int], tuple[ChartPoint, float]] = {}
+    width = max(1, (result.last - result.first) // _MAX_POINTS)
+    extremes: dict[tuple[Labels, int], tuple[ChartPoint, float]] = {}
     for point in result.points:
-        value = point.value if what == "value" else point.baseline
+        value = point.value if value_name == "value" else point.baseline
         if point.labels not in label_sets or value is None:
             continue
         key = (point.labels, point.minute // width)
-        if key not in kept or sign * value > sign * kept[key][1]:
-            kept[key] = point, value
+        if key not in extremes or sign * value > sign * extremes[key][1]:
+            extremes[key] = point, value
     return [
         (minute_start(point.minute), labels_text(result.rule, point.labels), value)
-        for point, value in sorted(kept.values(), key=lambda item: item[0].minute)
+        for point, value in sorted(extremes.values(), key=lambda item: item[0].minute)
     ]
 
 

@@ -15,9 +15,9 @@ from deltaworks.control.objects import open_objects
 from deltaworks.engine.batch_history import BatchDetail, BatchHistory, BatchSummary
 from deltaworks.tables.lake import Lake
 
-_FILES_SHOWN = 50
+_MAX_FILES_SHOWN = 50
 #: Names that the ledger of an earlier release has for times of arrival.
-_FORMER_NAMES = {"oldest_event_time": "oldest_arrived_at", "newest_event_time": "newest_arrived_at"}
+_RENAMED_FIELDS = {"oldest_event_time": "oldest_arrived_at", "newest_event_time": "newest_arrived_at"}
 
 
 @listing_command
@@ -68,7 +68,7 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
 def source_facts(source: Mapping[str, Any]) -> dict[str, str]:
     """What is on record of what the batch read. Times are those at which objects or records arrived: when the events
     in them happened, the tables say."""
-    facts = {f"source {_FORMER_NAMES.get(name, name)}": str(value) for name, value in source.items()}
+    facts = {f"source {_RENAMED_FIELDS.get(name, name)}": str(value) for name, value in source.items()}
     # Of which numbers no event is looked for, matters to programs.
     facts.pop("source dropped_sequence_numbers", None)
     if rejected := source.get("rejected"):
@@ -90,8 +90,8 @@ def _detail(batch: BatchDetail) -> list[str | Listing]:
         "spec, code": f"{batch.spec_fingerprint}, {batch.code_version}",
         **source_facts(batch.source),
     }
-    of_batch = Listing(tuple(facts), layout="blocks", title="batch")
-    of_batch.add(*facts.values())
+    batch_listing = Listing(tuple(facts), layout="blocks", title="batch")
+    batch_listing.add(*facts.values())
     steps = Listing(("table", "writer", "outcome", "rows", "files", "size", "version", "seconds"), title="steps")
     for step in batch.steps:
         steps.add(
@@ -105,7 +105,12 @@ def _detail(batch: BatchDetail) -> list[str | Listing]:
             None if step.seconds is None else Cell(step.seconds, f"{step.seconds:.2f}"),
         )
     files = Listing(("seq", "object", "size"), title="objects")
-    for file in batch.files[:_FILES_SHOWN]:
+    for file in batch.files[:_MAX_FILES_SHOWN]:
         files.add(file.seq, file.key, byte_count_cell(file.size))
-    cut = len(batch.files) > _FILES_SHOWN
-    return [of_batch, steps, files, *([f"(the first {_FILES_SHOWN} of {len(batch.files)} objects)"] if cut else [])]
+    cut = len(batch.files) > _MAX_FILES_SHOWN
+    return [
+        batch_listing,
+        steps,
+        files,
+        *([f"(the first {_MAX_FILES_SHOWN} of {len(batch.files)} objects)"] if cut else []),
+    ]

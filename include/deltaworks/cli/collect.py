@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line
+from deltaworks.cli.output import print_line
 
 
 def collect(
@@ -33,7 +33,7 @@ def collect(
     from deltaworks.operations.collector_redaction import open_redaction
     from deltaworks.operations.collector_run import CollectorRun
 
-    project = catalog(needs=None)
+    project = catalog(required_service=None)
     spec = project.collector(name)
     running = {key: source for key, source in spec.sources.items() if source.pipeline in project.pipelines}
     listen = spec.listen.model_copy(
@@ -43,7 +43,7 @@ def collect(
     )
     limits = spec.limits.model_copy(update={"drain_seconds": drain_seconds} if drain_seconds >= 0 else {})
     spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": running})
-    line(f"The collector {name} takes events of {', '.join(running)}; its spool is {spool.absolute()}.")
+    print_line(f"The collector {name} takes events of {', '.join(running)}; its spool is {spool.absolute()}.")
     objects = open_objects(project.environment.lake)
     collecting = CollectorRun(
         spec=spec,

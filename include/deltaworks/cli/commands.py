@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import typer
 
-from deltaworks.cli.lazy import Entry, LazyCommand, LoadedCommand, command_at, command_of
+from deltaworks.cli.lazy import Entry, LazyCommand, LoadedCommand, load_command, to_click_command
 from deltaworks.operations.base import Operation
 from deltaworks.operations.registry import OPERATIONS
 
@@ -27,7 +27,7 @@ class Command:
     """
 
     help: str
-    place: str = ""
+    location: str = ""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -121,7 +121,7 @@ EXTENSIONS = ("sandbox",)
 
 
 @functools.cache
-def entries() -> Mapping[str, Entry]:
+def command_entries() -> Mapping[str, Entry]:
     """All commands, in the order of the help."""
     commands = dict(COMMANDS)
     for package in EXTENSIONS:
@@ -135,16 +135,18 @@ def entries() -> Mapping[str, Entry]:
 
 
 def _entry(name: str, command: Command) -> Entry:
-    below = tuple(item for item in OPERATIONS.values() if item.command.startswith(f"{name} "))
-    if not below:
-        return Entry(help=command.help, load=command_at(command.place))
-    return Entry(help=command.help, load=functools.partial(_group, command, below))
+    operations = tuple(item for item in OPERATIONS.values() if item.command.startswith(f"{name} "))
+    if not operations:
+        return Entry(help=command.help, load=load_command(command.location))
+    return Entry(help=command.help, load=functools.partial(_group, command, operations))
 
 
 @functools.cache
 def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand:
     """A group of commands with its operations, each of which loads its module when it is used."""
-    group = command_at(command.place)() if command.place else command_of(typer.Typer(no_args_is_help=True))
+    group = (
+        load_command(command.location)() if command.location else to_click_command(typer.Typer(no_args_is_help=True))
+    )
     for declared in operations:
         word = declared.command.split()[-1]
         entry = Entry(help=declared.summary, load=functools.partial(_operation, declared))
@@ -155,4 +157,4 @@ def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand
 def _operation(declared: Operation) -> LoadedCommand:
     from deltaworks.cli.operations import operation_command
 
-    return command_of(operation_command(declared))
+    return to_click_command(operation_command(declared))

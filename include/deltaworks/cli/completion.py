@@ -35,7 +35,7 @@ StreamArgument = Annotated[
     ),
 ]
 #: A pipeline that may be left out.
-EveryPipelineArgument = Annotated[str, typer.Argument(help="Only this pipeline.", autocompletion=pipeline_names)]
+OptionalPipelineArgument = Annotated[str, typer.Argument(help="Only this pipeline.", autocompletion=pipeline_names)]
 
 
 def _pipelines() -> Iterator[str]:

@@ -6,34 +6,34 @@ import socket
 
 import typer
 
-from deltaworks.cli.context import catalog, use_settings
-from deltaworks.cli.output import line
+from deltaworks.cli.context import apply_settings, catalog
+from deltaworks.cli.output import print_line
 from deltaworks.errors import ConfigError
 
-_PORTS = (0, 65_535)
+_PORT_RANGE = (0, 65_535)
 _LOOPBACK = "127.0.0.1"
 
 
 def console(
-    port: int = typer.Option(8990, min=_PORTS[0], max=_PORTS[1], help="The port there; 0 takes a free one."),
+    port: int = typer.Option(8990, min=_PORT_RANGE[0], max=_PORT_RANGE[1], help="The port there; 0 takes a free one."),
     host: str = typer.Option(_LOOPBACK, help="The address it binds to: the loopback address, and no other."),
 ) -> None:
     """Serve the operator console on this machine alone, read-only, until it is ended."""
-    use_settings()
+    apply_settings()
     catalog()  # what is declared wrongly is told here, not on the first page
-    listener = listener_on(host, port)
+    listener = open_listener(host, port)
     import uvicorn
 
-    from deltaworks.console.alone import OneReader, build_alone
+    from deltaworks.console.standalone import SingleUser, build_standalone
 
-    reader = OneReader()
-    line(f"The console is at http://{_LOOPBACK}:{listener.getsockname()[1]}/open/{reader.key}")
-    line("The address works once and for this machine alone. Ctrl-C ends it.")
-    config = uvicorn.Config(build_alone(reader), log_level="warning", access_log=False)
+    reader = SingleUser()
+    print_line(f"The console is at http://{_LOOPBACK}:{listener.getsockname()[1]}/open/{reader.login_key}")
+    print_line("The address works once and for this machine alone. Ctrl-C ends it.")
+    config = uvicorn.Config(build_standalone(reader), log_level="warning", access_log=False)
     uvicorn.Server(config).run([listener])
 
 
-def listener_on(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """A socket on the loopback address.
 
     Raises:

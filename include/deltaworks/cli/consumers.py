@@ -6,7 +6,7 @@ import typer
 
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line, listing_command
+from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.client import KinesisStream
@@ -22,9 +22,9 @@ def list_consumers(pipeline: PipelineArgument) -> Listing:
     source, stream = _stream(pipeline)
     listing = Listing(("consumer", "state", "registered", "whose"))
     for consumer in stream.consumers():
-        mine = consumer.name == source.consumer_name_for(pipeline)
+        is_own = consumer.name == source.consumer_name_for(pipeline)
         created = consumer.created.isoformat(timespec="seconds")
-        listing.add(consumer.name, consumer.status, created, "this pipeline's" if mine else "")
+        listing.add(consumer.name, consumer.status, created, "this pipeline's" if is_own else "")
     return listing
 
 
@@ -39,17 +39,17 @@ def deregister(
     name = name or source.consumer_name_for(pipeline)
     consumer = stream.consumer(name)
     if consumer is None:
-        line(f"{source.stream} has no consumer {name}: nothing to remove.")
+        print_line(f"{source.stream} has no consumer {name}: nothing to remove.")
         return
     if dry_run:
-        line(f"The consumer {name} of {source.stream} would be removed: --no-dry-run does it.")
+        print_line(f"The consumer {name} of {source.stream} would be removed: --no-dry-run does it.")
         return
     stream.deregister_consumer(name)
-    line(f"The consumer {name} of {source.stream} is removed.")
+    print_line(f"The consumer {name} of {source.stream} is removed.")
 
 
 def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:
-    project = catalog(needs="messaging")
+    project = catalog(required_service="messaging")
     source = project.pipeline(pipeline).source
     if not isinstance(source, KinesisSourceSpec):
         raise ConfigError(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Service = Literal["lake", "landing", "messaging"]
 
 
-def use_settings() -> None:
+def apply_settings() -> None:
     """Take over the settings file of this checkout, where there is one: the embedded stack's, once it was started.
 
     Settings of the file win over variables of the calling shell.
@@ -23,7 +23,7 @@ def use_settings() -> None:
         load_settings(path)
 
 
-def catalog(*, needs: Service | None = "lake") -> Catalog:
+def catalog(*, required_service: Service | None = "lake") -> Catalog:
     """Everything declared, with the environment's settings taken over.
 
     What is declared wrongly is named on standard error and left out, so that commands work for the rest; asked for by
@@ -37,25 +37,27 @@ def catalog(*, needs: Service | None = "lake") -> Catalog:
     """
     from deltaworks.specs.project import load_catalog
 
-    use_settings()
+    apply_settings()
     project = load_catalog(skip_invalid=True)
     if project.broken:
-        from deltaworks.cli.output import line
+        from deltaworks.cli.output import print_line
 
         named = ", ".join(f"{kind} {name}" for kind, name in project.broken)
-        line(f"Declared wrongly and left out: {named}. `deltaworks pipelines check` says why.", error=True)
-    if needs is not None:
-        check_service(project.environment, needs)
+        print_line(f"Declared wrongly and left out: {named}. `deltaworks pipelines check` says why.", error=True)
+    if required_service is not None:
+        require_reachable(project.environment, required_service)
     return project
 
 
-def check_service(environment: EnvironmentSpec, needs: Service) -> None:
+def require_reachable(environment: EnvironmentSpec, service_name: Service) -> None:
     """Refuse to go on where nothing answers at a service of the environment.
 
     Raises:
         TransientError: STORAGE_UNREACHABLE.
     """
-    from deltaworks.cli.probe import check_answers
+    from deltaworks.cli.probe import check_reachable
 
-    service = {"lake": environment.lake, "landing": environment.landing, "messaging": environment.messaging}[needs]
-    check_answers(service, what=needs, environment=environment.environment)
+    service = {"lake": environment.lake, "landing": environment.landing, "messaging": environment.messaging}[
+        service_name
+    ]
+    check_reachable(service, section=service_name, environment=environment.environment)

@@ -9,7 +9,7 @@ import typer
 
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.listing import Listing, count_cell, timestamp_cell
 from deltaworks.dashboards.spans import parse_span
 from deltaworks.specs.catalog import find_by_name
@@ -26,36 +26,36 @@ def dashboard(
     html: Path | None = typer.Option(None, "--html", help="The file to write the page to."),
     since: str = typer.Option("", "--from", help="A date or time in UTC; without it, as far back as is declared."),
     until: str = typer.Option("", "--to", help="A date or time in UTC, itself not included; without it, now."),
-) -> Answer | Listing:
+) -> CommandOutput | Listing:
     """Ask what a dashboard shows, and write it as a page that needs no server; without a name, list the dashboards."""
     project = catalog()
     spec = project.pipeline(pipeline)
     if not name:
-        return _declared(spec)
+        return _dashboard_listing(spec)
     declared = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
     span = parse_span(declared, since=since, until=until)
     # Loaded here: it loads DuckDB and Arrow.
     from deltaworks.operations.dashboard_data import load_dashboard
 
     answer = load_dashboard(project, pipeline, declared, span)
-    parts: list[Part] = [_panels(answer)]
+    parts: list[OutputPart] = [_panel_listing(answer)]
     if html is not None:
         from deltaworks.dashboards.page import dashboard_page
 
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(dashboard_page(answer), encoding="utf-8")
         parts.append(f"Written to {html}.")
-    return Answer(parts, exit_code=int(any(panel.problem for panel in answer.panels)))
+    return CommandOutput(parts, exit_code=int(any(panel.problem for panel in answer.panels)))
 
 
-def _declared(spec: PipelineSpec) -> Listing:
+def _dashboard_listing(spec: PipelineSpec) -> Listing:
     listing = Listing(("dashboard", "panels", "hours", "refresh seconds", "title"))
     for item in spec.dashboards:
         listing.add(item.name, count_cell(len(item.panels)), f"{item.hours:g}", str(item.refresh_seconds), item.title)
     return listing
 
 
-def _panels(answer: DashboardAnswer) -> Listing:
+def _panel_listing(answer: DashboardAnswer) -> Listing:
     listing = Listing(("panel", "chart", "rows", "data to", "seconds", "state"))
     for item in answer.panels:
         listing.add(
@@ -64,12 +64,12 @@ def _panels(answer: DashboardAnswer) -> Listing:
             count_cell(len(item.rows)),
             timestamp_cell(item.newest_at, absent="?"),
             f"{item.seconds:.2f}",
-            _state(item),
+            _panel_state(item),
         )
     return listing
 
 
-def _state(answer: PanelAnswer) -> str:
+def _panel_state(answer: PanelAnswer) -> str:
     if answer.problem:
         return f"failed: {answer.problem}"
     if answer.missing_tables:

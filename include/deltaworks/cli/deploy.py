@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.output import document, line
+from deltaworks.cli.output import print_document, print_line
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -25,17 +25,17 @@ def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
     """
     from deltaworks.kubernetes.manifests import manifests, require_kubernetes, secret_keys, to_yaml
 
-    catalog, variables = _declared(settings)
-    document(to_yaml(manifests(catalog, variables)))
+    catalog, variables = _load_settings(settings)
+    print_document(to_yaml(manifests(catalog, variables)))
     spec = require_kubernetes(catalog)
-    line(
+    print_line(
         f"The Secret {spec.secret} in the namespace {spec.namespace} needs: "
         f"{', '.join(secret_keys(catalog, variables)) or 'nothing'}.",
         error=True,
     )
 
 
-def _declared(settings: Path) -> tuple[Catalog, dict[str, str]]:
+def _load_settings(settings: Path) -> tuple[Catalog, dict[str, str]]:
     """What is declared, as processes with these settings read it: a mistake anywhere is refused."""
     from deltaworks.kubernetes.settings import read_variables, reject_secrets
     from deltaworks.specs.project import load_catalog

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import document, line, listing_command, show
+from deltaworks.cli.output import listing_command, print_document, print_line, print_parts
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
@@ -40,28 +40,30 @@ def erase(
     from deltaworks.erasure.namespace import open_namespace
     from deltaworks.erasure.requests import token_of
 
-    received_at = _received(received)
+    received_at = _parse_received(received)
     space = open_namespace(catalog(), namespace)
     identifier = typer.prompt(kind, hide_input=True) if value is None else value
     token = token_of(space, kind=kind, value=identifier)
     if dry_run:
-        _count(space, token)
+        _print_counts(space, token)
     else:
-        _receive(space, token, received_at)
+        _create_request(space, token, received_at)
 
 
-def _receive(space: Namespace, token: str, received_at: datetime) -> None:
+def _create_request(space: Namespace, token: str, received_at: datetime) -> None:
     from deltaworks.erasure.erasure_run import ErasureRun
     from deltaworks.erasure.requests import receive_request
 
     request = receive_request(space, token, received_at=received_at, by=getpass.getuser())
-    line(f"Request {request.request_id}, due by {request.deadline_at:%Y-%m-%d}.")
+    print_line(f"Request {request.request_id}, due by {request.deadline_at:%Y-%m-%d}.")
     for result in ErasureRun(space, now=utc_now(), may_purge=False).run():
         if result.request == request.request_id:
-            line(f"It is {result.state}" + (f" and waits for {result.waiting_for}." if result.waiting_for else "."))
+            print_line(
+                f"It is {result.state}" + (f" and waits for {result.waiting_for}." if result.waiting_for else ".")
+            )
 
 
-def _count(space: Namespace, token: str) -> None:
+def _print_counts(space: Namespace, token: str) -> None:
     from deltaworks.erasure.row_counts import count_rows, person_of_token
 
     person = person_of_token(space, token)
@@ -69,10 +71,10 @@ def _count(space: Namespace, token: str) -> None:
     for counted in count_rows(space, person):
         shown.add(*counted.cells)
     shared = f"{person.shared} linked to others too, which stay" if person.shared else "none of them shared"
-    show([shown, f"{len(person.tokens)} tokens, {shared}. Nothing was changed: --no-dry-run does it."])
+    print_parts([shown, f"{len(person.tokens)} tokens, {shared}. Nothing was changed: --no-dry-run does it."])
 
 
-def _received(text: str) -> datetime:
+def _parse_received(text: str) -> datetime:
     try:
         received = parse_iso(text) or utc_now()
     except ValueError as error:
@@ -102,14 +104,14 @@ def refuse(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _
     """Refuse a request (article 17(3)), before anything of it is done."""
     erasures = _erasures(namespace)
     erasures.refuse(erasures.request(request), reason=reason, by=getpass.getuser())
-    line(f"{request} is refused. Tell the person why, and where they may complain.")
+    print_line(f"{request} is refused. Tell the person why, and where they may complain.")
 
 
 def extend(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _REASON) -> None:
     """Move the deadline of a request by two months (article 12(3)); the person is told within the first."""
     erasures = _erasures(namespace)
     extended = erasures.extend(erasures.request(request), reason=reason, by=getpass.getuser(), now=utc_now())
-    line(f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month.")
+    print_line(f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month.")
 
 
 def reapply(
@@ -125,11 +127,11 @@ def reapply(
     if dry_run:
         for back in reapplier.find_reappeared_rows(tables):
             shown.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
-        show([shown, "Nothing was changed: --no-dry-run does it."])
+        print_parts([shown, "Nothing was changed: --no-dry-run does it."])
         return
     for purge in reapplier.purge_reappeared_rows(tables):
         shown.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
-    show([shown])
+    print_parts([shown])
 
 
 def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
@@ -145,7 +147,7 @@ def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
             f"{request} has no certificate yet.",
             hint=f"`deltaworks privacy erasures {namespace}` says how far it is.",
         )
-    document(data.decode())
+    print_document(data.decode())
 
 
 def _erasures(namespace: str) -> Erasures:

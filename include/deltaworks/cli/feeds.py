@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line, listing_command
+from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -54,7 +54,7 @@ def _add(listing: Listing, pipeline: str, feed: FeedSpec, records: FeedRecords) 
         _lag_seconds(record),
         record.changes,
         record.dead_letters,
-        _under_way(record, records),
+        _current_activity(record, records),
         Cell(at, f"{at:%Y-%m-%d %H:%M:%S}" if at else ""),
     )
 
@@ -64,7 +64,7 @@ def _lag_seconds(record: FeedRecord) -> int:
     return 0 if since is None else max(0, round((utc_now() - since).total_seconds()))
 
 
-def _under_way(record: FeedRecord, records: FeedRecords) -> str:
+def _current_activity(record: FeedRecord, records: FeedRecords) -> str:
     texts = []
     if (delivery := record.current_delivery) is not None:
         verb = "repeats" if delivery.replay_of is not None else "delivers"
@@ -94,7 +94,7 @@ def dead_letters(
 
         removed = records.delete_dead_letters()
         resolve_alert(objects, cause="FEED_DEAD_LETTERS", subject=f"{pipeline}.{feed}")
-        line(f"{removed} parts of deliveries with dead letters are removed.", error=True)
+        print_line(f"{removed} parts of deliveries with dead letters are removed.", error=True)
     return listing
 
 

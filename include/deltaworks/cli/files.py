@@ -33,7 +33,7 @@ def list_files(
             timestamp_cell(event["received_at"], absent="-"),
             Cell(
                 {reading.pipeline: reading.batch_id for reading in answer.outcomes},
-                ", ".join(map(_read_by, answer.outcomes)) or "no pipeline",
+                ", ".join(map(_reader_text, answer.outcomes)) or "no pipeline",
             ),
         )
     return listing
@@ -48,7 +48,7 @@ def show(
     project = catalog()
     answers = ObjectStatusReader(project, project.relay(relay).relay)
     object_answers = answers.by_key(key, bucket=bucket or None)
-    parts: list[str | Listing] = [_facts(answer) for answer in object_answers]
+    parts: list[str | Listing] = [_object_facts(answer) for answer in object_answers]
     for message in answers.quarantined_messages(key):
         parts.append(
             f"A message that names it is in the message quarantine ({message['reason']}) since "
@@ -62,11 +62,11 @@ def show(
     return parts
 
 
-def _read_by(reading: PipelineOutcome) -> str:
+def _reader_text(reading: PipelineOutcome) -> str:
     return f"{reading.pipeline} {'waits' if reading.batch_id is None else f'batch {reading.batch_id}'}"
 
 
-def _facts(answer: ObjectStatus) -> Listing:
+def _object_facts(answer: ObjectStatus) -> Listing:
     event = answer.event
     facts = {
         "object": f"{event['bucket']}/{event['key']}, {event['size']} bytes, etag {event['etag']}",

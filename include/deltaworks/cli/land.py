@@ -23,8 +23,8 @@ def land(
     pipeline: PipelineArgument,
     files: list[str] = typer.Argument(help="Files, folders with everything below them, or - for standard input."),
     object_mib: int = typer.Option(16, min=1, max=512, help="About how much is in an object before it is compressed."),
-    under: str = typer.Option("", help="A folder below the pipeline's place, such as day=2026-01-31."),
-    again: bool = typer.Option(False, help="Land what is there already once more, under new names."),
+    folder: str = typer.Option("", help="A folder below the pipeline's place, such as day=2026-01-31."),
+    force: bool = typer.Option(False, help="Land what is there already once more, under new names."),
 ) -> list[str | Listing]:
     """Put files of events into the bucket that a pipeline reads, as its producers would; - is standard input.
 
@@ -42,15 +42,21 @@ def land(
     with progress_bar(_total(inputs)) as report:
         before: dict[str, int] = {}
 
-        def note(file: Input, landed: LandedFile) -> None:
+        def report_progress(file: Input, landed: LandedFile) -> None:
             before[str(file)] = landed.read_bytes
             objects = landed.objects + landed.existing
             report(sum(before.values()), f"{file}: {objects:,} objects, {format_bytes(landed.read_bytes)}")
 
         results = land_files(
-            inputs, source, store, object_bytes=object_mib << 20, subfolder=under, force=again, progress=note
+            inputs,
+            source,
+            store,
+            object_bytes=object_mib << 20,
+            subfolder=folder,
+            force=force,
+            progress=report_progress,
         )
-    return [_listing(results), *_sentences(pipeline, source.relay, source.display_name(), results)]
+    return [_listing(results), *_summary_lines(pipeline, source.relay, source.display_name(), results)]
 
 
 def _total(inputs: Sequence[Input]) -> int | None:
@@ -65,19 +71,19 @@ def _listing(results: Sequence[LandedFile]) -> Listing:
             result.file,
             count_cell(result.objects),
             count_cell(result.existing),
-            _countable(result.events),
-            _countable(result.unreadable),
+            _count_or_unknown(result.events),
+            _count_or_unknown(result.unreadable),
             byte_count_cell(result.read_bytes),
             byte_count_cell(result.landed_bytes),
         )
     return listing
 
 
-def _countable(number: int | None) -> Cell:
+def _count_or_unknown(number: int | None) -> Cell:
     return Cell(None, "?") if number is None else count_cell(number)
 
 
-def _sentences(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:
+def _summary_lines(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:
     objects, present = sum(item.objects for item in results), sum(item.existing for item in results)
     events, unreadable = sum(item.events or 0 for item in results), sum(item.unreadable or 0 for item in results)
     sentences = [f"{objects:,} objects landed at {place}; {events:,} events are in these files."]

@@ -30,7 +30,7 @@ class LazyCommand(TyperCommand):
         super().__init__(name, help=entry.help, short_help=entry.help)
         self._entry = entry
 
-    def loaded(self) -> LoadedCommand:
+    def load(self) -> LoadedCommand:
         """The command itself."""
         command = self._entry.load()
         command.name = self.name
@@ -40,7 +40,7 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of the command itself, which so takes over from here."""
-        return self.loaded().make_context(info_name, args, parent, **extra)
+        return self.load().make_context(info_name, args, parent, **extra)
 
 
 class LazyGroup(TyperGroup):
@@ -56,22 +56,22 @@ class LazyGroup(TyperGroup):
         return None if entry is None else LazyCommand(cmd_name, entry)
 
 
-def group_of(entries: Mapping[str, Entry]) -> type[LazyGroup]:
+def group_class(entries: Mapping[str, Entry]) -> type[LazyGroup]:
     """A group of these entries, as `cls` of a Typer."""
     return type("Commands", (LazyGroup,), {"entries": entries})
 
 
-def command_at(place: str) -> Callable[[], LoadedCommand]:
+def load_command(location: str) -> Callable[[], LoadedCommand]:
     """Loads `module:name`: a group where it is a Typer, and a command where it is a function."""
 
     def load() -> LoadedCommand:
-        module, _, name = place.partition(":")
-        return command_of(getattr(importlib.import_module(module), name))
+        module, _, name = location.partition(":")
+        return to_click_command(getattr(importlib.import_module(module), name))
 
     return load
 
 
-def command_of(loaded: typer.Typer | Callable[..., Any]) -> LoadedCommand:
+def to_click_command(loaded: typer.Typer | Callable[..., Any]) -> LoadedCommand:
     """A Typer as a group, a function as a command."""
     if isinstance(loaded, typer.Typer):
         return typer.main.get_group(loaded)

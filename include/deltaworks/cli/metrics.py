@@ -7,7 +7,7 @@ import sys
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import document, line
+from deltaworks.cli.output import print_document, print_line
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
@@ -28,13 +28,13 @@ def metrics(
     from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
 
     # What is declared is read again where a file of it has changed: a scrape must not cost what reading it does.
-    cache = CatalogCache(lambda: catalog(needs=None))
+    cache = CatalogCache(lambda: catalog(required_service=None))
     cache.current()
     figures = MetricsCollector(lambda: _read(cache.current()))
     if once:
         from prometheus_client import generate_latest
 
-        document(generate_latest(build_registry(figures)).decode().rstrip())
+        print_document(generate_latest(build_registry(figures)).decode().rstrip())
         return
     try:
         server, thread = serve_metrics(figures, host=host, port=port)
@@ -42,7 +42,7 @@ def metrics(
         raise ConfigError(
             "METRICS_PORT_TAKEN", f"{host}:{port} cannot be bound: {error}.", hint="Give a free one with --port."
         ) from error
-    line(f"Figures for Prometheus: http://{host}:{server.server_port}/metrics")
+    print_line(f"Figures for Prometheus: http://{host}:{server.server_port}/metrics")
     sys.stdout.flush()
     try:
         thread.join()

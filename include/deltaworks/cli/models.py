@@ -6,7 +6,7 @@ import typer
 
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Listing
 from deltaworks.control.records.model import ModelRun, ModelRuns
@@ -33,7 +33,7 @@ def list_models(pipeline: PipelineArgument, name: str = typer.Argument("", help=
                 run.until[:16],
                 run.outcome.upper(),
                 run.model.algorithm if run.model is not None else "",
-                _areas(run),
+                _pr_aucs(run),
                 ", ".join(f"{fold.gain.value:.3f}" for fold in run.folds if fold.gain is not None),
                 run.at[:16],
                 run.reason,
@@ -49,7 +49,7 @@ def show(
     pipeline: PipelineArgument,
     name: str = typer.Argument(..., help="The model."),
     number: int = typer.Argument(0, help="The training; without it the newest."),
-) -> Answer:
+) -> CommandOutput:
     """Show one training: what it was made of, and how it and its baselines did in each fold."""
     find_by_name(name, {model.name: model for model in catalog().pipeline(pipeline).models}, "model")
     runs = _runs(pipeline)
@@ -63,26 +63,26 @@ def show(
     made = Listing(("table", "version"))
     for table, version in run.versions.items():
         made.add(table, str(version))
-    parts: list[Part] = [
+    parts: list[OutputPart] = [
         f"{run.label}, as of {run.until}: {run.outcome.upper()}, {run.reason}.",
         f"Trained {run.at} by {run.run}, code {run.code} of {run.code_version}.",
         made,
         fold_listing(run.folds),
         *_calibration(run),
     ]
-    return Answer(parts)
+    return CommandOutput(parts)
 
 
 def _runs(pipeline: str) -> ModelRuns:
     return PipelineHome.open(catalog().environment.lake, pipeline).models
 
 
-def _areas(run: ModelRun) -> str:
+def _pr_aucs(run: ModelRun) -> str:
     areas = [fold.scores["model"].pr_auc for fold in run.folds if "model" in fold.scores]
     return ", ".join(f"{area:.3f}" for area in areas if area is not None)
 
 
-def _calibration(run: ModelRun) -> list[Part]:
+def _calibration(run: ModelRun) -> list[OutputPart]:
     folds = [fold for fold in run.folds if "model" in fold.scores]
     if not folds:
         return []

@@ -15,7 +15,7 @@ import typer
 
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line, listing_command
+from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Listing
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 #: Batches that are listed.
-_SHOWN = 10
+_MAX_BATCHES_SHOWN = 10
 ENTITY_COLUMNS = ("org_id", "origin_id", "final_id", "hops", "component_id", "component_size")
 INTERVAL_COLUMNS = ("org_id", "id", "valid_from", "valid_to", "final_id", "deleted", "fields", "hops")
 
 
-class Form(StrEnum):
+class OutputFormat(StrEnum):
     """How rows are printed."""
 
     CSV = "csv"
@@ -43,7 +43,7 @@ def resolve(
     file: Path = typer.Argument(help="CSV: ts, old_id, new_id; optional org_id, seq, commit, op, fields."),
     as_csv: bool = typer.Option(False, "--csv", help="Print CSV. This is the default."),
     as_json: bool = typer.Option(False, "--json", help="Print an array of JSON objects."),
-    every: bool = typer.Option(False, "--all", help="Every id and interval of time, with where its rows end."),
+    show_all: bool = typer.Option(False, "--all", help="Every id and interval of time, with where its rows end."),
 ) -> None:
     """Print every entity of a file of requests: the id it had before its first request, and the one it ends with.
 
@@ -54,11 +54,11 @@ def resolve(
 
     if as_csv and as_json:
         raise typer.BadParameter("give one of --csv and --json")
-    form = Form.JSON if as_json else Form.CSV
+    form = OutputFormat.JSON if as_json else OutputFormat.CSV
     requests = read_request_file(file)
     if requests.ignored:
-        line(f"Ignored columns: {', '.join(requests.ignored)}", error=True)
-    rows, columns = (intervals_of, INTERVAL_COLUMNS) if every else (entities_of, ENTITY_COLUMNS)
+        print_line(f"Ignored columns: {', '.join(requests.ignored)}", error=True)
+    rows, columns = (resolved_intervals, INTERVAL_COLUMNS) if show_all else (resolved_entities, ENTITY_COLUMNS)
     session = _session()
     with resolving(session, requests=requests.requests.num_rows):
         print_rows(rows(session, requests), columns, form, sys.stdout)
@@ -81,7 +81,7 @@ def status(pipeline: PipelineArgument) -> list[str | Listing]:
     waiting = Bounds(Lake(storage), objects, spec).backlog()
     batches = MutationBatches(objects, pipeline)
     fixed, ended = batches.numbers()
-    recorded = [batches.completion(number) for number in range(max(1, ended - _SHOWN + 1), ended + 1)]
+    recorded = [batches.completion(number) for number in range(max(1, ended - _MAX_BATCHES_SHOWN + 1), ended + 1)]
     ends = [end for end in recorded if end is not None]
     parts: list[str | Listing] = [batch_listing(ends)]
     if fixed > ended:
@@ -96,7 +96,7 @@ def status(pipeline: PipelineArgument) -> list[str | Listing]:
     return parts
 
 
-def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
+def resolved_entities(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
     """The entities of a file, by organisation, origin and time."""
     from deltaworks.mutations.entities import resolve_entities
 
@@ -105,7 +105,7 @@ def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, An
         yield {name: row[name] for name in ENTITY_COLUMNS}
 
 
-def intervals_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
+def resolved_intervals(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
     """The intervals of a file, by organisation, id and time, with times as the file writes them.
 
     Between two commits of one time there is no time a row could have: such an interval is left out.
@@ -114,19 +114,19 @@ def intervals_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, A
 
     intervals = resolve_requests(spark.createDataFrame(file.requests)).orderBy("org_id", "id", "valid_from")
     for row in intervals.toLocalIterator():
-        written = _written(row, file)
+        written = _interval_row(row, file)
         if written["valid_from"] is None or written["valid_from"] != written["valid_to"]:
             yield written
 
 
-def _written(row: Row, file: RequestFile) -> dict[str, Any]:
+def _interval_row(row: Row, file: RequestFile) -> dict[str, Any]:
     times = {name: file.time_of(row[name]) for name in ("valid_from", "valid_to")}
     return {name: row[name] for name in INTERVAL_COLUMNS} | times
 
 
-def print_rows(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], form: Form, to: TextIO) -> None:
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], form: OutputFormat, to: TextIO) -> None:
     """Write rows as CSV with a header, or as a JSON array with one object a line."""
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         separator = "["
         for row in rows:
             to.write(f"{separator}\n{json.dumps(row, ensure_ascii=False)}")

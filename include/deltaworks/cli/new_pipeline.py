@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.output import document, line
+from deltaworks.cli.output import print_document, print_line
 
 if TYPE_CHECKING:
     from deltaworks.events.inference.pipeline_proposal import Overrides
@@ -38,10 +38,10 @@ def infer(
     """
     project = _project()
     fields = _overrides(time=time, time_format=time_format, type=type, id=id)
-    inferred = _inferred(project, files, write or "events", fields, relay, mebibytes)
+    inferred = _infer(project, files, write or "events", fields, relay, mebibytes)
     if not write:
-        document(inferred.text)
-        _say(inferred, error=True)
+        print_document(inferred.text)
+        _print_summary(inferred, error=True)
         return
     _write(project, inferred)
 
@@ -59,7 +59,7 @@ def new(
     """Make a pipeline from files of events: its folder with pipeline.yaml, checked, and the commands that come next."""
     project = _project()
     fields = _overrides(time=time, time_format=time_format, type=type, id=id)
-    inferred = _inferred(project, sample, name, fields, relay, mebibytes)
+    inferred = _infer(project, sample, name, fields, relay, mebibytes)
     _write(project, inferred)
     table = f"{name}.{inferred.proposal.tables[0].name}"
     for text in (
@@ -67,7 +67,7 @@ def new(
         f"  deltaworks land {name} {' '.join(sample)}",
         f'  deltaworks sql "SELECT event_name, count(*) FROM {table} GROUP BY event_name"',
     ):
-        line(text)
+        print_line(text)
 
 
 def _project() -> Catalog:
@@ -91,7 +91,7 @@ def _overrides(*, time_format: str, time: str, **fields: str) -> Overrides:
     return Overrides(time=time, time_format=time_format, **fields)
 
 
-def _inferred(
+def _infer(
     project: Catalog, files: list[str], name: str, overrides: Overrides, relay: str, mebibytes: int
 ) -> InferredPipeline:
     from deltaworks.operations.infer_pipeline import infer_pipeline
@@ -109,21 +109,21 @@ def _write(project: Catalog, inferred: InferredPipeline) -> None:
 
     path = write_pipeline(project, inferred)
     load_catalog(root=project.root, skip_invalid=True, only=[inferred.name]).pipeline(inferred.name)
-    line(f"Written: {path}")
-    _say(inferred)
+    print_line(f"Written: {path}")
+    _print_summary(inferred)
 
 
-def _say(inferred: InferredPipeline, *, error: bool = False) -> None:
+def _print_summary(inferred: InferredPipeline, *, error: bool = False) -> None:
     """What was chosen, and what of the sample the pipeline does not land."""
     proposal, sample = inferred.proposal, inferred.sample
     looked = "" if sample.is_complete else ", of the beginning of the files"
-    line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)
+    print_line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)
     name = "one name for all" if proposal.type is None else f"type {proposal.type.path_text}"
     ident = "no id" if proposal.id is None else f"id {proposal.id.path_text}"
     tables = len(proposal.tables)
     declared = f"{tables} table{'s' * (tables != 1)}"
     time = f"time {proposal.time.path_text} ({proposal.time.form.format or proposal.time.form.unit})"
-    line(f"{name}, {time}, {ident}; {declared}.", error=error)
-    line(f"{inferred.quarantined.total():,} of them would go to quarantine.", error=error)
+    print_line(f"{name}, {time}, {ident}; {declared}.", error=error)
+    print_line(f"{inferred.quarantined.total():,} of them would go to quarantine.", error=error)
     for reason, count in inferred.quarantined.most_common(5):
-        line(f"  {count:,} {reason}", error=error)
+        print_line(f"  {count:,} {reason}", error=error)

@@ -11,7 +11,7 @@ import typer
 
 from deltaworks.cli.completion import pipeline_names
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Form, chosen_form, data, form_parameters, line, show
+from deltaworks.cli.output import OutputFormat, chosen_format, format_parameters, print_json, print_line, print_parts
 from deltaworks.control.listing import plain_record
 from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.job import run_operation
@@ -28,10 +28,10 @@ def operation_command(declared: Operation) -> Callable[..., None]:
 
     def command(**values: Any) -> None:
         subject = values.pop(declared.scope)
-        form = chosen_form(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
+        form = chosen_format(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
         in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
         # What an operation says while it works is not what it lists.
-        say = functools.partial(line, error=form != "table")
+        say = functools.partial(print_line, error=form != "table")
         if not in_airflow:
             if wait_minutes is not None:
                 raise typer.BadParameter("--wait-minutes is of a run with --in-airflow")
@@ -41,10 +41,12 @@ def operation_command(declared: Operation) -> Callable[..., None]:
         from deltaworks.operations.in_airflow import run_in_airflow
 
         minutes = _WAIT_MINUTES if wait_minutes is None else wait_minutes
-        report = run_in_airflow(declared, catalog(needs=None), subject, values, wait_minutes=minutes, echo=say)
+        report = run_in_airflow(
+            declared, catalog(required_service=None), subject, values, wait_minutes=minutes, echo=say
+        )
         show_report(report, form=form)
 
-    return _with_options(command, declared)
+    return _add_options(command, declared)
 
 
 def query_command(run: Callable[[OperationContext, Any], Report]) -> Callable[..., None]:
@@ -54,7 +56,7 @@ def query_command(run: Callable[[OperationContext, Any], Report]) -> Callable[..
     return operation_command(declared)
 
 
-def _with_options(command: Callable[..., None], declared: Operation) -> Callable[..., None]:
+def _add_options(command: Callable[..., None], declared: Operation) -> Callable[..., None]:
     fields = option_fields(declared.options_model())
     complete = pipeline_names if declared.scope == "pipeline" else None
     subject = inspect.Parameter(
@@ -66,7 +68,7 @@ def _with_options(command: Callable[..., None], declared: Operation) -> Callable
     )
     parameters = [subject, *(_parameter(field) for field in sorted(fields, key=lambda field: not field.positional))]
     parameters += _airflow_parameters() if declared.command else []
-    parameters += form_parameters()
+    parameters += format_parameters()
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = f"{declared.summary}\n\n{declared.concurrency_note()}" if declared.command else declared.summary
@@ -113,12 +115,12 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     )
 
 
-def show_report(report: Report, *, form: Form = "table") -> None:
+def show_report(report: Report, *, form: OutputFormat = "table") -> None:
     """Print a report, as JSON its records; and end with its exit code where that is not 0."""
     if form == "json" and report.results:
-        show([part for part in report.parts if isinstance(part, str)], form="csv")
-        data([plain_record(result) for result in report.results])
+        print_parts([part for part in report.parts if isinstance(part, str)], form="csv")
+        print_json([plain_record(result) for result in report.results])
     else:
-        show(report.displayed_parts(), form=form)
+        print_parts(report.displayed_parts(), form=form)
     if report.exit_code:
         raise typer.Exit(report.exit_code)

@@ -30,53 +30,53 @@ from deltaworks.control.listing import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-Form = Literal["table", "json", "csv"]
-Part = str | Listing
+OutputFormat = Literal["table", "json", "csv"]
+OutputPart = str | Listing
 #: Variables by which rich takes a pipe for a terminal.
-_AS_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+_FORCE_TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _AS_JSON = typer.Option("--json", help="Print JSON instead of a table: every field, nothing cut.")
 _AS_CSV = typer.Option("--csv", help="Print CSV instead of a table.")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandOutput:
     """What a command prints, and its exit code where that is not 0."""
 
-    parts: Sequence[Part]
+    parts: Sequence[OutputPart]
     exit_code: int = 0
 
 
-def line(text: str, *, style: str = "", error: bool = False) -> None:
+def print_line(text: str, *, style: str = "", error: bool = False) -> None:
     """Print one line. A line end in it is shown as an escape: data cannot pretend to be a line of ours."""
     _write(escape_invisible(text), style=style, error=error)
 
 
-def heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
+def print_heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
     """Print one line whose beginning is marked."""
     if not _is_terminal(error):
         _write(f"{escape_invisible(title)} {escape_invisible(text)}", error=error)
         return
     from rich.text import Text
 
-    shown = Text(escape_invisible(title), style=style)
-    shown.append(f" {escape_invisible(text)}", style="not bold default")
-    _console(error).print(shown, soft_wrap=True)
+    styled = Text(escape_invisible(title), style=style)
+    styled.append(f" {escape_invisible(text)}", style="not bold default")
+    _console(error).print(styled, soft_wrap=True)
 
 
-def document(text: str) -> None:
+def print_document(text: str) -> None:
     """Print a text of ours of several lines, such as YAML or JSON."""
     _write(escape_invisible_lines(text))
 
 
-def data(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print data as JSON."""
     sys.stdout.write(json_text(value) + "\n")
 
 
-def listing(shown: Listing) -> None:
+def print_listing(shown: Listing) -> None:
     """Print a listing for people: as a table on a terminal, as aligned text in a pipe."""
     if shown.title:
-        line(shown.title, style="bold")
+        print_line(shown.title, style="bold")
     if not _is_terminal(error=False) or shown.layout != "table":
         _write(plain_text(shown))
         return
@@ -108,49 +108,49 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
         yield lambda done, text: progress.update(task, completed=done, description=escape_invisible(text))
 
 
-def show(parts: Sequence[Part], *, form: Form = "table") -> None:
+def print_parts(parts: Sequence[OutputPart], *, form: OutputFormat = "table") -> None:
     """Print listings and sentences in their order; of another form than `table` the listings go to standard output,
     alone as a list of records or by their titles, and the sentences to standard error.
     """
     if form == "table":
         for part in parts:
             if isinstance(part, str):
-                line(part)
+                print_line(part)
             elif part.cells or len(parts) == 1:  # beside sentences an empty table says nothing
-                listing(part)
+                print_listing(part)
         return
     for part in parts:
         if isinstance(part, str) and part:
-            line(part, error=True)
+            print_line(part, error=True)
     listings = [part for part in parts if isinstance(part, Listing)]
     if form == "csv":
         sys.stdout.write("\n".join(csv_text(item) for item in listings))
     elif len(listings) == 1:
-        data(listings[0].as_records())
+        print_json(listings[0].as_records())
     else:
-        data({item.title or f"listing_{number}": item.as_records() for number, item in enumerate(listings, 1)})
+        print_json({item.title or f"listing_{number}": item.as_records() for number, item in enumerate(listings, 1)})
 
 
-def listing_command(function: Callable[..., Listing | Sequence[Part] | Answer]) -> Callable[..., None]:
+def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | CommandOutput]) -> Callable[..., None]:
     """A command of a function that returns what it lists: with `--json` and `--csv` beside the function's options."""
 
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, as_csv: bool, **values: Any) -> None:
-        form = chosen_form(as_json=as_json, as_csv=as_csv)
+        form = chosen_format(as_json=as_json, as_csv=as_csv)
         answered = function(*args, **values)
-        answer = answered if isinstance(answered, Answer) else Answer(_parts(answered))
-        show(answer.parts, form=form)
+        answer = answered if isinstance(answered, CommandOutput) else CommandOutput(_parts(answered))
+        print_parts(answer.parts, form=form)
         if answer.exit_code:
             raise typer.Exit(answer.exit_code)
 
     signature = inspect.signature(function, eval_str=True)
-    parameters = [*signature.parameters.values(), *form_parameters()]
+    parameters = [*signature.parameters.values(), *format_parameters()]
     command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
-def form_parameters() -> tuple[inspect.Parameter, ...]:
+def format_parameters() -> tuple[inspect.Parameter, ...]:
     """The options `--json` and `--csv` as parameters of a command."""
     return tuple(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
@@ -158,7 +158,7 @@ def form_parameters() -> tuple[inspect.Parameter, ...]:
     )
 
 
-def chosen_form(*, as_json: bool, as_csv: bool) -> Form:
+def chosen_format(*, as_json: bool, as_csv: bool) -> OutputFormat:
     """The form that the options ask for.
 
     Raises:
@@ -169,7 +169,7 @@ def chosen_form(*, as_json: bool, as_csv: bool) -> Form:
     return "json" if as_json else "csv" if as_csv else "table"
 
 
-def _parts(answered: Listing | Sequence[Part]) -> Sequence[Part]:
+def _parts(answered: Listing | Sequence[OutputPart]) -> Sequence[OutputPart]:
     return [answered] if isinstance(answered, Listing) else answered
 
 
@@ -187,7 +187,7 @@ def _write(text: str, *, style: str = "", error: bool = False) -> None:
 
 def _is_terminal(error: bool) -> bool:
     """Whether a terminal shows what is printed, as rich has it, which is not loaded where its answer is plain."""
-    if (sys.stderr if error else sys.stdout).isatty() or any(map(os.environ.get, _AS_TERMINAL)):
+    if (sys.stderr if error else sys.stdout).isatty() or any(map(os.environ.get, _FORCE_TERMINAL_VARIABLES)):
         return _console(error).is_terminal
     return False
 

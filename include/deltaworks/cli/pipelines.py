@@ -11,7 +11,7 @@ import typer
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.new_pipeline import infer, new
-from deltaworks.cli.output import Answer, data, document, listing_command
+from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_json
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import ConfigError, ContractError
 
@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 @listing_command
-def check() -> Answer:
+def check() -> CommandOutput:
     """Look through every spec and all gold SQL, and list every mistake with its file and line; exits with 10 on any."""
     from deltaworks.specs.checks.check_cache import cached_project_check
 
@@ -43,10 +43,10 @@ def check() -> Answer:
         sound,
     ]
     if not project.errors:
-        return Answer(parts)
+        return CommandOutput(parts)
     files = {mistake.file for mistake in project.errors}
     parts.append(f"{_number(len(project.errors), 'mistake')} in {_number(len(files), 'file')}: mend the lines named.")
-    return Answer(parts, exit_code=ConfigError.exit_code)
+    return CommandOutput(parts, exit_code=ConfigError.exit_code)
 
 
 def _number(count: int, thing: str) -> str:
@@ -73,7 +73,7 @@ def show(pipeline: PipelineArgument) -> None:
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.dump(spec.to_dict(), text)
-    document(text.getvalue())
+    print_document(text.getvalue())
 
 
 @app.command()
@@ -81,7 +81,7 @@ def schema() -> None:
     """Print the JSON Schema of pipeline.yaml, for editors."""
     from deltaworks.specs.json_schema import pipeline_json_schema
 
-    data(pipeline_json_schema())
+    print_json(pipeline_json_schema())
 
 
 @app.command()
@@ -90,7 +90,7 @@ def pools() -> None:
     from deltaworks.specs.project import load_catalog
     from deltaworks.specs.shares import airflow_pools
 
-    data(airflow_pools(load_catalog(skip_invalid=True, only=()).environment.shares))
+    print_json(airflow_pools(load_catalog(skip_invalid=True, only=()).environment.shares))
 
 
 app.command("infer")(infer)
@@ -103,7 +103,7 @@ def diff(
     pipeline: PipelineArgument,
     accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
     reason: str = typer.Option("", help="Kept with the acceptance."),
-) -> Answer:
+) -> CommandOutput:
     """Compare pipeline.yaml with what the stream last ran with, and show what each edit needs.
 
     Exits with 11 where the stream would refuse to start.
@@ -115,13 +115,13 @@ def diff(
     spec = project.pipeline(pipeline)
     records = PipelineHome.open(project.environment.lake, pipeline).specs
     if records.current() is None:
-        return Answer(
+        return CommandOutput(
             [f"{pipeline} has not run yet: its first start takes pipeline.yaml as it is.", _change_listing([])]
         )
     changes = records.changes(spec)
     if not changes:
         unchanged = f"{pipeline} last ran with pipeline.yaml as it is ({spec.fingerprint()})."
-        return Answer([unchanged, _change_listing([])])
+        return CommandOutput([unchanged, _change_listing([])])
     parts: list[str | Listing] = [_change_listing(changes)]
     if accept:
         accepted = records.accept(spec, by=getpass.getuser(), reason=reason)
@@ -131,8 +131,8 @@ def diff(
         records.check(spec)
     except ContractError as error:
         parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in refused)}.")
-        return Answer(parts, exit_code=error.exit_code)
-    return Answer([*parts, "The stream will start on this."])
+        return CommandOutput(parts, exit_code=error.exit_code)
+    return CommandOutput([*parts, "The stream will start on this."])
 
 
 def _change_listing(changes: list[SpecChange]) -> Listing:

@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 1.0
 _PORTS = {"http": 80, "https": 443}
 
 
-def check_answers(service: AwsSpec, *, what: str, environment: str) -> None:
+def check_reachable(service: AwsSpec, *, section: str, environment: str) -> None:
     """Connect once to a declared endpoint. A storage on disk, one of AWS itself, and one behind a proxy are not tried.
 
     Args:
@@ -38,12 +38,12 @@ def check_answers(service: AwsSpec, *, what: str, environment: str) -> None:
         address = (parts.hostname, parts.port or _PORTS.get(parts.scheme, 443))
         socket.create_connection(address, timeout=TIMEOUT_SECONDS).close()
     except OSError as error:
-        declared = f"{what}.endpoint in include/environments/{environment}.yaml"
+        declared = f"{section}.endpoint in include/environments/{environment}.yaml"
         hint = f"Check {declared}, and the network."
-        if _is_here(parts.hostname):
+        if _is_loopback(parts.hostname):
             hint = f"`deltaworks up` starts the embedded stack. Where this is another one, check {declared}."
         raise TransientError(
-            "STORAGE_UNREACHABLE", f"Nothing answers at {endpoint} (the {what}).", hint=hint
+            "STORAGE_UNREACHABLE", f"Nothing answers at {endpoint} (the {section}).", hint=hint
         ) from error
 
 
@@ -51,7 +51,7 @@ def _is_proxied(parts: SplitResult) -> bool:
     return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -6,8 +6,8 @@ import getpass
 
 import typer
 
-from deltaworks.cli.context import catalog, use_settings
-from deltaworks.cli.output import line, listing_command
+from deltaworks.cli.context import apply_settings, catalog
+from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.remediation import RemediationRecords
@@ -19,13 +19,13 @@ _NAME = typer.Argument(help="The remediation, as the environment declares it.")
 @app.command("list")
 @listing_command
 def list_remediations(
-    limit: int = typer.Option(20, help="At most so many notices of each, the newest first."),
+    limit: int = typer.Option(20, help="At most so many notifications of each, the newest first."),
 ) -> list[Listing]:
-    """List remediations with who holds them back, and what each did about the last notices."""
+    """List remediations with who holds them back, and what each did about the last notifications."""
     project = catalog()
     records = RemediationRecords(open_objects(project.environment.lake))
     declared = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
-    done = Listing(("at", "remediation", "state", "from", "to", "reason", "notice"), title="what they did")
+    done = Listing(("at", "remediation", "state", "from", "to", "reason", "notification"), title="what they did")
     for spec in project.environment.remediations:
         held = records.hold_reason(spec.name) or ""
         declared.add(spec.name, spec.rule, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
@@ -43,9 +43,9 @@ def hold(
     reason: str = typer.Option("held by hand", help="Kept for whoever finds it held."),
 ) -> None:
     """Hold a remediation back: it plans nothing more. What is under way is verified all the same."""
-    records = _of(name)
+    records = _records(name)
     records.hold(name, by=getpass.getuser(), reason=reason)
-    line(f"{name} is held. `deltaworks remediations resume {name}` lets it go on.")
+    print_line(f"{name} is held. `deltaworks remediations resume {name}` lets it go on.")
 
 
 @app.command()
@@ -53,22 +53,22 @@ def resume(name: str = _NAME) -> None:
     """Let a remediation that is held go on, and end the alerts that ask for a person."""
     from deltaworks.remediation.step_notifier import resolve_hold_alerts
 
-    was_held = _of(name).resume(name)
+    was_held = _records(name).resume(name)
     resolve_hold_alerts(open_objects(catalog().environment.lake), name)
-    line(f"{name} may act again." if was_held else f"{name} was not held.")
+    print_line(f"{name} may act again." if was_held else f"{name} was not held.")
 
 
 def remediate(name: str = _NAME) -> None:
     """Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, take back."""
     from deltaworks.remediation.__main__ import main
 
-    use_settings()
+    apply_settings()
     code = main(["--remediation", name, "--early-failure-wait-seconds", "0"])
     if code:
         raise typer.Exit(code)
 
 
-def _of(name: str) -> RemediationRecords:
+def _records(name: str) -> RemediationRecords:
     from deltaworks.remediation.process import find_remediation
 
     project = catalog()

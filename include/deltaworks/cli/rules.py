@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.completion import EveryPipelineArgument, PipelineArgument
+from deltaworks.cli.completion import OptionalPipelineArgument, PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import open_objects
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from deltaworks.rules.stored_state import RuleState
 
 _SETTINGS = typer.Option(None, "--set", help="Another value of a key, such as fire.above=0.07; several times.")
-_MOST_LISTED = 200
+_MAX_LISTED = 200
 
 
 @listing_command
 def rules(
-    pipeline: EveryPipelineArgument = "",
-    every: bool = typer.Option(False, "--all", help="Also figures that are well; by default only their number."),
+    pipeline: OptionalPipelineArgument = "",
+    show_all: bool = typer.Option(False, "--all", help="Also figures that are well; by default only their number."),
 ) -> Listing:
     """List the rules of pipelines and how their figures stand: the state, the value, since when."""
     project = catalog()
@@ -46,19 +46,19 @@ def rules(
         if pipeline and name != pipeline:
             continue
         for rule in spec.rules:
-            _add(listing, name, rule.name, read_rule_state(objects, name, rule.name), every=every)
+            _add(listing, name, rule.name, read_rule_state(objects, name, rule.name), show_all=show_all)
     if pipeline:
         project.pipeline(pipeline)
     return listing
 
 
-def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *, every: bool) -> None:
+def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *, show_all: bool) -> None:
     if state is None:
         listing.add(pipeline, rule, "", "not judged yet", "", "", "", "", "", "")
         return
     reach = (state.last_minute or "", state.data_until)
     problem = state.problem or ", ".join(state.rule_alerts)
-    shown = [item for item in state.series if every or item.phase not in ("ok", "learning") or item.unknown]
+    shown = [item for item in state.series if show_all or item.phase not in ("ok", "learning") or item.unknown]
     order = ("firing", "recovering", "pending", "ok", "learning")
     for item in sorted(shown, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])):
         labels = ", ".join(f"{name}={text or ''}" for name, text in zip(state.labels, item.labels, strict=True))
@@ -68,8 +68,8 @@ def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *,
             rule,
             labels,
             word,
-            _figure(item.value),
-            _figure(item.baseline),
+            _value_cell(item.value),
+            _value_cell(item.baseline),
             item.changed_minute,
             *reach,
             problem,
@@ -81,7 +81,7 @@ def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *,
         listing.add(pipeline, rule, f"{well} of {len(state.series)}", word, "", "", "", *reach, problem)
 
 
-def _figure(value: float | None) -> Cell:
+def _value_cell(value: float | None) -> Cell:
     return Cell(value, "" if value is None else f"{value:.4g}")
 
 
@@ -97,12 +97,12 @@ def backtest(
         False, "--as-known", help="Read the tables as they were when each minute was judged."
     ),
     html: Path | None = typer.Option(None, "--html", help="The file to write a chart to."),
-) -> Answer:
-    """Judge a rule over a time that has passed: its episodes, its notices, how soon it told, what it made up."""
+) -> CommandOutput:
+    """Judge a rule over a time that has passed: its episodes, its notifications, how soon it told, what it made up."""
     project = catalog()
     spec = project.pipeline(pipeline)
     declared = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
-    start, end = _span(since, until)
+    start, end = _parse_span(since, until)
     from deltaworks.rules.backtest import backtest as run
     from deltaworks.rules.incidents import read_incidents
     from deltaworks.rules.overrides import with_overrides
@@ -114,35 +114,35 @@ def backtest(
         project, pipeline, tried, since=start, until=end, point_in_time=point_in_time, keep_points=html is not None
     )
     seconds = time.monotonic() - began
-    parts: list[Part] = [_episodes(result), _notices(result)]
+    parts: list[OutputPart] = [_episodes(result), _notices(result)]
     if recorded is not None:
         from deltaworks.rules.incidents import detections
 
         detected, false = detections(result, recorded)
         parts += [_detections(detected), f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day."]
-    parts += _sentences(result, point_in_time=point_in_time, seconds=seconds)
+    parts += _summary_lines(result, point_in_time=point_in_time, seconds=seconds)
     if html is not None:
         from deltaworks.cli.backtest_chart import backtest_page
 
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(backtest_page(pipeline, result, start, end), encoding="utf-8")
         parts.append(f"Written to {html}.")
-    return Answer(parts)
+    return CommandOutput(parts)
 
 
-def _span(since: str, until: str) -> tuple[dt.datetime, dt.datetime]:
+def _parse_span(since: str, until: str) -> tuple[dt.datetime, dt.datetime]:
     times = []
     for text in (since, until):
         try:
             times.append(parse_iso(text.strip()) or utc_now())
         except ValueError:
-            raise _span_invalid(f"{text!r} is no date and no time.") from None
+            raise _span_error(f"{text!r} is no date and no time.") from None
     if times[0] >= times[1]:
-        raise _span_invalid(f"{times[0]:%Y-%m-%d %H:%M} is not before {times[1]:%Y-%m-%d %H:%M} UTC.")
+        raise _span_error(f"{times[0]:%Y-%m-%d %H:%M} is not before {times[1]:%Y-%m-%d %H:%M} UTC.")
     return times[0], times[1]
 
 
-def _span_invalid(message: str) -> ConfigError:
+def _span_error(message: str) -> ConfigError:
     hint = "Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC, the earlier one as --from."
     return ConfigError("BACKTEST_SPAN_INVALID", message, hint=hint)
 
@@ -152,7 +152,7 @@ def _episodes(result: Backtest) -> Listing:
     from deltaworks.rules.minutes import minute_text
 
     listing = Listing(("labels", "began", "fired", "told", "ended", "minutes", "worst", "held by"), title="episodes")
-    for episode in sorted(result.episodes, key=lambda item: item.fired)[:_MOST_LISTED]:
+    for episode in sorted(result.episodes, key=lambda item: item.fired)[:_MAX_LISTED]:
         end = result.last + result.rule.step_minutes if episode.ended is None else episode.ended
         listing.add(
             labels_text(result.rule, episode.labels),
@@ -161,16 +161,16 @@ def _episodes(result: Backtest) -> Listing:
             f"{result.evaluated_at(episode.fired):%Y-%m-%dT%H:%M:%SZ}",
             "lasts" if episode.ended is None else minute_text(episode.ended),
             count_cell(end - episode.began),
-            _figure(episode.worst),
+            _value_cell(episode.worst),
             episode.inhibited_by,
         )
     return listing
 
 
 def _notices(result: Backtest) -> Listing:
-    listing = Listing(("at", "kind", "subject"), title="notices")
-    for notice in result.notices[:_MOST_LISTED]:
-        listing.add(f"{notice.at:%Y-%m-%dT%H:%M:%SZ}", notice.kind, notice.subject)
+    listing = Listing(("at", "kind", "subject"), title="notifications")
+    for notification in result.notifications[:_MAX_LISTED]:
+        listing.add(f"{notification.at:%Y-%m-%dT%H:%M:%SZ}", notification.kind, notification.subject)
     return listing
 
 
@@ -184,12 +184,12 @@ def _detections(detected: Sequence[Detection]) -> Listing:
     return listing
 
 
-def _sentences(result: Backtest, *, point_in_time: bool, seconds: float) -> list[str]:
-    kinds = Counter(notice.kind for notice in result.notices)
-    notices = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
+def _summary_lines(result: Backtest, *, point_in_time: bool, seconds: float) -> list[str]:
+    kinds = Counter(notification.kind for notification in result.notifications)
+    notifications = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
     span = result.days * 86_400 / max(seconds, 1e-9)
     lines = [
-        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; notices: {notices}.",
+        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; notifications: {notifications}.",
         f"{result.minutes:,} minutes judged in {seconds:.1f} s, {span:,.0f} times as fast as they passed. "
         "Nothing was written.",
     ]

@@ -31,14 +31,14 @@ def sql(
         _, names = connect(project)
         tables = Listing(("table",), [(name,) for name in names])
         return [tables] if names else ["There are no tables yet.", tables]
-    columns, rows = _answer(query, project, limit=limit)
-    listing = Listing(_distinct(columns))
+    columns, rows = _run_query(query, project, limit=limit)
+    listing = Listing(_unique_names(columns))
     for row in rows[:limit]:
         listing.add(*row)
     return [listing, *([f"(the first {limit} rows; --limit gives more)"] if len(rows) > limit else [])]
 
 
-def _answer(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns of the answer, and `limit` rows of it and one more where there are more."""
     connection, names = connect(project, statement=query)
     travel = _time_travel(query, connection, project)
@@ -50,10 +50,10 @@ def _answer(query: str, project: Catalog, *, limit: int) -> tuple[list[str], lis
         try:
             return _rows(connection, query, limit)
         except duckdb.Error as again:
-            raise _explained(error if travel is not None else again, query, project, names) from error
+            raise _query_error(error if travel is not None else again, query, project, names) from error
     except duckdb.Error as error:
         missing = travel.missing_files_error() if travel is not None else None
-        raise missing or _explained(error, query, project, names) from error
+        raise missing or _query_error(error, query, project, names) from error
 
 
 def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Catalog) -> TimeTravel | None:
@@ -70,15 +70,15 @@ def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> 
     return [str(column[0]) for column in result.description or []], result.fetchmany(limit + 1)
 
 
-def _explained(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
+def _query_error(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
     """The error of a query: that of a pipeline it names and that is declared wrongly, or what DuckDB says."""
     for name, wrong in project.invalid_pipelines().items():
         if re.search(rf'\b{name}"?\s*\.', query):
             return wrong
-    return _refused(error, query, project, names)
+    return _sql_rejected(error, query, project, names)
 
 
-def _refused(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> ConfigError:
+def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> ConfigError:
     """What DuckDB says, on one line; of a table that is declared and has never had a stream, that."""
     for name, spec in project.pipelines.items():
         tables = [table.name for table in spec.tables] + [table.name for table in spec.live]
@@ -101,7 +101,7 @@ def _refused(error: duckdb.Error, query: str, project: Catalog, names: Sequence[
     )
 
 
-def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
+def _unique_names(columns: Sequence[str]) -> tuple[str, ...]:
     """Names of columns that differ as fields of records do: a query may give one name twice."""
     names: list[str] = []
     taken: set[str] = set()

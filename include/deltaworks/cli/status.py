@@ -9,8 +9,8 @@ from typing import Any
 
 from deltaworks.alerts.raising import alerts
 from deltaworks.cli.alerts import alert_listing
-from deltaworks.cli.context import check_service, use_settings
-from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.cli.context import apply_settings, require_reachable
+from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.findings import describe_backlog
@@ -32,39 +32,39 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
 #: The exit code where something that runs is not well; nothing that answers has that of other commands, 21.
-NOT_WELL = 1
+UNHEALTHY_EXIT_CODE = 1
 _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
 
 @listing_command
-def status() -> Answer:
+def status() -> CommandOutput:
     """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, else 1, unanswered 21."""
     return lake_status()
 
 
-def lake_status() -> Answer:
+def lake_status() -> CommandOutput:
     """What is on record in the lake of how everything is.
 
     Raises:
         ConfigError: the environment is declared wrongly. What is wrong with a pipeline is part of the answer.
         TransientError: STORAGE_UNREACHABLE.
     """
-    use_settings()
+    apply_settings()
     catalog = load_catalog(skip_invalid=True)
-    check_service(catalog.environment, "lake")
+    require_reachable(catalog.environment, "lake")
     objects = open_objects(catalog.environment.lake)
     now = utc_now()
     reports = _reports(catalog, objects, now)
-    held, suspended = _held(catalog, objects)
-    opened = [alert for alert in alerts(objects) if alert.standing.open]
-    parts: list[Part] = [_streams(reports, now)]
+    held, suspended = _held_listing(catalog, objects)
+    opened = [alert for alert in alerts(objects) if alert.state.is_open]
+    parts: list[OutputPart] = [_stream_listing(reports, now)]
     parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.is_unhealthy]
     parts += [held] if held.cells else ["No table is held back.", held]
     parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
     # No reason to exit with 1: what runs is well, and a person at a terminal has just looked.
     parts += [unheard] if (unheard := channel_warning(catalog.environment.alerts)) else []
     well = not (suspended or opened or any(item.verdict.is_unhealthy for item in reports))
-    return Answer(parts, exit_code=0 if well else NOT_WELL)
+    return CommandOutput(parts, exit_code=0 if well else UNHEALTHY_EXIT_CODE)
 
 
 def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
@@ -85,7 +85,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
     return judged + wrong + process_reports(catalog, objects, previous=previous, now=now)
 
 
-def _streams(reports: Iterable[Report], now: datetime) -> Listing:
+def _stream_listing(reports: Iterable[Report], now: datetime) -> Listing:
     rows = [(item, _facts(item, now)) for item in reports]
     records = [
         {
@@ -127,7 +127,7 @@ def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
     return Cell(seconds, f"{describe_backlog(heartbeat)}, the oldest for {format_duration(seconds)}")
 
 
-def _held(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
+def _held_listing(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
     """The tables that are held back, and whether any is since its commits failed."""
     listing = Listing(("pipeline", "table", "held", "since", "from batch", "why"), title="tables held")
     suspended = False

@@ -9,7 +9,7 @@ import typer
 
 from deltaworks.cli.completion import StreamArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line
+from deltaworks.cli.output import print_line
 from deltaworks.operations.airflow_api import airflow_client
 from deltaworks.operations.continuous_jobs import (
     Connect,
@@ -32,14 +32,14 @@ def stop(
     group: str = GROUP_OPTION,
 ) -> None:
     """Stop a pipeline's stream, a relay or a group, after the batch under way, and keep it stopped."""
-    job, connect = _chosen(name, group, to_start=False)
-    stop_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=line)
+    job, connect = _select_job(name, group, to_start=False)
+    stop_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
 
 
 def start(name: StreamArgument = "", group: str = GROUP_OPTION) -> None:
     """Let what was stopped continue where it ended, or call off the wait of a stream that keeps failing."""
-    job, connect = _chosen(name, group, to_start=True)
-    start_job(job, connect=connect, echo=line)
+    job, connect = _select_job(name, group, to_start=True)
+    start_job(job, connect=connect, echo=print_line)
 
 
 def restart(
@@ -49,11 +49,11 @@ def restart(
     group: str = GROUP_OPTION,
 ) -> None:
     """End a stream, a relay or a group after the batch under way, and let it run again as it is declared now."""
-    job, connect = _chosen(name, group, to_start=True)
-    restart_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=line)
+    job, connect = _select_job(name, group, to_start=True)
+    restart_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
 
 
-def _chosen(name: str, group: str, *, to_start: bool) -> tuple[ContinuousJob, Connect]:
+def _select_job(name: str, group: str, *, to_start: bool) -> tuple[ContinuousJob, Connect]:
     """What is named, one of a pipeline, a relay and a group, and the way to the Airflow that runs it.
 
     Raises:

@@ -10,10 +10,10 @@ from typing import Any
 
 import typer
 
-from deltaworks.cli.completion import EveryPipelineArgument
+from deltaworks.cli.completion import OptionalPipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import data, heading, line, listing_command
-from deltaworks.cli.output import show as show_parts
+from deltaworks.cli.output import listing_command, print_heading, print_json, print_line
+from deltaworks.cli.output import print_parts as show_parts
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, format_bytes
@@ -26,7 +26,7 @@ from deltaworks.maintenance.table_health.snapshots import Trend, read_snapshots,
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
-_MOST_PARTITIONS = 20
+_MAX_PARTITIONS_SHOWN = 20
 _AS_JSON = typer.Option(False, "--json", help="One JSON document instead of a table.")
 _LIST_FOLDERS = typer.Option(
     False, "--unreferenced", help="List folders too, for files that nothing needs: it takes longer."
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 @listing_command
 def tables(
-    pipeline: EveryPipelineArgument = "",
+    pipeline: OptionalPipelineArgument = "",
     control: bool = typer.Option(False, help="The engine's own tables too."),
     unreferenced: bool = _LIST_FOLDERS,
 ) -> list[str | Listing]:
@@ -66,7 +66,7 @@ def tables(
     listing = Listing(columns, records=[as_record(report) for report in reports])
     for report in reports:
         listing.add(*_row(report))
-    return [listing, *_held(open_objects(project.environment.lake), project, pipeline)]
+    return [listing, *_held_lines(open_objects(project.environment.lake), project, pipeline)]
 
 
 def show(
@@ -85,18 +85,20 @@ def show(
             hint="`deltaworks tables --control` lists all, as PIPELINE.TABLE.",
         )
     if as_json:
-        data(as_record(report))
+        print_json(as_record(report))
         return
-    heading(table, f"({report.kind}, {report.key})")
+    print_heading(table, f"({report.kind}, {report.key})")
     if report.error:
-        heading("error:", report.error, style="bold red")
+        print_heading("error:", report.error, style="bold red")
     if report.health is None:
-        line("" if report.error else "It has not been created yet.")
+        print_line("" if report.error else "It has not been created yet.")
         return
     health = report.health
-    show_parts([_scores(report), _facts(report, health), _operations(health), *_partitions(health)])
+    show_parts(
+        [_score_listing(report), _table_facts(report, health), _operation_listing(health), *_partition_listing(health)]
+    )
     if report.choice is not None:
-        heading("maintenance would:", _would(report))
+        print_heading("maintenance would:", _describe_plan(report))
 
 
 @listing_command
@@ -155,23 +157,23 @@ def _row(report: TableReport) -> tuple[object, ...]:
     name, health = f"{report.owner}.{report.name}", report.health
     if health is None:
         return (name, report.kind, *[Cell(None, "-")] * 7, report.error or "not created yet")
-    dearest = report.score.costly[0] if report.score is not None and report.score.costly else None
+    costliest = report.score.costly[0] if report.score is not None and report.score.costly else None
     last = max(health.last_operations.values(), key=lambda operation: operation.version, default=None)
     return (
         name,
         report.kind,
         Cell(None, "-") if report.score is None else report.score.value,
-        "" if dearest is None else f"{dearest.name}: {dearest.cost:g}",
+        "" if costliest is None else f"{costliest.name}: {costliest.cost:g}",
         count_cell(health.files),
         byte_count_cell(health.bytes),
         Cell(None, "?") if health.rows is None else count_cell(health.rows),
         health.partitions,
         "" if last is None else f"{last.operation} {last.at:%m-%d %H:%M}",
-        report.error or _would(report),
+        report.error or _describe_plan(report),
     )
 
 
-def _would(report: TableReport) -> str:
+def _describe_plan(report: TableReport) -> str:
     choice = report.choice
     if choice is None:
         return ""
@@ -181,7 +183,7 @@ def _would(report: TableReport) -> str:
     return f"{choice.reason}; saves {choice.files_saved:,} files for {cost}"
 
 
-def _scores(report: TableReport) -> Listing:
+def _score_listing(report: TableReport) -> Listing:
     judged = report.score
     title = "" if judged is None else f"score {judged.value}"
     listing = Listing(("part", "weight", "costs", "why"), title=title)
@@ -191,7 +193,7 @@ def _scores(report: TableReport) -> Listing:
     return listing
 
 
-def _facts(report: TableReport, health: TableHealth) -> Listing:
+def _table_facts(report: TableReport, health: TableHealth) -> Listing:
     marked = health.deletion_vector_rows
     facts = {
         "version": f"{health.version:,}",
@@ -223,19 +225,19 @@ def _histogram(health: TableHealth) -> Iterator[str]:
             yield f"{files:,} {where}"
 
 
-def _operations(health: TableHealth) -> Listing:
+def _operation_listing(health: TableHealth) -> Listing:
     listing = Listing(("last", "version", "at", "run"))
     for last in sorted(health.last_operations.values(), key=lambda operation: -operation.version):
         listing.add(last.operation, str(last.version), f"{last.at:%Y-%m-%d %H:%M:%S}", last.run or "")
     return listing
 
 
-def _partitions(health: TableHealth) -> Iterator[str | Listing]:
+def _partition_listing(health: TableHealth) -> Iterator[str | Listing]:
     listing = Listing(("partition", "files", "small files", "size", "rows", "newest file"))
     largest: list[PartitionHealth] = sorted(
         health.partition_health, key=lambda partition: (-partition.small_files, -partition.bytes)
     )
-    for partition in largest[:_MOST_PARTITIONS]:
+    for partition in largest[:_MAX_PARTITIONS_SHOWN]:
         listing.add(
             "/".join(f"{name}={value}" for name, value in partition.partition) or "(all)",
             f"{partition.files:,}",
@@ -245,8 +247,8 @@ def _partitions(health: TableHealth) -> Iterator[str | Listing]:
             f"{partition.newest_file_at:%Y-%m-%d %H:%M}",
         )
     yield listing
-    if len(largest) > _MOST_PARTITIONS:
-        yield f"and {len(largest) - _MOST_PARTITIONS:,} more; --json has all"
+    if len(largest) > _MAX_PARTITIONS_SHOWN:
+        yield f"and {len(largest) - _MAX_PARTITIONS_SHOWN:,} more; --json has all"
 
 
 def _trend_row(table_trend: Trend) -> tuple[str, ...]:
@@ -264,12 +266,12 @@ def _trend_row(table_trend: Trend) -> tuple[str, ...]:
     )
 
 
-def _held(objects: ObjectStore, project: Catalog, pipeline: str) -> Iterator[str]:
+def _held_lines(objects: ObjectStore, project: Catalog, pipeline: str) -> Iterator[str]:
     for name in project.pipelines:
         for record in PipelineHome(objects, name).held.read().values() if pipeline in ("", name) else ():
-            yield f"held: {name}.{_why(record)}"
+            yield f"held: {name}.{_describe_hold(record)}"
 
 
-def _why(record: HeldTable) -> str:
+def _describe_hold(record: HeldTable) -> str:
     cause = f": [{record.condition}] {record.message}" if record.condition else ""
     return f"{record.table} since batch {record.since_batch} ({record.reason}, by {record.by}, {record.at}){cause}"

@@ -8,9 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from deltaworks.cli import table_health
-from deltaworks.cli.completion import EveryPipelineArgument, PipelineArgument
+from deltaworks.cli.completion import OptionalPipelineArgument, PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Answer, document, line, listing_command
+from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_line
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
@@ -22,7 +22,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 
-class _ListByDefault(TyperGroup):
+class _DefaultToList(TyperGroup):
     """`tables`, `tables games` and `tables --control` list; the other words are commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -34,16 +34,16 @@ class _ListByDefault(TyperGroup):
 _TABLE = typer.Argument(help="As PIPELINE.TABLE.")
 _READER = typer.Argument(help="A name for who reads.")
 
-app = typer.Typer(cls=_ListByDefault)
+app = typer.Typer(cls=_DefaultToList)
 table_health.register(app)
 
 
 @app.command()
 @listing_command
 def check(
-    pipeline: EveryPipelineArgument = "",
+    pipeline: OptionalPipelineArgument = "",
     table: str = typer.Argument("", help="Only this table of it."),
-) -> Answer:
+) -> CommandOutput:
     """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
     from deltaworks.recovery.recover.check import check_pipeline
 
@@ -53,7 +53,7 @@ def check(
     listing = Listing(("pipeline", "what", "damage", "mended by"))
     for damage in damages:
         listing.add(damage.pipeline, damage.what, damage.description, damage.repair)
-    return Answer([listing], exit_code=11) if damages else Answer(["Nothing is damaged.", listing])
+    return CommandOutput([listing], exit_code=11) if damages else CommandOutput(["Nothing is damaged.", listing])
 
 
 @app.command()
@@ -78,7 +78,7 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
 
 @app.command()
 def register(
-    pipeline: EveryPipelineArgument = "",
+    pipeline: OptionalPipelineArgument = "",
     into: str = typer.Option("", help="The catalog of Spark, such as unity; by default the session's own."),
     scheme: str = typer.Option("s3a", help="How addresses on S3 begin: s3a for Spark, s3 for Unity, Trino and Glue."),
     settings: bool = typer.Option(False, "--settings", help="Print what the session needs, for spark-defaults.conf."),
@@ -86,15 +86,15 @@ def register(
     """Print the SQL that makes every table one of Spark's by name; `spark-sql -f` runs it, again for new tables."""
     from deltaworks.tables.registration import external_session_settings, registration_statements
 
-    project = catalog(needs=None if settings else "lake")
+    project = catalog(required_service=None if settings else "lake")
     if settings:
-        document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
+        print_document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
         return
     statements, absent = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
     if absent:
-        line(f"Not there yet, so run this again once they are: {', '.join(absent)}.", error=True)
+        print_line(f"Not there yet, so run this again once they are: {', '.join(absent)}.", error=True)
     if statements:
-        document("\n".join(f"{statement};" for statement in statements))
+        print_document("\n".join(f"{statement};" for statement in statements))
 
 
 @app.command()
@@ -106,25 +106,25 @@ def keep(
 ) -> None:
     """Keep a version of a table, and those after it, from VACUUM while it is read."""
     project = catalog()
-    pipeline, name = _named(project, table)
+    pipeline, name = _split_table(project, table)
     if version < 0:
         opened = Lake(project.environment.lake).open(paths.table(pipeline, name))
         version = opened.version() if opened is not None else 0
     home = PipelineHome.open(project.environment.lake, pipeline)
     word = home.readers.pin(name, reader=reader, version=version, hours=hours)
-    line(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.")
+    print_line(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.")
 
 
 @app.command()
 def release(table: str = _TABLE, reader: str = _READER) -> None:
     """Release what is kept for this reader."""
     project = catalog()
-    pipeline, name = _named(project, table)
+    pipeline, name = _split_table(project, table)
     there = PipelineHome.open(project.environment.lake, pipeline).readers.unpin(name, reader=reader)
-    line("Released." if there else f"{reader} keeps nothing of {table}.")
+    print_line("Released." if there else f"{reader} keeps nothing of {table}.")
 
 
-def _named(project: Catalog, table: str) -> tuple[str, str]:
+def _split_table(project: Catalog, table: str) -> tuple[str, str]:
     pipeline, _, name = table.partition(".")
     names = {report.name for report in declared_tables(project, pipeline=pipeline, control=False)}
     if name not in names:

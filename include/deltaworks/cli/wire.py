@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import document, heading, line, listing
+from deltaworks.cli.output import print_document, print_heading, print_line, print_listing
 from deltaworks.control.listing import Listing, json_text
 from deltaworks.sources.objects.relay.queue import NotificationQueue, queue_warnings
 from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream_policy, wiring_policy
@@ -19,7 +19,7 @@ def wire(
     dry_run: bool = typer.Option(True, help="Only list what is missing; --no-dry-run creates it."),
 ) -> None:
     """Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted."""
-    project = catalog(needs="messaging")
+    project = catalog(required_service="messaging")
     spec, lake = project.relay(relay), project.environment.lake
     name = name or f"deltaworks-{relay.replace('_', '-')}"
     wiring = Wiring(project.environment.messaging, name=name, buckets=spec.buckets, prefix=prefix)
@@ -27,19 +27,19 @@ def wire(
     steps = Listing(("part", "name", "state" if dry_run else "was"))
     for step in wired.steps:
         steps.add(step.kind, step.name, step.state)
-    listing(steps)
+    print_listing(steps)
     if dry_run and wired.pending_count:
-        line(f"{wired.pending_count} to do: --no-dry-run does it.")
+        print_line(f"{wired.pending_count} to do: --no-dry-run does it.")
     elif wired.pending_count:
-        line(f"{wired.pending_count} done.")
+        print_line(f"{wired.pending_count} done.")
     if wired.queue_url:
-        line(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}")
+        print_line(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}")
         queue = NotificationQueue(
             project.environment.messaging, wired.queue_url, visibility_seconds=spec.visibility_seconds
         )
         for warning in queue_warnings(queue):
-            heading(warning.condition, warning.message, style="bold yellow")
-            heading("Next:", warning.hint)
+            print_heading(warning.condition, warning.message, style="bold yellow")
+            print_heading("Next:", warning.hint)
     if policies:
         arns, partition = wiring.arns, wiring.partition
         for title, policy in {
@@ -55,5 +55,5 @@ def wire(
                 partition=partition,
             ),
         }.items():
-            line(f"Policy of {title}:", style="bold")
-            document(json_text(policy))
+            print_line(f"Policy of {title}:", style="bold")
+            print_document(json_text(policy))

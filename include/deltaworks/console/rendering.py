@@ -22,7 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
 from deltaworks.console.actions import remedies
-from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_of
+from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_for
 
 _FOLDER = Path(__file__).parent
 #: How a state is shown: a mark beside the word, so that no state is a colour alone.
@@ -118,7 +118,7 @@ def templates() -> Environment:
         "acts_of_batch": remedies.batch_actions,
         "remedy_of": remedies.suggest_action,
         "lead_of": remedies.details_link,
-        "next_step_of": next_step_of,
+        "next_step_of": next_step_for,
         "steps_of": split_step,
         "form_of_command": remedies.command_form_path,
         "root_mark": _ROOT_PLACEHOLDER,

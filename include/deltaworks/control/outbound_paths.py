@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deltaworks.control.paths import pipeline_control
 
-#: The folder of all remediations, with an object for each notice that one has taken up.
+#: The folder of all remediations, with an object for each notification that one has taken up.
 REMEDIATIONS_FOLDER = "control/remediations"
 
 
@@ -24,7 +24,7 @@ def remediation_control(name: str) -> str:
 
 
 def remediation(notification: str) -> str:
-    """The object that says what was done about a notice."""
+    """The object that says what was done about a notification."""
     return f"{REMEDIATIONS_FOLDER}/{notification}.json"
 
 

@@ -165,7 +165,7 @@ def model_runs(pipeline: str, name: str, number: int | None = None) -> str:
 
 
 def alerts(name: str = "") -> str:
-    """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notice>.json`, ..."""
+    """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notification>.json`, ..."""
     return f"control/alerts/{name}"
 
 
@@ -315,12 +315,12 @@ def health_verdicts() -> str:
 
 
 def alert_notification(notification: str) -> str:
-    """A notice that waits to be sent."""
+    """A notification that waits to be sent."""
     return alerts(f"spool/{notification}.json")
 
 
 def alert_delivery(notification: str, channel: str) -> str:
-    """The object that says whether a notice was sent through a channel."""
+    """The object that says whether a notification was sent through a channel."""
     return alerts(f"deliveries/{notification}.{channel}.json")
 
 

@@ -158,7 +158,7 @@ def fan_out(
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
         ConfigError: OBJECT_FORBIDDEN, WORKERS_CRASH, ENRICHMENT_UNREADABLE; nothing was committed.
-        TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
+        TransientError: TASKS_CRASH, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
     run_task, run_probe = _task_functions(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
     if spec.archive is not None and isinstance(source, RecordSlice):
@@ -241,7 +241,7 @@ def _run_tasks(
             raise
         # Spark names a task's last attempt, and says of the one before that there was one.
         raise TransientError(
-            "TASKS_DIE",
+            "TASKS_CRASH",
             f"Tasks die on a batch with no payload open that is to blame: {cause or second_cause}.",
             hint="See the tracebacks of the executors; the source itself may fail while it reads.",
         ) from error

@@ -157,7 +157,7 @@ class TableSet:
             return
         if name == QUARANTINE_TABLE:
             raise ContractError(
-                "QUARANTINE_FEATURES",
+                "QUARANTINE_FEATURES_UNSUPPORTED",
                 f"The quarantine of {self._spec.pipeline!r} has {', '.join(reasons)}, which a batch cannot honour.",
                 hint="Drop the feature or the constraint from the quarantine table.",
             )

@@ -20,21 +20,23 @@ def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
     """Returns the token of an identifier.
 
     Raises:
-        ConfigError: ERASURE_KIND, the namespace has no identifiers of this kind; ERASURE_VALUE, the value is empty or
+        ConfigError: ERASURE_KIND_UNKNOWN, the namespace has no identifiers of this kind; ERASURE_VALUE_INVALID, the value is empty or
             not a
             token.
     """
     kinds = sorted({name for spec in namespace.pipelines for name in require_privacy(spec).kinds})
     if kind not in (*kinds, TOKEN_KIND):
         raise ConfigError(
-            "ERASURE_KIND",
+            "ERASURE_KIND_UNKNOWN",
             f"The namespace {namespace.name!r} has no identifiers of the kind {kind!r}.",
             hint=f"Give one of {', '.join(kinds)}; or {TOKEN_KIND}, with the token itself.",
         )
     # Messages are logged, so they must not contain the value.
     if not value.strip() or (kind == TOKEN_KIND and not is_token(value)):
         what = "not a token" if kind == TOKEN_KIND else "empty"
-        raise ConfigError("ERASURE_VALUE", f"The value of kind {kind!r} is {what}.", hint="Set it with `--value`.")
+        raise ConfigError(
+            "ERASURE_VALUE_INVALID", f"The value of kind {kind!r} is {what}.", hint="Set it with `--value`."
+        )
     return value if kind == TOKEN_KIND else token(namespace.token_key, kind=kind, value=value)
 
 

@@ -26,7 +26,7 @@ def fit_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: Prepar
     Idempotent: files of an interrupted rewrite are orphans, and the step decides which files are committed.
 
     Raises:
-        ContractError: SHARE_DOES_NOT_FIT, a value does not convert exactly or the table lacks a column.
+        ContractError: PREPARED_FILES_INCOMPATIBLE, a value does not convert exactly or the table lacks a column.
     """
     key = paths.table(batch.pipeline, share.table)
     files = [WrittenFile(**record) for record in share.files]
@@ -71,7 +71,7 @@ def _fit_file(
 
 def _does_not_fit_error(table: DeltaTable, batch_id: int, why: str) -> ContractError:
     return ContractError(
-        "SHARE_DOES_NOT_FIT",
+        "PREPARED_FILES_INCOMPATIBLE",
         f"{table.table_uri}: files of batch {batch_id} do not match the table's schema: {why}.",
         hint="Change the table to the column or type that the batch was written with, then resume it.",
     )

@@ -74,7 +74,7 @@ def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]
         startupProbe={**_heartbeat_probe(_DEADMAN_SILENT_SECONDS), "periodSeconds": 5, "failureThreshold": 60},
         livenessProbe={**_heartbeat_probe(_DEADMAN_SILENT_SECONDS), "periodSeconds": 30},
     )
-    # Two of them would claim each notice once all the same; one that is replaced is silent for seconds.
+    # Two of them would claim each notification once all the same; one that is replaced is silent for seconds.
     return _deployment(spec, "deadman", "deadman", pod(spec, [main]), settings, strategy={"type": "Recreate"})
 
 

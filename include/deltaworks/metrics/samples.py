@@ -202,8 +202,8 @@ def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sam
 def _alerts(objects: ObjectStore) -> Iterator[Sample]:
     open_alerts: Counter[tuple[str, str]] = Counter()
     for alert in alerts(objects):
-        if alert.standing.open:
-            open_alerts[alert.cause, str(alert.standing.severity)] += 1
+        if alert.state.is_open:
+            open_alerts[alert.cause, str(alert.state.severity)] += 1
     for labels, number in sorted(open_alerts.items()):
         yield Sample("deltaworks_alert_open", labels, number)
 

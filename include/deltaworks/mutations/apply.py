@@ -89,7 +89,7 @@ class MutationRun:
 
         Raises:
             ConfigError: MUTATIONS_UNDECLARED.
-            ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_GONE, START_OVER_UNFINISHED.
+            ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_UNAVAILABLE, START_OVER_UNFINISHED.
             ConcurrencyError: LEASE_HELD by another run; MUTATION_LEASE_LOST, TURN_NOT_GRANTED, TURN_LOST or
                 DELTA_CONFLICT, after which the next run completes the batch.
         """

@@ -215,7 +215,7 @@ def _bounds_gone(batch: MutationBatch, error: Exception) -> Exception:
     if mapped.condition != "JOB_FAILED":
         return mapped
     return ContractError(
-        "MUTATION_BOUNDS_GONE",
+        "MUTATION_BOUNDS_UNAVAILABLE",
         f"Mutation batch {batch.number} of {batch.pipeline!r} reads {batch.requests.table!r} at version "
         f"{batch.requests.up_to}, which is not there any more: {mapped.message}",
         hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` gives it up and compares all rows "

@@ -57,7 +57,7 @@ def forecast(
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
-        ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_GONE.
+        ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_UNAVAILABLE.
     """
     spec = catalog.pipeline(pipeline)
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)

@@ -26,7 +26,7 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     """Compare buckets and log by one listing; ask the relay for what was never announced.
 
     Raises:
-        ConfigError: RELAY_LISTS_NOTHING.
+        ConfigError: RELAY_LISTING_UNDECLARED.
     """
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.object_status import ObjectStatusReader
@@ -52,7 +52,7 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     if not options.dry_run:
         if spec.listing is None:
             raise ConfigError(
-                "RELAY_LISTS_NOTHING",
+                "RELAY_LISTING_UNDECLARED",
                 f"Relay {relay!r} declares no `listing`, so it takes in nothing but messages.",
                 hint=f"Declare `listing: {{}}` in include/relays/{relay}.yaml, restart it, and ask again.",
             )

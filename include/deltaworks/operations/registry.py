@@ -105,7 +105,7 @@ _OPERATIONS = (
     Operation(
         name="silence_alert",
         command="alerts silence",
-        summary="Hold notices of an alert of this pipeline back for a while; the alert goes on, and the end is loud.",
+        summary="Hold notifications of an alert of this pipeline back for a while; the alert goes on, and the end is loud.",
         run="deltaworks.operations.silence:silence",
     ),
     Operation(

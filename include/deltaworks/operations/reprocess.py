@@ -115,7 +115,7 @@ def build_request(options: ReprocessOptions) -> ReprocessRequest | None:
     """The selection of the options; None where they select nothing, which continues what was planned.
 
     Raises:
-        ConfigError: REPROCESS_SELECTION.
+        ConfigError: REPROCESS_SELECTION_INVALID.
     """
     selected = (options.batches, options.files, options.file_list, options.offsets, options.events, options.arrived)
     if not any(selected) and not options.from_start:
@@ -164,7 +164,7 @@ def _parse_time_range(text: str) -> tuple[str, str]:
 
 
 def _invalid(message: str, hint: str) -> ConfigError:
-    return ConfigError("REPROCESS_SELECTION", message, hint=hint)
+    return ConfigError("REPROCESS_SELECTION_INVALID", message, hint=hint)
 
 
 def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool, spark: bool) -> Report:

@@ -68,7 +68,7 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
     """The point to go back to; None where the options name none, which continues what was begun.
 
     Raises:
-        ConfigError: RESTORE_POINT.
+        ConfigError: RESTORE_POINT_INVALID.
     """
     if options.to_version is None and options.to_batch is None and options.to_time is None:
         return None
@@ -78,7 +78,7 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
         at = dt.datetime.fromisoformat(options.to_time) if options.to_time else None
     except ValueError as error:
         raise ConfigError(
-            "RESTORE_POINT",
+            "RESTORE_POINT_INVALID",
             f"{options.to_time!r} is no time in ISO 8601.",
             hint="Write it as 2026-01-31T12:00:00Z.",
         ) from error
@@ -110,7 +110,7 @@ def _restore_table(context: OperationContext, options: RestoreOptions, point: Re
 
 def _point_missing() -> ConfigError:
     return ConfigError(
-        "RESTORE_POINT",
+        "RESTORE_POINT_INVALID",
         "It is not said what to go back to.",
         hint="Give --to-batch, --to-time or, of one table, --to-version.",
     )

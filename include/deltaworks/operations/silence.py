@@ -29,14 +29,14 @@ def silence(context: OperationContext, options: SilenceOptions) -> Report:
     """
     import getpass
 
-    from deltaworks.alerts.silences import begin_silence, end_silences
+    from deltaworks.alerts.silences import create_silence, end_silences
     from deltaworks.control.objects import open_objects
 
     objects = open_objects(context.catalog.environment.lake)
     if options.end:
         ended = end_silences(objects, pipeline=context.subject, cause=options.cause, subject=options.subject)
         return Report(parts=[f"{len(ended)} silences of {options.cause} end now."])
-    begun = begin_silence(
+    begun = create_silence(
         objects,
         pipeline=context.subject,
         cause=options.cause,
@@ -47,7 +47,7 @@ def silence(context: OperationContext, options: SilenceOptions) -> Report:
     )
     return Report(
         parts=[
-            f"No notices of {begun.cause} for {begun.subject} of {begun.pipeline} until {begun.until}. "
+            f"No notifications of {begun.cause} for {begun.subject} of {begun.pipeline} until {begun.until}. "
             "The alert goes on, and what is open then is notified at once."
         ]
     )

@@ -69,7 +69,7 @@ def clean_source(
         from_start: read the whole log again, also what earlier runs have passed.
 
     Raises:
-        ConfigError: RELAY_CLEANS_NOTHING, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
+        ConfigError: RELAY_CLEANUP_UNDECLARED, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
     """
     spec = catalog.relay(relay)
     declared, landing = _declared(spec, catalog.environment.landing)
@@ -172,7 +172,7 @@ class _Run:
 def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, StorageSpec]:
     if spec.clean is None:
         raise ConfigError(
-            "RELAY_CLEANS_NOTHING",
+            "RELAY_CLEANUP_UNDECLARED",
             f"Relay {spec.relay!r} declares no `clean`: what lands stays.",
             hint=f"Declare `clean: {{mode: delete, after_days: 30}}` in include/relays/{spec.relay}.yaml.",
         )

@@ -95,10 +95,10 @@ def start_over(
         fault: called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
 
     Raises:
-        ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
-        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
+        ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT_INVALID, BATCH_UNKNOWN.
+        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_HAS_FOLLOWER.
         ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_UNSUPPORTED, ROLLBACK_LOSES_ROWS,
-            RESTORE_GENERATION_OVER.
+            RESTORE_GENERATION_ENDED.
         TransientError: SPARK_UNAVAILABLE.
     """
     operation = _Operation(catalog, pipeline, back_to, spark, fault)

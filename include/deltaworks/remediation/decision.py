@@ -1,4 +1,4 @@
-"""Decides what follows from a notice: a plan, or why there is none. Pure: nothing here reads or writes."""
+"""Decides what follows from a notification: a plan, or why there is none. Pure: nothing here reads or writes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WEIGHT_TOLERANCE = 1e-6
 
 
 class RefusalReason(StrEnum):
-    """Why nothing is done about a notice."""
+    """Why nothing is done about a notification."""
 
-    STALE_NOTICE = "stale_notice"
+    STALE_NOTICE = "stale_notification"
     NOT_FIRING = "not_firing"
     NO_SOURCE = "no_source"
     NO_TARGET = "no_target"
@@ -56,13 +56,13 @@ class Situation:
     """What was read before deciding.
 
     Args:
-        at: when the notice was given. firing: whether its alert is still open. sources: the targets it is about.
+        at: when the notification was given. firing: whether its alert is still open. sources: the targets it is about.
         sick: targets that fire or of which nothing is known, with how that is known. held: who holds it back and why.
         records: what this remediation did before. weights: as the address tells them.
     """
 
     now: datetime
-    notice_at: datetime | None
+    notification_at: datetime | None
     is_firing: bool
     sources: frozenset[str]
     unhealthy: Mapping[str, str]
@@ -76,8 +76,10 @@ def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None
     now = situation.now
     if situation.hold_reason is not None:
         return Refusal(RefusalReason.ON_HOLD, f"it is held: {situation.hold_reason}")
-    if situation.notice_at is None or abs(now - situation.notice_at) > MAX_NOTICE_AGE:
-        return Refusal(RefusalReason.STALE_NOTICE, f"the notice is of {situation.notice_at}, more than 5 minutes ago")
+    if situation.notification_at is None or abs(now - situation.notification_at) > MAX_NOTICE_AGE:
+        return Refusal(
+            RefusalReason.STALE_NOTICE, f"the notification is of {situation.notification_at}, more than 5 minutes ago"
+        )
     if not situation.is_firing:
         return Refusal(RefusalReason.NOT_FIRING, "its alert is not open any more")
     if len(situation.sources) != 1:
@@ -94,7 +96,7 @@ def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | Non
     under_way = [record for record in acted if record.state in ("planned", "called")]
     if under_way:
         return Refusal(
-            RefusalReason.IN_PROGRESS, f"what notice {under_way[0].notification} set off is not verified yet"
+            RefusalReason.IN_PROGRESS, f"what notification {under_way[0].notification} set off is not verified yet"
         )
     times = [at for record in acted if (at := parse_iso(record.at)) is not None]
     cooldown = timedelta(minutes=spec.cooldown_minutes)
@@ -109,7 +111,7 @@ def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | Non
 
 
 def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
-    """What follows from a notice of which `refusal_before_weights` says nothing."""
+    """What follows from a notification of which `refusal_before_weights` says nothing."""
     weights = situation.weights
     problem = _weights_problem(spec, weights)
     if problem:

@@ -1,4 +1,4 @@
-"""The process of one remediation: reads its queue, takes up notices, and goes on with what is under way."""
+"""The process of one remediation: reads its queue, takes up notifications, and goes on with what is under way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.remediation.notices import UnusableMessage, parse_notice
+from deltaworks.remediation.notifications import UnusableMessage, parse_notification
 from deltaworks.remediation.remediator import Remediator
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.specs.base import resolve_text
@@ -109,7 +109,7 @@ class RemediationProcess:
     def _handle(self, message: Message) -> None:
         self.counts.messages += 1
         try:
-            notice = parse_notice(message.body)
+            notification = parse_notification(message.body)
         except UnusableMessage as error:
             self.counts.unusable += 1
             log.warning("message=%s is kept aside: %s", message.message_id, error)
@@ -117,7 +117,7 @@ class RemediationProcess:
             self._objects.put(key, message.body.encode("utf-8", "surrogatepass"))
         else:
             try:
-                self.counts.accepted += self._remediator.handle_notice(notice) is not None
+                self.counts.accepted += self._remediator.handle_notification(notification) is not None
             except TransientError:
                 self._queue.return_messages([message])
                 raise

@@ -1,6 +1,6 @@
-"""One remediation: takes up notices, calls once, verifies, and takes back what does not help.
+"""One remediation: takes up notifications, calls once, verifies, and takes back what does not help.
 
-What it does is on record before it does it, so a notice that is delivered twice is taken up once, and a process that
+What it does is on record before it does it, so a notification that is delivered twice is taken up once, and a process that
 dies is followed by one that knows whether a call was begun. Such a call is not made again: the address is asked for the
 weights. A step that cannot be told apart from no step is told to people.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.remediation import RemediationRecord, RemediationRecords, RemediationState
@@ -27,7 +27,7 @@ from deltaworks.remediation.decision import (
     early_refusal,
     weights_equal,
 )
-from deltaworks.remediation.notices import RuleAlertState, is_relevant, read_rule_state, targets_of
+from deltaworks.remediation.notifications import RuleAlertState, is_relevant, read_rule_state, targets_of
 from deltaworks.remediation.step_notifier import StepNotifier
 from deltaworks.remediation.traffic import TrafficClient
 from deltaworks.specs.remediation import RemediationSpec
@@ -64,26 +64,26 @@ class Remediator:
         self._notifier = StepNotifier(spec, objects)
         self._clock, self._pause = clock, pause
 
-    def handle_notice(self, notice: Notice) -> RemediationRecord | None:
-        """Take up a notice; None where it does not concern this remediation. Idempotent by the notice's id.
+    def handle_notification(self, notification: Notification) -> RemediationRecord | None:
+        """Take up a notification; None where it does not concern this remediation. Idempotent by the notification's id.
 
         Raises:
             TransientError: the storage or the address does not answer, and nothing was begun: give the message back.
             ContractError: REMEDIATION_UNREADABLE; FencedError: REMEDIATION_TAKEN_OVER.
         """
-        if not is_relevant(self._spec, notice):
+        if not is_relevant(self._spec, notification):
             return None
-        existing = self._records.read(notice.id)
+        existing = self._records.read(notification.id)
         if existing is not None:
             return existing
-        rule_alerts = read_rule_state(self._objects, self._spec, notice.subject)
-        decision = self._decide(notice, rule_alerts)
+        rule_alerts = read_rule_state(self._objects, self._spec, notification.subject)
+        decision = self._decide(notification, rule_alerts)
         if isinstance(decision, Refusal) and decision.reason is RefusalReason.PING_PONG:
-            # Before the notice is taken up: whoever dies in between is held all the same.
+            # Before the notification is taken up: whoever dies in between is held all the same.
             self.hold(by=f"remediation {self._spec.name}", reason=decision.text)
-        record = self._new_record(notice, rule_alerts, decision)
+        record = self._new_record(notification, rule_alerts, decision)
         if not self._records.create(record):
-            return self._records.read(notice.id)
+            return self._records.read(notification.id)
         self._notifier.notify_step(record)
         return self._shift_weights(record) if record.state == "planned" else record
 
@@ -100,13 +100,13 @@ class Remediator:
         self._records.hold(self._spec.name, by=by, reason=reason)
         self._notifier.notify_hold(reason)
 
-    def _decide(self, notice: Notice, rule: RuleAlertState) -> Plan | Refusal:
-        detail = rule.firing_alert.detail if rule.firing_alert is not None else notice.detail
+    def _decide(self, notification: Notification, rule: RuleAlertState) -> Plan | Refusal:
+        detail = rule.firing_alert.detail if rule.firing_alert is not None else notification.detail
         situation = Situation(
             now=self._clock(),
-            notice_at=parse_iso(notice.at),
+            notification_at=parse_iso(notification.at),
             is_firing=rule.firing_alert is not None,
-            sources=frozenset(targets_of(notice.subject, detail, self._spec.targets)),
+            sources=frozenset(targets_of(notification.subject, detail, self._spec.targets)),
             unhealthy=rule.unhealthy,
             hold_reason=self._records.hold_reason(self._spec.name),
             records=tuple(self._recent_records()),
@@ -121,12 +121,14 @@ class Remediator:
             return Refusal(RefusalReason.INVALID_WEIGHTS, error.message)
         return decide(self._spec, dataclasses.replace(situation, weights=weights))
 
-    def _new_record(self, notice: Notice, rule: RuleAlertState, decision: Plan | Refusal) -> RemediationRecord:
+    def _new_record(
+        self, notification: Notification, rule: RuleAlertState, decision: Plan | Refusal
+    ) -> RemediationRecord:
         state: RemediationState = "dry_run" if self._spec.dry_run else "planned"
         record = RemediationRecord(
             remediation=self._spec.name,
-            notification=notice.id,
-            subject=notice.subject,
+            notification=notification.id,
+            subject=notification.subject,
             state=state,
             at=self._now(),
             value=rule.value,
@@ -150,7 +152,7 @@ class Remediator:
                     record.after, call_id=record.notification, source=record.source, target=record.target
                 )
             except TransientError as error:
-                log.warning("notice=%s the reply was lost: %s", record.notification, error)
+                log.warning("notification=%s the reply was lost: %s", record.notification, error)
             except ContractError as error:
                 return self._end(record, "failed", f"nothing was moved: {error.message}")
             else:
@@ -180,7 +182,7 @@ class Remediator:
             try:
                 weights = self._traffic.weights()
             except (TransientError, ContractError) as error:
-                log.warning("notice=%s the weights are not told: %s", record.notification, error)
+                log.warning("notification=%s the weights are not told: %s", record.notification, error)
                 continue
             if weights_equal(weights, intended):
                 return on_confirmed(record)
@@ -240,7 +242,7 @@ class Remediator:
                 record.before, call_id=f"{record.notification}-back", source=record.target, target=record.source
             )
         except TransientError as error:
-            log.warning("notice=%s the reply to taking back was lost: %s", record.notification, error)
+            log.warning("notification=%s the reply to taking back was lost: %s", record.notification, error)
             return self._confirm_weights(
                 record,
                 intended=record.before,

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.remediation import RemediationRecord
-from deltaworks.control.troubles import cause_of
+from deltaworks.control.troubles import get_alert_cause
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.remediation import RemediationSpec
 
@@ -23,18 +23,18 @@ STEP, FAILED, HELD = "REMEDIATION_STEP", "REMEDIATION_FAILED", "REMEDIATION_HELD
 
 
 class StepNotifier:
-    """Notices of one remediation. A notice that cannot be kept stops nothing: the record says the same."""
+    """Notifications of one remediation. A notification that cannot be kept stops nothing: the record says the same."""
 
     def __init__(self, spec: RemediationSpec, objects: ObjectStore) -> None:
         self._spec, self._objects = spec, objects
 
     def notify_step(self, record: RemediationRecord) -> None:
-        """A step, as a notice of its own: one a step, however often this is called."""
+        """A step, as a notification of its own: one a step, however often this is called."""
         at = record.ended_at or record.called_at or record.at
         summary = _step_summary(record)
         instant = parse_iso(at) or utc_now()
         digest = hashlib.sha256(f"{record.notification} {record.state}".encode()).hexdigest()[:12]
-        notice = Notice(
+        notification = Notification(
             # Ids sort by time; steps of one instant in the order in which they are taken.
             id=f"{instant:%Y%m%dT%H%M%S%f}-{_STATE_ORDER.index(record.state)}{digest}",
             kind="raised",
@@ -43,11 +43,13 @@ class StepNotifier:
             severity="info" if record.state == "dry_run" else "warning",
             summary=summary,
             detail=record.model_dump(mode="json", exclude={"format"}),
-            runbook=cause_of(STEP).runbook,
+            runbook=get_alert_cause(STEP).runbook,
             since=at,
             at=at,
         )
-        self._log_errors(lambda: self._objects.put_if_absent(paths.alert_notification(notice.id), notice.encode()))
+        self._log_errors(
+            lambda: self._objects.put_if_absent(paths.alert_notification(notification.id), notification.encode())
+        )
         if record.state in ("failed", "rolled_back"):
             self._log_errors(lambda: raise_alert(self._objects, cause=FAILED, subject=self._spec.name, summary=summary))
         elif record.state == "verified":
@@ -63,7 +65,7 @@ class StepNotifier:
         try:
             do()
         except DeltaworksError as error:
-            log.warning("a notice could not be kept: %s", error)
+            log.warning("a notification could not be kept: %s", error)
 
 
 def resolve_hold_alerts(objects: ObjectStore, remediation: str) -> None:
@@ -83,4 +85,4 @@ def _step_summary(record: RemediationRecord) -> str:
         "failed": f"People have to look at the weights: {record.reason}.",
         "refused": f"It does nothing: {record.reason}.",
     }
-    return f"{texts[record.state]} Set off by {record.subject}, notice {record.notification}."
+    return f"{texts[record.state]} Set off by {record.subject}, notification {record.notification}."

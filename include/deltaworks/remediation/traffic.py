@@ -1,4 +1,4 @@
-"""The address that carries weights: GET tells them, POST sets them, named by the id of the notice.
+"""The address that carries weights: GET tells them, POST sets them, named by the id of the notification.
 
     GET  → {"weights": {"a": 0.6, "b": 0.4}}
     POST ← {"id": …, "weights": {"a": 0.4, "b": 0.6}, "from": "a", "to": "b"}, header Idempotency-Key: the same id

@@ -1,6 +1,6 @@
 """Judges a rule over a time that has passed, as it would have been, and writes nothing.
 
-The machine, the SQL and the decision on notices are those of the process. What is usual on a date is made of the
+The machine, the SQL and the decision on notifications are those of the process. What is usual on a date is made of the
 dates before it, and rules that hold it back are judged beside it. By default the data are today's, late rows included,
 so that the answer is optimistic; `point_in_time` reads each minute from the versions of the tables that were there when it
 was judged.
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from deltaworks.alerts.notice import NoticeKind, Standing, observe
+from deltaworks.alerts.notification import AlertState, NotificationKind, update_state
 from deltaworks.control.objects import open_objects
-from deltaworks.control.troubles import cause_of
+from deltaworks.control.troubles import get_alert_cause
 from deltaworks.rules.baselines import (
     Baselines,
     DateBaseline,
@@ -42,11 +42,11 @@ _DAY_MINUTES = 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedNotice:
-    """A notice that people would have had, at the time of their own clock."""
+class SimulatedNotification:
+    """A notification that people would have had, at the time of their own clock."""
 
     at: dt.datetime
-    kind: NoticeKind
+    kind: NotificationKind
     subject: str
 
 
@@ -68,7 +68,7 @@ class Backtest:
     first: int
     last: int
     episodes: list[Episode] = field(default_factory=list)
-    notices: list[SimulatedNotice] = field(default_factory=list)
+    notifications: list[SimulatedNotification] = field(default_factory=list)
     points: list[ChartPoint] = field(default_factory=list)
     phases: list[tuple[int, Labels, str]] = field(default_factory=list)
     minutes: int = 0
@@ -120,13 +120,13 @@ def backtest(
     with tables:
         inhibitors = [_BacktestedRule(tables, declared[name]) for name in rule.inhibited_by]
         evaluated = _BacktestedRule(tables, rule)
-        alerts, notices = OpenAlerts(pipeline, rule), _NoticeSimulation(rule)
+        alerts, notifications = OpenAlerts(pipeline, rule), _NotificationSimulation(rule)
         for minute_rows in evaluated.minutes(first, last):
             ended = evaluated.evaluation.evaluate(minute_rows, evaluated.baseline_at)
-            for holder in inhibitors:
-                holder.advance(first, minute_rows.minute)
+            for inhibitor in inhibitors:
+                inhibitor.advance(first, minute_rows.minute)
             decisions = alerts.update(evaluated.evaluation, minute_rows.minute, _inhibited_by(evaluated, inhibitors))
-            result.notices += notices.notices_at(minute_rows.minute, decisions)
+            result.notifications += notifications.notifications_at(minute_rows.minute, decisions)
             result.episodes += ended
             evaluated.ended_episodes += ended
             result.minutes += 1
@@ -139,10 +139,10 @@ def backtest(
 
 def _record_points(result: Backtest, evaluation: RuleEvaluation, minute_rows: MinuteRows) -> None:
     for item in minute_rows.rows:
-        figure = evaluation.series[item.labels]
-        usual = None if figure.baseline is None else figure.baseline.value
-        result.points.append(ChartPoint(minute_rows.minute, item.labels, item.value, usual))
-        result.phases.append((minute_rows.minute, item.labels, figure.state.phase))
+        series = evaluation.series[item.labels]
+        baseline = None if series.baseline is None else series.baseline.value
+        result.points.append(ChartPoint(minute_rows.minute, item.labels, item.value, baseline))
+        result.phases.append((minute_rows.minute, item.labels, series.state.phase))
 
 
 class _BacktestTables:
@@ -265,27 +265,27 @@ class _BacktestedRule:
         return Baselines(self._tables.objects, self._tables.pipeline, self.query).stored(date)
 
 
-class _NoticeSimulation:
-    """The notices that people would have had: by cooldowns, reminders and limits as alerts have them."""
+class _NotificationSimulation:
+    """The notifications that people would have had: by cooldowns, reminders and limits as alerts have them."""
 
     def __init__(self, rule: RuleSpec) -> None:
         self._rule = rule
-        self._cause = cause_of(FIRING)
-        self._states: dict[str, Standing] = {}
+        self._cause = get_alert_cause(FIRING)
+        self._states: dict[str, AlertState] = {}
 
-    def notices_at(self, minute: int, alert_decisions: Sequence[AlertDecision]) -> list[SimulatedNotice]:
-        """The notices of a minute."""
+    def notifications_at(self, minute: int, alert_decisions: Sequence[AlertDecision]) -> list[SimulatedNotification]:
+        """The notifications of a minute."""
         at = evaluation_time(self._rule, minute)
-        decisions = {telling.alert.subject: telling.kind == "raise" for telling in alert_decisions}
-        notices = []
+        decisions = {decision.alert.subject: decision.kind == "raise" for decision in alert_decisions}
+        notifications = []
         for subject in {**self._states, **decisions}:
-            before = self._states.get(subject, Standing())
-            is_open = decisions.get(subject, before.open)
-            after, kind = observe(before, self._cause, severity=self._rule.severity if is_open else None, now=at)
+            before = self._states.get(subject, AlertState())
+            is_open = decisions.get(subject, before.is_open)
+            after, kind = update_state(before, self._cause, severity=self._rule.severity if is_open else None, now=at)
             self._states[subject] = after
             if kind is not None:
-                notices.append(SimulatedNotice(at, kind, subject))
-        return notices
+                notifications.append(SimulatedNotification(at, kind, subject))
+        return notifications
 
 
 def _inhibited_by(rule: _BacktestedRule, inhibitors: Sequence[_BacktestedRule]) -> InhibitedBy:
@@ -293,6 +293,6 @@ def _inhibited_by(rule: _BacktestedRule, inhibitors: Sequence[_BacktestedRule]) 
         return never_inhibited
 
     def inhibitor_of(labels: Labels, _minute: int) -> str | None:
-        return next((holder.rule.name for holder in inhibitors if holder.is_firing(rule.rule, labels)), None)
+        return next((inhibitor.rule.name for inhibitor in inhibitors if inhibitor.is_firing(rule.rule, labels)), None)
 
     return inhibitor_of

@@ -14,7 +14,7 @@ def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
     episode that the alert has already seen the end of is not raised a second time.
 
     Raises:
-        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer. The outbox stays, for another
+        ConcurrencyError: ALERT_CONTENDED; TransientError: the control area does not answer. The outbox stays, for another
             try.
     """
     for event in outbox:
@@ -33,6 +33,6 @@ def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
 
 def _was_resolved(objects: ObjectStore, event: AlertEvent) -> bool:
     stored = read_alert(objects, cause=event.cause, subject=event.subject)
-    if stored is None or stored.standing.open:
+    if stored is None or stored.state.is_open:
         return False
     return stored.detail.get("episode") == event.detail.get("episode")

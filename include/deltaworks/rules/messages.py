@@ -1,4 +1,4 @@
-"""What people read of a rule: its bounds, its figures and its alerts in words, and the detail of its notices."""
+"""What people read of a rule: its bounds, its figures and its alerts in words, and the detail of its notifications."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Judges one rule further: the minutes that have become whole since it was judged last, each once.
 
 What a minute came to, and what is to be told of it, is one conditional write. Whoever is second reads what the first
-one wrote and judges on from there, so that a restart, a second process or an outage changes no episode and no notice.
+one wrote and judges on from there, so that a restart, a second process or an outage changes no episode and no notification.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class RuleEvaluator:
             outbox += rule_alerts.check_unknown(self._evaluation or state.evaluation(self.rule), freshness, now)
         problem = problem or (f"{', '.join(freshness.missing)} is not there yet" if freshness.missing else "")
         new_state = self._updated_state(state.replace(problem=problem), outbox, rule_alerts, freshness)
-        if new_state.replace(data_to=state.data_until) != state:
+        if new_state.replace(data_until=state.data_until) != state:
             self._write(new_state)
         self.deliver()
 
@@ -216,7 +216,7 @@ class RuleEvaluator:
             return state, outbox
         decisions = OpenAlerts(self._pipeline, self.rule, state.open_alerts())
         evaluation = RuleEvaluation(self.rule)
-        outbox += [alert_event(telling, evaluation, reads=(), data_until="") for telling in decisions.resolve_all(0)]
+        outbox += [alert_event(decision, evaluation, reads=(), data_until="") for decision in decisions.resolve_all(0)]
         fresh = RuleState(
             pipeline=self._pipeline, rule=self.rule.name, labels=self.rule.labels, rule_alerts=state.rule_alerts
         )
@@ -238,8 +238,8 @@ class RuleEvaluator:
     ) -> RuleState:
         return state.replace(
             outbox=tuple(outbox),
-            conditions=rule_alerts.raised,
-            data_to=_format_time(freshness.newest_at),
+            rule_alerts=rule_alerts.raised,
+            data_until=_format_time(freshness.newest_at),
             problem=state.problem,
         )
 
@@ -267,9 +267,9 @@ class _InhibitorLookup:
         self._rule, self._inhibitors = rule, inhibitors
 
     def __call__(self, labels: Labels, minute: int) -> str | None:
-        for holder in self._inhibitors:
-            if holder.fired_at(self._rule, labels, minute):
-                return holder.rule.name
+        for inhibitor in self._inhibitors:
+            if inhibitor.fired_at(self._rule, labels, minute):
+                return inhibitor.rule.name
         return None
 
 

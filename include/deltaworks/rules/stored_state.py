@@ -1,6 +1,6 @@
 """The stored state of a rule: one object, replaced only as it was read, so that of two who judge one decides.
 
-Its tellings are part of the write that decides on them (`outbox`), as notices are of the write of an alert.
+Its tellings are part of the write that decides on them (`outbox`), as notifications are of the write of an alert.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ class RuleState(Record):
         ended_records = [*before, *map(_episode_record, ended)][-MAX_EPISODES:]
         return self.replace(
             last_minute=None if evaluation.last_minute is None else minute_text(evaluation.last_minute),
-            figures=tuple(_series_record(labels, figure) for labels, figure in evaluation.series.items()),
+            series=tuple(_series_record(labels, figure) for labels, figure in evaluation.series.items()),
             episodes=(*ended_records, *map(_episode_record, evaluation.firing.values())),
-            open=tuple(_alert_record(alert) for alert in alerts),
+            alerts=tuple(_alert_record(alert) for alert in alerts),
         )
 
 
@@ -167,27 +167,29 @@ def _series_from_record(record: SeriesRecord) -> Series:
     began, fired = (None if text is None else parse_minute(text) for text in (record.began, record.fired))
     state = SeriesState(record.phase, record.steps, began, fired, record.unknown)
     last = Observation(record.labels, record.value, record.samples) if record.last_row_minute else None
-    usual = None if record.baseline is None else Baseline(record.baseline, record.spread or 0.0)
-    seen, since = (parse_minute(text) if text else 0 for text in (record.last_row_minute, record.changed_minute))
-    return Series(state, seen, since, last, usual)
+    baseline = None if record.baseline is None else Baseline(record.baseline, record.spread or 0.0)
+    last_row_minute, changed_minute = (
+        parse_minute(text) if text else 0 for text in (record.last_row_minute, record.changed_minute)
+    )
+    return Series(state, last_row_minute, changed_minute, last, baseline)
 
 
 def _series_record(labels: Labels, series: Series) -> SeriesRecord:
-    state, last, usual = series.state, series.last_row, series.baseline
+    state, last, baseline = series.state, series.last_row, series.baseline
     # Built as they are: there may be a hundred thousand a minute, and all come from a figure.
     return SeriesRecord.model_construct(
         labels=labels,
         phase=state.phase,
-        count=state.steps,
+        steps=state.steps,
         began=_minute_text_or_none(state.began),
         fired=_minute_text_or_none(state.fired),
         unknown=state.unknown,
-        seen=_minute_text_or_none(series.last_row_minute) or "",
-        since=_minute_text_or_none(series.changed_minute) or "",
+        last_row_minute=_minute_text_or_none(series.last_row_minute) or "",
+        changed_minute=_minute_text_or_none(series.changed_minute) or "",
         value=None if last is None else last.value,
         samples=None if last is None else last.samples,
-        baseline=None if usual is None else usual.value,
-        spread=None if usual is None else usual.spread,
+        baseline=None if baseline is None else baseline.value,
+        spread=None if baseline is None else baseline.spread,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a rule's alerts are called, and the form of their notices, which others act on.
+"""What a rule's alerts are called, and the form of their notifications, which others act on.
 
 The subject of an alert is `pipeline.rule{label=value,…}`, its labels in the order that the rule declares them; of a
 storm those that its label sets share; of the rule itself `pipeline.rule`. Within values `%`, `,`, `=`, `{` and `}` are
@@ -15,10 +15,10 @@ from urllib.parse import unquote
 FIRING: Final = "RULE_FIRING"
 UNKNOWN: Final = "RULE_UNKNOWN"
 BROKEN: Final = "RULE_BROKEN"
-TOO_WIDE: Final = "RULE_TOO_WIDE"
+TOO_WIDE: Final = "RULE_TOO_MANY_SERIES"
 #: Labels of one figure: in the order of the rule's `labels`, null where the answer has none.
 Labels = tuple[str | None, ...]
-#: Label sets that a notice lists; of more it says how many there are.
+#: Label sets that a notification lists; of more it says how many there are.
 MAX_LISTED_LABEL_SETS: Final = 50
 _ESCAPES: Final = {character: f"%{ord(character):02X}" for character in "%,={}"}
 
@@ -47,9 +47,9 @@ def parse_subject(subject: str) -> tuple[str, str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDetail:
-    """The field `detail` of a notice of a rule: plain data for whoever acts on it.
+    """The field `detail` of a notification of a rule: plain data for whoever acts on it.
 
-    `episode` is one for all notices of one episode, whoever judges and however often: raised, reminders, resolved.
+    `episode` is one for all notifications of one episode, whoever judges and however often: raised, reminders, resolved.
     `labels` has those of the subject; `label_sets` lists whole ones, of a storm all that fire. `minute` is the minute
     judged last, `began` the first one beyond the bounds, `fired` the one from which people are told. `value`,
     `baseline` and `spread` are in the figure's own unit, of the worst label set. `data_to` is how far the data reach.

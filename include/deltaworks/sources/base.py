@@ -166,7 +166,7 @@ def _no_expiry_error(error: Exception) -> DeltaworksError | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCheck:
-    """Notices what a source had removed before it was read.
+    """Notifications what a source had removed before it was read.
 
     Attributes:
         seen: made in every task, which notes with it what it reads.

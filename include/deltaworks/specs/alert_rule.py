@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems, suggest_name
 from deltaworks.specs.environment import Severity
@@ -15,7 +15,7 @@ from deltaworks.specs.gold import find_cycle
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: More label sets than this in one minute are no rule that people could be told of: RULE_TOO_WIDE.
+#: More label sets than this in one minute are no rule that people could be told of: RULE_TOO_MANY_SERIES.
 MAX_LABEL_SETS: Final = 1_000
 #: Minutes that are taken together, one after the other, where a single one has too few samples.
 AGGREGATION_MINUTES: Final = (1, 5, 15)
@@ -117,10 +117,8 @@ class BaselineSpec(Spec):
 class GroupingSpec(Spec):
     """Storms: where so many label sets with the same values of `by` fire at once, one alert tells of all of them."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     by: Names = ()
-    min_alerts: int = Field(default=20, ge=2, alias="from", description="so many at once are told as one")
+    min_alerts: int = Field(default=20, ge=2, description="so many at once are told as one")
 
 
 class RuleSpec(Spec):
@@ -210,12 +208,17 @@ class RuleSpec(Spec):
         of_peers = self.baseline is not None and self.baseline.kind == "peers"
         within = self.baseline.within if self.baseline is not None else ()
         if of_peers and not set(self.labels) - {*within}:
-            yield ("baseline", "of"), "peers are told apart by a label that is not among `within`; name it in `labels`"
-        places: list[tuple[KeyPath, str]] = [(("baseline", "within", index), name) for index, name in enumerate(within)]
-        places += [(("together", "by", index), name) for index, name in enumerate(self.grouping.by)]
-        for place, name in places:
+            yield (
+                ("baseline", "kind"),
+                "peers are told apart by a label that is not among `within`; name it in `labels`",
+            )
+        key_paths: list[tuple[KeyPath, str]] = [
+            (("baseline", "within", index), name) for index, name in enumerate(within)
+        ]
+        key_paths += [(("grouping", "by", index), name) for index, name in enumerate(self.grouping.by)]
+        for key_path, name in key_paths:
             if name not in self.labels:
-                yield place, f"{name!r} is no label of this rule; {suggest_name(name, self.labels)}"
+                yield key_path, f"{name!r} is no label of this rule; {suggest_name(name, self.labels)}"
 
     def _step_problems(self) -> Iterator[Problem]:
         for key in ("for_minutes", "keep_firing_minutes"):
@@ -245,42 +248,42 @@ def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator
         readable: the tables and views that rules may read.
     """
     first: dict[str, int] = {}
-    for index, alert in enumerate(pipeline.rules):
-        if alert.name in first:
-            others: tuple[KeyPath, ...] = (("alerts", first[alert.name], "name"),)
-            yield ("alerts", index, "name"), f"rule {alert.name} is declared twice; rename one", others
-        first.setdefault(alert.name, index)
-        for position, read in enumerate(alert.reads):
+    for index, rule in enumerate(pipeline.rules):
+        if rule.name in first:
+            others: tuple[KeyPath, ...] = (("rules", first[rule.name], "name"),)
+            yield ("rules", index, "name"), f"rule {rule.name} is declared twice; rename one", others
+        first.setdefault(rule.name, index)
+        for position, read in enumerate(rule.reads):
             if read not in readable:
-                place: KeyPath = ("alerts", index, "reads", position)
-                yield place, f"{alert.name!r} reads {read!r}, no table here; {suggest_name(read, readable)}"
-        yield from _private_label_problems(pipeline, index, alert)
-        yield from _delay_problems(pipeline, index, alert)
+                key_path: KeyPath = ("rules", index, "reads", position)
+                yield key_path, f"{rule.name!r} reads {read!r}, no table here; {suggest_name(read, readable)}"
+        yield from _private_label_problems(pipeline, index, rule)
+        yield from _delay_problems(pipeline, index, rule)
     yield from _inhibition_problems(pipeline)
 
 
-def _private_label_problems(pipeline: PipelineSpec, index: int, alert: RuleSpec) -> Iterator[Problem]:
+def _private_label_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) -> Iterator[Problem]:
     private = {field.path for field in pipeline.private}
     columns = {
         column.name: column.path for table in pipeline.tables for column in table.columns if column.path in private
     }
-    for position, label in enumerate(alert.labels):
+    for position, label in enumerate(rule.labels):
         if label in columns:
             text = f"{label!r} is made of the private field {columns[label]}, and labels are sent to people"
-            yield ("alerts", index, "labels", position), f"{text}; name another column"
+            yield ("rules", index, "labels", position), f"{text}; name another column"
 
 
-def _delay_problems(pipeline: PipelineSpec, index: int, alert: RuleSpec) -> Iterator[Problem]:
-    slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, alert)), default=None)
-    if slowest is not None and alert.evaluation_delay_seconds < slowest[0]:
+def _delay_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) -> Iterator[Problem]:
+    slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, rule)), default=None)
+    if slowest is not None and rule.evaluation_delay_seconds < slowest[0]:
         text = f"{slowest[1]!r} is brought up to date every {slowest[0]:g} s"
-        yield ("alerts", index, "evaluation_delay_seconds"), f"{text}: a minute is whole only after that; write no less"
+        yield ("rules", index, "evaluation_delay_seconds"), f"{text}: a minute is whole only after that; write no less"
 
 
-def _source_tables(pipeline: PipelineSpec, alert: RuleSpec) -> set[str]:
+def _source_tables(pipeline: PipelineSpec, rule: RuleSpec) -> set[str]:
     """The tables a rule reads, by itself and through views."""
     views = {view.name: view.reads for view in pipeline.views}
-    waiting, tables = [*alert.reads], set[str]()
+    waiting, tables = [*rule.reads], set[str]()
     while waiting:
         name = waiting.pop()
         if name in tables:
@@ -317,23 +320,23 @@ def _schedule_seconds(schedule: str) -> float:
 
 
 def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    names = [alert.name for alert in pipeline.rules]
-    for index, alert in enumerate(pipeline.rules):
-        for position, name in enumerate(alert.inhibited_by):
+    names = [rule.name for rule in pipeline.rules]
+    for index, rule in enumerate(pipeline.rules):
+        for position, name in enumerate(rule.inhibited_by):
             if name not in names:
                 text = f"there is no rule {name!r} in this pipeline; {suggest_name(name, names)}"
-                yield ("alerts", index, "unless", position), text
-    circle = find_cycle([_InhibitionNode(alert) for alert in pipeline.rules])
-    if circle:
-        places = {alert.name: ("alerts", index, "unless") for index, alert in enumerate(pipeline.rules)}
-        head, *others = sorted(places[name] for name in {*circle})
-        text = f"rules hold each other back in a circle: {' unless '.join(circle)}; leave one out"
+                yield ("rules", index, "inhibited_by", position), text
+    cycle = find_cycle([_InhibitionNode(rule) for rule in pipeline.rules])
+    if cycle:
+        key_paths = {rule.name: ("rules", index, "inhibited_by") for index, rule in enumerate(pipeline.rules)}
+        head, *others = sorted(key_paths[name] for name in {*cycle})
+        text = f"rules hold each other back in a circle: {' is inhibited by '.join(cycle)}; leave one out"
         yield head, text, tuple(others)
 
 
 class _InhibitionNode:
     """A rule as what it waits for, for the search for circles."""
 
-    def __init__(self, alert: RuleSpec) -> None:
-        self.name = alert.name
-        self.reads = alert.inhibited_by
+    def __init__(self, rule: RuleSpec) -> None:
+        self.name = rule.name
+        self.reads = rule.inhibited_by

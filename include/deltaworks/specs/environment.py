@@ -33,7 +33,7 @@ WEBHOOK_VARIABLE = "DELTAWORKS_ALERTS_WEBHOOK"
 
 
 class ChannelSpec(Spec):
-    """What every channel has. `resolved: false` leaves out notices of the end of alerts."""
+    """What every channel has. `resolved: false` leaves out notifications of the end of alerts."""
 
     name: Name
     min_severity: Severity = "warning"
@@ -43,7 +43,7 @@ class ChannelSpec(Spec):
 class SnsChannelSpec(ChannelSpec):
     """A topic of SNS, reached as the environment's `messaging` is, or by an Airflow connection.
 
-    On a FIFO topic (its name ends with `.fifo`) a notice that is sent twice arrives once. Subscriptions that cannot be
+    On a FIFO topic (its name ends with `.fifo`) a notification that is sent twice arrives once. Subscriptions that cannot be
     delivered to send to `dead_letters`; `deltaworks alerts check` names those that do not.
     """
 
@@ -54,7 +54,7 @@ class SnsChannelSpec(ChannelSpec):
 
 
 class WebhookChannelSpec(ChannelSpec):
-    """An address that takes each notice as JSON by POST."""
+    """An address that takes each notification as JSON by POST."""
 
     kind: Literal["webhook"]
     url: TextOrReference
@@ -310,7 +310,7 @@ class EnvironmentSpec(Spec):
         """The environment with a channel `webhook` that takes the address of WEBHOOK_VARIABLE.
 
         One that is declared under that name stays. The address itself, which is a secret as a rule, is read when a
-        notice is sent.
+        notification is sent.
 
         Args:
             url: the variable's value; empty adds nothing.

@@ -53,13 +53,13 @@ def load_catalog(
     check_secrets(env, env_file, environment=name)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
     reading = _ProjectLoader(catalog, env_file, pipeline_files(root))
-    for kind, called, read, path in reading.steps(only):
+    for kind, name, read, path in reading.steps(only):
         try:
             read(path)
         except ConfigError as error:
             if not skip_invalid:
                 raise
-            catalog.broken[kind, called] = error
+            catalog.broken[kind, name] = error
     return catalog
 
 
@@ -87,20 +87,20 @@ class _ProjectLoader:
 
     def _pipeline(self, path: Path) -> None:
         folder, env = path.parent.name, self.catalog.environment
-        declared = read_declaration(path, overrides=overrides_of(env, self.environment_file, "pipelines", folder))
-        spec = parse_spec(PipelineSpec, declared)
+        declaration = read_declaration(path, overrides=overrides_of(env, self.environment_file, "pipelines", folder))
+        spec = parse_spec(PipelineSpec, declaration)
         check_secrets(spec, path, environment=self.environment_file.stem)
-        mistakes = cross_check_errors(
+        cross_errors = cross_check_errors(
             spec,
-            declared,
+            declaration,
             relays=self.catalog.relays,
             invalid_relays=self.catalog.invalid_relays(),
             shares=env.shares,
             groups=env.stream_groups,
             channels=env.alerts.channel_kinds,
         )
-        if wrong := [mistake for _, mistake in mistakes]:
-            raise invalid_spec_error(wrong)
+        if errors := [spec_error for _, spec_error in cross_errors]:
+            raise invalid_spec_error(errors)
         if spec.privacy is not None:
             spec.privacy.bind_service(env.privacy)
         self.catalog.pipelines[folder] = spec
@@ -134,15 +134,15 @@ def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | No
 
 def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collection[str]) -> None:
     """Refuse the name of a pipeline that is not there: its operations would have no DAGs, and nobody would know why."""
-    wrong = [(number, name) for number, name in enumerate(env.operation_dags or ()) if name not in pipelines]
-    if wrong:
+    errors = [(number, name) for number, name in enumerate(env.operation_dags or ()) if name not in pipelines]
+    if errors:
         file = read_declaration(path)
         raise invalid_spec_error(
             [
                 file.error_at(
                     ("operation_dags", number), f"there is no pipeline {name!r}; {suggest_name(name, pipelines)}"
                 )
-                for number, name in wrong
+                for number, name in errors
             ]
         )
 
@@ -152,29 +152,29 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
     kubernetes = catalog.environment.kubernetes
     if kubernetes is None or kubernetes.collector is None:
         return
-    name, declared = kubernetes.collector.name, catalog.collectors.get(kubernetes.collector.name)
-    if declared is not None:
-        if declared.spool.max_bytes < parse_bytes(f"{kubernetes.collector.spool_size}B"):
+    name, declaration = kubernetes.collector.name, catalog.collectors.get(kubernetes.collector.name)
+    if declaration is not None:
+        if declaration.spool.max_bytes < parse_bytes(f"{kubernetes.collector.spool_size}B"):
             return
-        place: tuple[str, ...] = ("kubernetes", "collector", "spool_size")
-        problem = f"the spool of {name!r} takes up to {declared.spool.max_bytes >> 20} MiB: give its volume more"
+        key_path: tuple[str, ...] = ("kubernetes", "collector", "spool_size")
+        problem = f"the spool of {name!r} takes up to {declaration.spool.max_bytes >> 20} MiB: give its volume more"
     elif ("collector", name) in catalog.broken:
         return
     else:
-        place = ("kubernetes", "collector", "name")
+        key_path = ("kubernetes", "collector", "name")
         problem = f"there is no collector {name!r}; {suggest_name(name, sorted(catalog.collectors))}"
-    raise invalid_spec_error([read_declaration(path).error_at(place, problem)])
+    raise invalid_spec_error([read_declaration(path).error_at(key_path, problem)])
 
 
-def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:
-    """Refuse an override of something that is not there and looks like a slip: nobody would notice that it changes
+def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str, Collection[str]]) -> None:
+    """Refuse an override of something that is not there and looks like a slip: nobody would notification that it changes
     nothing. What is left from a pipeline that was removed is none."""
-    slips = [aimless for aimless in unused_overrides(env, declared) if aimless.is_typo]
+    slips = [unused for unused in unused_overrides(env, declaration) if unused.is_typo]
     if not slips:
         return
     file = read_declaration(path)
     listed = "\n  ".join(
-        f"{aimless.variable}: {aimless.text}" if aimless.variable else str(file.error_at(aimless.place, aimless.text))
-        for aimless in slips
+        f"{unused.variable}: {unused.text}" if unused.variable else str(file.error_at(unused.key_path, unused.text))
+        for unused in slips
     )
     raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides that change nothing:\n  {listed}", hint="Correct or remove them.")

@@ -47,7 +47,7 @@ class RemediationSpec(Spec):
     name: Name
     description: str = ""
     owner: str = "data-platform"
-    queue_url: TextOrReference = Field(description="a queue of SQS that is subscribed to the topic of notices")
+    queue_url: TextOrReference = Field(description="a queue of SQS that is subscribed to the topic of notifications")
     rule: Annotated[str, AfterValidator(_check_rule)] = Field(description="the rule, as pipeline.rule")
     action: TrafficWebhookSpec
     targets: tuple[str, ...] = Field(description="values of a label of the rule, which are names at the address too")

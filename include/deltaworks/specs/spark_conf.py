@@ -81,7 +81,7 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
 PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.authenticate": ("true", "nobody joins an application, or a standalone cluster, without its secret"),
     "spark.network.crypto.enabled": ("true", "keys of storages and rows are not read on the way between processes"),
-    "spark.network.crypto.cipher": ("AES/GCM/NoPadding", "nor changed: the default, CTR, does not notice that"),
+    "spark.network.crypto.cipher": ("AES/GCM/NoPadding", "nor changed: the default, CTR, does not notification that"),
     "spark.network.crypto.saslFallback": ("false", "no weaker handshake for whoever asks for one"),
     "spark.io.encryption.enabled": ("true", "what is spilled and shuffled through local disks is of no use to others"),
 }

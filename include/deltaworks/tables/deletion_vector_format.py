@@ -29,7 +29,7 @@ def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
     """Returns the row positions, ascending from 0, that an add action's vector deletes; empty without a vector.
 
     Raises:
-        ContractError: VECTOR_UNREADABLE.
+        ContractError: DELETION_VECTOR_UNREADABLE.
     """
     vector = added.get("deletionVector")
     if not vector:
@@ -118,7 +118,7 @@ def _read_vector(lake: Lake, key: str, vector: Action) -> bytes:
 
 def _unreadable_vector_error(key: str, added: Action, reason: str) -> ContractError:
     return ContractError(
-        "VECTOR_UNREADABLE",
+        "DELETION_VECTOR_UNREADABLE",
         f"The deletion vector of {key}/{added['path']} cannot be read: {reason}.",
         hint=(
             "Run `REORG TABLE … APPLY (PURGE)` with Spark, which rewrites the file without its vector. Then run "

@@ -26,7 +26,7 @@ def check_isolation(vault: StorageSpec, *others: StorageSpec) -> None:
         others: storages that must not contain the vault: the lake and the landing storage.
 
     Raises:
-        ConfigError: VAULT_NOT_ISOLATED; VAULT_KEEPS_VERSIONS, it is versioned or replicated, or that is unknown.
+        ConfigError: VAULT_NOT_ISOLATED; VAULT_BUCKET_VERSIONED, it is versioned or replicated, or that is unknown.
         TransientError: STORAGE_UNREACHABLE.
     """
     for other in others:
@@ -93,7 +93,7 @@ def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: fro
             return None
         if code in ("AccessDenied", "403"):
             raise ConfigError(
-                "VAULT_KEEPS_VERSIONS",
+                "VAULT_BUCKET_VERSIONED",
                 f"Whether {vault.root} keeps old versions is unknown: reading its {setting} is denied.",
                 hint="Allow s3:GetBucketVersioning and s3:GetReplicationConfiguration on the vault's bucket.",
             ) from error
@@ -104,7 +104,7 @@ def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: fro
 
 def _keeps_versions_error(vault: StorageSpec, why: str) -> ConfigError:
     return ConfigError(
-        "VAULT_KEEPS_VERSIONS",
+        "VAULT_BUCKET_VERSIONED",
         f"{vault.root} cannot be the vault: {why}, so a destroyed key would still exist.",
         hint="Create a bucket without versioning, replication and backup, and set it as `privacy.vault`.",
     )

@@ -40,7 +40,7 @@ def run_ingest(
         minutes: no portion starts after this time; the next run continues.
 
     Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED, VAULT_KEEPS_VERSIONS, KEYRING_UNUSABLE.
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED, VAULT_BUCKET_VERSIONED, KEYRING_UNUSABLE.
         ConcurrencyError: VAULT_BUSY, COMMIT_CONTENDED, VAULT_KEYS_CONTENDED.
         TransientError: KEY_SERVICE_UNREACHABLE, or a storage does not answer.
     """

@@ -59,7 +59,7 @@ class NamespaceVault:
         """Opens the vault that an environment declares.
 
         Raises:
-            ConfigError: KEY_SERVICE_UNDECLARED; VAULT_NOT_ISOLATED, VAULT_KEEPS_VERSIONS; KEYRING_UNUSABLE.
+            ConfigError: KEY_SERVICE_UNDECLARED; VAULT_NOT_ISOLATED, VAULT_BUCKET_VERSIONED; KEYRING_UNUSABLE.
             TransientError: STORAGE_UNREACHABLE.
         """
         settings = privacy_settings_of(environment)

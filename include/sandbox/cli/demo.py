@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from deltaworks.cli.output import line, listing
+from deltaworks.cli.output import print_line, print_listing
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
@@ -60,24 +60,24 @@ def print_report(report: DemoReport) -> None:
     for answer in report.answers:
         verdict = "right" if answer.right else "WRONG"
         answers.add(answer.pipeline, answer.question, shown(answer.computed), shown(answer.truth), verdict)
-    listing(answers)
+    print_listing(answers)
     facts = Listing(("what", "how"), title="How it went")
     for what, how in report.facts():
         facts.add(what, how)
     facts.add("report", str(report.html))
-    listing(facts)
+    print_listing(facts)
     seconds = Listing(("phase", "seconds", "CPU seconds"), title="Seconds by phase")
     for phase in report.phases:
         seconds.add(phase.name, f"{phase.seconds:.0f}", f"{phase.cpu_seconds:.0f}")
     seconds.add("in all", *(f"{total:.0f}" for total in report.totals()))
-    listing(seconds)
+    print_listing(seconds)
     if report.addresses is not None:
-        line("Look around: `make up` starts it again with these tables; `make down` ends it.")
+        print_line("Look around: `make up` starts it again with these tables; `make down` ends it.")
         print_addresses(report.addresses)
     if report.right:
-        line("Every answer was right.", style="bold green")
+        print_line("Every answer was right.", style="bold green")
     else:
-        line(f"Something was wrong: {'; '.join(report.broken_promises())}.", style="bold red")
+        print_line(f"Something was wrong: {'; '.join(report.broken_promises())}.", style="bold red")
 
 
 def shown(value: object) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line
-from deltaworks.cli.output import listing as show_listing
+from deltaworks.cli.output import print_line
+from deltaworks.cli.output import print_listing as show_listing
 from deltaworks.control import paths
 from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
@@ -80,7 +80,7 @@ def partitioning(
             max_file_bytes=file_mib << 20,
             deletion_vectors=deletion_vectors,
             keep=keep,
-            progress=line,
+            progress=print_line,
         )
     finally:
         spark.stop()
@@ -88,9 +88,9 @@ def partitioning(
     if chart is not None:
         from sandbox.experiments.partitioning_chart import write_chart
 
-        line(f"Charts: {write_chart(result, chart)}")
+        print_line(f"Charts: {write_chart(result, chart)}")
     if keep:
-        line(f"The tables are left at {environment.lake.uri(prefix)}.")
+        print_line(f"The tables are left at {environment.lake.uri(prefix)}.")
 
 
 def _environment_of(folder: Path | None) -> EnvironmentSpec:
@@ -103,7 +103,7 @@ def _environment_of(folder: Path | None) -> EnvironmentSpec:
 def _print(result: PartitioningResult) -> None:
     for shown in (_files(result), _times(result), _verdict(result)):
         show_listing(shown)
-    line(
+    print_line(
         "old: appended by batches, one file for each organisation and date a batch has, never optimised. new: the same "
         "batches, one file for each organisation, OPTIMIZE after every "
         f"{result.workload.batches_per_round} batches; its time is part of insert. Medians of "

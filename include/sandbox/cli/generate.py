@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line
+from deltaworks.cli.output import print_line
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.errors import ConfigError
 from generator.delivery import Delivery, Published, Sink, directory_sink, publish
@@ -53,7 +53,9 @@ def generate(
     settings = GamesSettings(target_events=events, days=days, seed=seed, events_per_file=events_per_file)
     if [directory is not None, land, bool(post)].count(True) != 1:
         raise ConfigError(
-            "GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH, --land and --post URL."
+            "GENERATE_DESTINATION_MISSING",
+            "Say where the events go.",
+            hint="Give one of --directory PATH, --land and --post URL.",
         )
     if directory is not None:
         answers = write_files(settings, directory)
@@ -61,7 +63,7 @@ def generate(
         answers = generate_games(settings, _sink(post, key), pause_seconds=pause_seconds)
         if truth is not None:
             answers.write(truth)
-    line(
+    print_line(
         f"{answers.pieces:,} pieces in {answers.files:,} objects: {answers.accepted:,} events "
         f"({answers.distinct_events:,} distinct), {answers.quarantined:,} that will be quarantined."
     )
@@ -74,7 +76,7 @@ def _sink(post: str, key: str) -> Sink:
         return collector_sink(post, key=key)
     from sandbox.demo.landing_sink import landing_sink
 
-    return landing_sink(catalog(needs="landing").environment.landing)
+    return landing_sink(catalog(required_service="landing").environment.landing)
 
 
 @app.command()
@@ -97,14 +99,16 @@ def engagement(
         seed=seed,
     )
     if (directory is not None) == send:
-        raise ConfigError("GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH and --send.")
+        raise ConfigError(
+            "GENERATE_DESTINATION_MISSING", "Say where the events go.", hint="Give one of --directory PATH and --send."
+        )
     if directory is not None:
         answers = write_engagement(settings, directory)
     else:
         answers = _send(settings)
         if truth is not None:
             answers.write(truth)
-    line(
+    print_line(
         f"{answers.activities:,} activities of {answers.rows.num_rows:,} events, {answers.requests:,} requests, "
         f"{answers.malformed:,} records that will be quarantined."
     )
@@ -115,11 +119,11 @@ def _send(settings: EngagementSettings) -> EngagementTruth:
     from sandbox.servers.kafka_broker import BrokerAddress
     from sandbox.stack.environment import KAFKA_BOOTSTRAP
 
-    catalog(needs=None)
+    catalog(required_service=None)
     bootstrap = os.environ.get(KAFKA_BOOTSTRAP)
     if not bootstrap:
         raise ConfigError(
-            "GENERATE_WHERE",
+            "GENERATE_DESTINATION_MISSING",
             "There is no broker to send to: the stack does not run, or runs no pipeline that reads Kafka.",
             hint="Start it with `deltaworks up`, or write files with --directory PATH.",
         )
@@ -146,7 +150,7 @@ def viewers(
     answers = ViewersTruth()
     published = _deliver(viewer_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
-    line(f"{len(answers.views):,} views: {_amount(published)}, {_refused(answers)} that will be quarantined.")
+    print_line(f"{len(answers.views):,} views: {_amount(published)}, {_refused(answers)} that will be quarantined.")
 
 
 @app.command()
@@ -164,12 +168,14 @@ def market(
     answers = MarketTruth()
     published = _deliver(market_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
-    line(f"{len(answers.days):,} prices: {_amount(published)}, {_refused(answers)} that will be quarantined.")
+    print_line(f"{len(answers.days):,} prices: {_amount(published)}, {_refused(answers)} that will be quarantined.")
 
 
 def _deliver(deliveries: Iterable[Delivery], directory: Path | None, *, land: bool, pause_seconds: float) -> Published:
     if (directory is not None) == land:
-        raise ConfigError("GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH and --land.")
+        raise ConfigError(
+            "GENERATE_DESTINATION_MISSING", "Say where the events go.", hint="Give one of --directory PATH and --land."
+        )
     sink = _sink("", "") if directory is None else directory_sink(directory)
     return publish(deliveries, sink, pause_seconds=pause_seconds)
 
@@ -207,7 +213,7 @@ def _day(text: str) -> date:
 
 def _no_time(text: str) -> ConfigError:
     return ConfigError(
-        "GENERATOR_SETTINGS",
+        "GENERATOR_SETTING_INVALID",
         f"The generator's settings are wrong: {text!r} is no date and no time.",
         hint="Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC.",
     )

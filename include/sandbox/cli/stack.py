@@ -6,8 +6,8 @@ import sys
 
 import typer
 
-from deltaworks.cli.output import Answer, Part, heading, line, listing, listing_command
-from deltaworks.cli.status import NOT_WELL, lake_status
+from deltaworks.cli.output import CommandOutput, OutputPart, listing_command, print_heading, print_line, print_listing
+from deltaworks.cli.status import UNHEALTHY_EXIT_CODE, lake_status
 from deltaworks.control.health.channels import CHANNEL_SETUP_HINT, channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import DeltaworksError, TransientError
@@ -20,7 +20,7 @@ from sandbox.stack.report import StackAddresses, StackStatus
 
 def say(text: str) -> None:
     """Print one line of progress."""
-    line(f"  {text}")
+    print_line(f"  {text}")
 
 
 def up(foreground: bool = typer.Option(False, help="Stay in front and end the stack with Ctrl-C.")) -> None:
@@ -43,7 +43,7 @@ def offer_channel(home: StackHome, *, interactive: bool) -> None:
         _ask_for_channel(home)
         if kept_webhook(home):
             return
-    heading("No alert reaches a person:", f"{CHANNEL_SETUP_HINT}.", style="yellow")
+    print_heading("No alert reaches a person:", f"{CHANNEL_SETUP_HINT}.", style="yellow")
 
 
 def _ask_for_channel(home: StackHome) -> None:
@@ -58,14 +58,14 @@ def _ask_for_channel(home: StackHome) -> None:
         try:
             keep_webhook(home, url.strip())
         except ValueError as error:
-            line(str(error))
+            print_line(str(error))
         else:
             return
 
 
 def print_addresses(addresses: StackAddresses) -> None:
     """Say where things are and how to log in."""
-    listing(address_listing(addresses))
+    print_listing(address_listing(addresses))
 
 
 def address_listing(addresses: StackAddresses) -> Listing:
@@ -90,17 +90,17 @@ def down() -> None:
     """Stop streams first, then the stack. `up` continues where it was."""
     report = stack.down(progress=say)
     if not report.was_running:
-        line("Nothing was running.")
+        print_line("Nothing was running.")
         return
-    line(report.in_words())
+    print_line(report.in_words())
     for note in report.notes:
-        line(note)
+        print_line(note)
     for process in report.killed:
-        heading("had to be killed:", f"{process.kind} {process.pid} {process.command}", style="yellow")
+        print_heading("had to be killed:", f"{process.kind} {process.pid} {process.command}", style="yellow")
 
 
 @listing_command
-def status() -> Answer:
+def status() -> CommandOutput:
     """Show what runs and how it is; exits with 0 where all is well, 1 where it is not, 21 where the stack is down.
 
     Lists programs, relays, streams, tables that are held back and open alerts. Well is what runs as declared or was
@@ -112,11 +112,11 @@ def status() -> Answer:
     except DeltaworksError as error:
         down = error.condition in ("STORAGE_UNREACHABLE", "REFERENCE_UNRESOLVED")
         exit_code = TransientError.exit_code if down else error.exit_code
-        return Answer([*parts, f"{error.message} {error.hint}"], exit_code=exit_code)
-    return Answer([*parts, *lake.parts], exit_code=lake.exit_code if well else NOT_WELL)
+        return CommandOutput([*parts, f"{error.message} {error.hint}"], exit_code=exit_code)
+    return CommandOutput([*parts, *lake.parts], exit_code=lake.exit_code if well else UNHEALTHY_EXIT_CODE)
 
 
-def _stack_parts(stack_status: StackStatus) -> tuple[list[Part], bool]:
+def _stack_parts(stack_status: StackStatus) -> tuple[list[OutputPart], bool]:
     """The programs of the stack, and whether nothing is wrong with them."""
     programs = Listing(("program", "state", "healthy", "pid", "uptime", "detail"), title="programs")
     for program in stack_status.programs:
@@ -124,7 +124,7 @@ def _stack_parts(stack_status: StackStatus) -> tuple[list[Part], bool]:
         healthy = Cell(program.healthy, "yes" if program.healthy else "NO")
         uptime = Cell(program.uptime_seconds, shown)
         programs.add(program.name, program.state, healthy, program.pid or None, uptime, program.detail)
-    parts: list[Part] = [programs]
+    parts: list[OutputPart] = [programs]
     if stack_status.addresses is not None:
         parts.append(address_listing(stack_status.addresses))
     parts += [f"left over: {process.kind} {process.pid} {process.command}" for process in stack_status.leftovers]

@@ -33,7 +33,7 @@ class Workload:
     renames `update_share` of the contacts.
 
     Raises:
-        ConfigError: EXPERIMENT_SIZES.
+        ConfigError: EXPERIMENT_SIZES_INVALID.
     """
 
     rows: int = 1_000_000
@@ -49,7 +49,7 @@ class Workload:
         counts = (self.orgs, self.days, self.batches_per_day, self.batches_per_round, self.rows_per_batch)
         if min(counts) < 1 or self.exponent < 0 or not 0 < self.update_share <= 1:
             raise ConfigError(
-                "EXPERIMENT_SIZES",
+                "EXPERIMENT_SIZES_INVALID",
                 f"{self} cannot be run: a count is below 1 (a batch has {self.rows_per_batch} rows), the exponent is "
                 "negative or the share of updates is not within 0 and 1.",
                 hint="Give more rows, or fewer days and batches a day.",

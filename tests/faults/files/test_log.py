@@ -74,5 +74,5 @@ def test_15_a_log_that_is_another_one_is_not_read_on(
     silently_lost = [] if refused else [key for key in owed if key not in found]
     protection = f"WITHOUT {', '.join(without)}" if without else "protected"
     tell_line(f"15 log {how}", protection, refused or "went on", f"silently lost {len(silently_lost)} of {len(owed)}")
-    assert refused == ("" if without else {"made anew": "LOG_REPLACED", "set back": "LOG_SET_BACK"}[how])
+    assert refused == ("" if without else {"made anew": "LOG_REPLACED", "set back": "LOG_ROLLED_BACK"}[how])
     assert bool(silently_lost) == bool(without)

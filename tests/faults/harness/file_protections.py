@@ -80,7 +80,7 @@ def _entries(patch: Patch) -> None:
 
 
 def _one_relay(patch: Patch) -> None:
-    """Whoever comes takes the lease, nobody notices, and no owner epoch is compared."""
+    """Whoever comes takes the lease, nobody notifications, and no owner epoch is compared."""
     from deltaworks.control import leased_process
     from deltaworks.control.locks.lease import Lease
     from deltaworks.tables import commit

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AIRFLOW_USER = (50000, 0)
-#: What apache/airflow sets and this project's services can notice.
+#: What apache/airflow sets and this project's services can notification.
 _AIRFLOW_VARIABLES = {
     "AIRFLOW_HOME": "/opt/airflow",
     "AIRFLOW_UID": "50000",

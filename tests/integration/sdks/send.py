@@ -11,11 +11,11 @@ from typing import Any
 def main() -> None:
     """Track events one by one, then wait until the SDK has none left."""
     sdk, url, key, count, retries = sys.argv[1:]
-    given_up: list[Any] = []
+    abandoned: list[Any] = []
 
     def on_error(error: Exception, items: list[Any]) -> None:
         print(repr(error), file=sys.stderr)
-        given_up.extend(items)
+        abandoned.extend(items)
 
     if sdk == "segment":
         from segment.analytics.client import Client
@@ -28,7 +28,7 @@ def main() -> None:
             time.sleep(0.02)
     client.flush()
     client.join()
-    print(json.dumps({"given_up": len(given_up)}))
+    print(json.dumps({"abandoned": len(abandoned)}))
 
 
 if __name__ == "__main__":

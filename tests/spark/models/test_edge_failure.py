@@ -106,12 +106,12 @@ def _warns(project: Any, at: dt.datetime) -> None:
     objects = PipelineHome.open(project.catalog.environment.lake, "cdn").objects
 
     def standing() -> list[tuple[str, str, bool]]:
-        return [(alert.cause, alert.subject, alert.standing.open) for alert in alerts(objects)]
+        return [(alert.cause, alert.subject, alert.state.is_open) for alert in alerts(objects)]
 
     update_prediction_alerts(project.catalog, "cdn", tables=["edge_scores"], now=at)
     assert standing() == [("FAILURE_PREDICTED", "cdn.edge_failure", True)]
     (alert,) = alerts(objects)
-    assert alert.standing.severity == "warning"
+    assert alert.state.severity == "warning"
     assert "edge_failure/1 expects" in alert.summary
     update_prediction_alerts(project.catalog, "cdn", tables=["edge_scores"], now=end_of(20))
     assert standing() == [("FAILURE_PREDICTED", "cdn.edge_failure", False)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.cli.mutations import ENTITY_COLUMNS, Form, entities_of, intervals_of, print_rows
+from deltaworks.cli.mutations import ENTITY_COLUMNS, OutputFormat, print_rows, resolved_entities, resolved_intervals
 from deltaworks.mutations.request_file import RequestFile, read_request_file
 from tests.shared_data import SHARED_DATA
 
@@ -34,7 +34,7 @@ def test_real_renames_end_at_their_known_final_ids_all_of_them(spark: SparkSessi
     printed = io.StringIO()
 
     requests = read_request_file(RENAMES / "networkx_renames.csv")
-    print_rows(entities_of(spark, requests), ENTITY_COLUMNS, Form.CSV, printed)
+    print_rows(resolved_entities(spark, requests), ENTITY_COLUMNS, OutputFormat.CSV, printed)
 
     found = list(csv.DictReader(io.StringIO(printed.getvalue())))
     assert len(found) == len(expected) == 378
@@ -67,7 +67,7 @@ def test_an_entity_is_named_by_the_id_it_had_before_its_first_request(spark: Spa
         "10,nothing,undelete,a,,\n10,itself,rename,a,a,\n",
     )
 
-    found = [tuple(row.values()) for row in entities_of(spark, file)]
+    found = [tuple(row.values()) for row in resolved_entities(spark, file)]
 
     assert found == [
         ("back", "a", "b", 3, "a", 2),
@@ -90,10 +90,10 @@ def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSessio
         '2026-01-03,a,,four,update,"{""stage"": ""won""}"\n',
     )
 
-    rows = list(intervals_of(spark, file))
+    rows = list(resolved_intervals(spark, file))
 
     printed = io.StringIO()
-    print_rows(rows, tuple(rows[0]), Form.CSV, printed)
+    print_rows(rows, tuple(rows[0]), OutputFormat.CSV, printed)
     # Between the two commits of one time no row can be: b has no interval there.
     assert printed.getvalue() == (
         "org_id,id,valid_from,valid_to,final_id,deleted,fields,hops\n"
@@ -103,6 +103,6 @@ def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSessio
         ",c,,2026-01-02,c,true,{},1\n"
     )
     printed = io.StringIO()
-    print_rows(rows, tuple(rows[0]), Form.JSON, printed)
+    print_rows(rows, tuple(rows[0]), OutputFormat.JSON, printed)
     assert json.loads(printed.getvalue()) == rows
     assert (rows[0]["valid_from"], rows[0]["deleted"]) == (None, True)

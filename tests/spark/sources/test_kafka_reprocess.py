@@ -179,7 +179,7 @@ def test_without_an_archive_it_is_gone_and_nothing_changes_until_that_is_allowed
     with pytest.raises(ContractError, match="declares no archive") as gone:
         stage.reprocess("r1", selection=Selection(from_start=True))
 
-    assert gone.value.condition == "REPROCESS_RECORDS_GONE"
+    assert gone.value.condition == "REPROCESS_RECORDS_EXPIRED"
     assert counted.gone == (f"gone/0/0-{ends['0'] - 1}",)
     assert (stage.rows(), stage.version()) == (before, version)
 

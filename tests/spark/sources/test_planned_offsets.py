@@ -32,7 +32,7 @@ class Counted:
     def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
         self.asked.append(start["n"])
         if self.fails_at is not None and start["n"] >= self.fails_at:
-            raise ContractError("LOG_SET_BACK", "It is shorter than it was.", hint="Start over.")
+            raise ContractError("LOG_ROLLED_BACK", "It is shorter than it was.", hint="Start over.")
         end = min(start["n"] + 10, self.last)
         return None if end == start["n"] else {"n": end}
 
@@ -97,7 +97,7 @@ def test_what_a_planner_fails_with_ends_the_query_by_name(spark: SparkSession, t
         query.awaitTermination(int(PATIENCE_SECONDS))
 
     error = as_deltaworks_error(raised.value)
-    assert (error.condition, error.retryable, error.hint) == ("LOG_SET_BACK", False, "Start over.")
+    assert (error.condition, error.retryable, error.hint) == ("LOG_ROLLED_BACK", False, "Start over.")
     assert batches == [0, 1]
 
 

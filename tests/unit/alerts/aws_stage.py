@@ -82,7 +82,7 @@ class Aws:
         return str(answer["SubscriptionArn"])
 
     def received(self, queue_url: str) -> list[dict[str, Any]]:
-        """Every notice in the queue, oldest first, out of the envelope SNS puts it into; the queue is empty then."""
+        """Every notification in the queue, oldest first, out of the envelope SNS puts it into; the queue is empty then."""
         sqs, found = self.client("sqs"), []
         while messages := sqs.receive_message(QueueUrl=queue_url, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:

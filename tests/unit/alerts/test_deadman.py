@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deltaworks.alerts.channels import channel_problems, open_channels
-from deltaworks.alerts.deadman import Deadman, beat_health
-from deltaworks.alerts.notice import Notice, trial_notice
+from deltaworks.alerts.deadman import Deadman, write_health_heartbeat
+from deltaworks.alerts.notification import Notification, test_notification
 from deltaworks.alerts.raising import alerts, raise_alert
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import TransientError
@@ -25,50 +25,50 @@ def watch(objects: ObjectStore, said: Said, **more: Any) -> Deadman:
 
 
 def told(said: Said) -> list[tuple[str, str]]:
-    return [(notice.cause, notice.kind) for notice in said.notices]
+    return [(notification.cause, notification.kind) for notification in said.notifications]
 
 
 def test_a_health_check_that_goes_silent_is_told_once_and_so_is_its_return(objects: LocalObjects, clock: Clock) -> None:
     said = Said()
     deadman = watch(objects, said)
     for _ in range(10):
-        beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.pass_(60))
-        assert deadman.look(now=clock.now).state == "well"
+        write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.pass_(60))
+        assert deadman.check(now=clock.now).state == "well"
     assert told(said) == []
 
-    states = [deadman.look(now=clock.pass_(60)).state for _ in range(10)]
+    states = [deadman.check(now=clock.pass_(60)).state for _ in range(10)]
     assert states == ["well"] * 5 + ["silent"] * 5
     assert told(said) == [("HEALTH_SILENT", "raised")]
-    assert said.notices[0].severity == "critical"
-    assert said.notices[0].runbook == "reference/alerts.md#nobody-watches"
+    assert said.notifications[0].severity == "critical"
+    assert said.notifications[0].runbook == "reference/alerts.md#nobody-watches"
 
-    beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.pass_(60))
-    assert deadman.look(now=clock.now).state == "well"
+    write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.pass_(60))
+    assert deadman.check(now=clock.now).state == "well"
     assert told(said) == [("HEALTH_SILENT", "raised"), ("HEALTH_SILENT", "resolved")]
 
 
 def test_a_health_check_that_never_ran_is_told_too(objects: LocalObjects, clock: Clock) -> None:
     said = Said()
 
-    states = [watch(objects, said).look(now=clock.pass_(60)).state for _ in range(8)]
+    states = [watch(objects, said).check(now=clock.pass_(60)).state for _ in range(8)]
 
     assert states == ["well"] * 6 + ["silent"] * 2
     assert told(said) == [("HEALTH_SILENT", "raised")]
 
 
 def test_a_service_does_not_hold_a_stack_that_was_down_against_it(objects: LocalObjects, clock: Clock) -> None:
-    beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.now)
+    write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.now)
     clock.pass_(86_400)
 
-    assert watch(objects, Said(), grace=True).look(now=clock.now).state == "well"
-    assert watch(objects, Said()).look(now=clock.now).state == "silent"
+    assert watch(objects, Said(), grace=True).check(now=clock.now).state == "well"
+    assert watch(objects, Said()).check(now=clock.now).state == "silent"
 
 
 def test_it_sends_what_was_raised_before_the_scheduler_died(objects: LocalObjects, clock: Clock) -> None:
     said = Said()
     raise_alert(objects, cause="STREAM_HUNG", subject="stream games", summary="It hangs.", now=clock.now)
 
-    watch(objects, said).look(now=clock.now)
+    watch(objects, said).check(now=clock.now)
 
     assert told(said) == [("STREAM_HUNG", "raised")]
 
@@ -88,21 +88,21 @@ def test_a_control_area_that_does_not_answer_is_told_on_the_channels_directly(tm
     objects, said = Unreachable(tmp_path), Said()
     deadman = watch(objects, said)
 
-    assert [deadman.look(now=clock.pass_(30)).state for _ in range(20)] == ["unreadable"] * 20
+    assert [deadman.check(now=clock.pass_(30)).state for _ in range(20)] == ["unreadable"] * 20
     assert told(said) == [("CONTROL_UNREADABLE", "raised")]
 
     objects.down = False
-    beat_health(objects, run="health", judged=1, unhealthy=0, now=clock.now)
-    assert deadman.look(now=clock.now).state == "well"
+    write_health_heartbeat(objects, run="health", checked=1, unhealthy=0, now=clock.now)
+    assert deadman.check(now=clock.now).state == "well"
     assert told(said) == [("CONTROL_UNREADABLE", "raised"), ("CONTROL_UNREADABLE", "resolved")]
 
 
 def test_a_torn_heartbeat_of_the_health_check_counts_as_silence(objects: LocalObjects, clock: Clock) -> None:
     objects.put("control/alerts/health.json", b"{")
 
-    assert watch(objects, Said()).look(now=clock.now).state == "silent"
+    assert watch(objects, Said()).check(now=clock.now).state == "silent"
     (alert,) = alerts(objects)
-    assert alert.standing.open
+    assert alert.state.is_open
 
 
 def test_a_topic_nobody_listens_to_and_a_subscription_without_dead_letters_are_named(aws: Aws) -> None:
@@ -117,7 +117,7 @@ def test_a_topic_nobody_listens_to_and_a_subscription_without_dead_letters_are_n
     subscription = aws.subscribe(topic, queue)
     (problem,) = channel_problems(people, aws.messaging)
     assert "no dead-letter queue" in problem.text
-    assert not problem.blocks
+    assert not problem.is_blocking
     aws.client("sns").unsubscribe(SubscriptionArn=subscription)
     aws.subscribe(topic, queue, dead_letters=queue)
     assert "is declared" in channel_problems(people, aws.messaging)[0].text
@@ -135,12 +135,12 @@ def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aw
     (gone,) = open_channels(AlertsSpec.model_validate({"channels": [{**spec, "topic": topic + "x"}]}), aws.messaging)
 
     assert channel_problems(well, aws.messaging) == []
-    assert [problem.blocks for problem in channel_problems(gone, aws.messaging)] == [True]
-    well.send(trial_notice())
+    assert [problem.is_blocking for problem in channel_problems(gone, aws.messaging)] == [True]
+    well.send(test_notification())
     (got,) = aws.received(queue)
     assert got["runbook"] == "https://docs.test/reference/alerts.md#channels"
     with pytest.raises(TransientError) as refused:
-        gone.send(trial_notice())
+        gone.send(test_notification())
     assert refused.value.condition == "CHANNEL_FAILED"
 
 
@@ -149,6 +149,6 @@ def test_a_channel_that_fails_directly_keeps_no_other_from_it(tmp_path: Any, clo
     broken.fails = True
     deadman = Deadman(Unreachable(tmp_path), [channel_of(broken, "a"), channel_of(well, "b")], after_seconds=AFTER)
 
-    deadman.look(now=clock.now)
+    deadman.check(now=clock.now)
 
-    assert [type(notice) for notice in well.notices] == [Notice]
+    assert [type(notification) for notification in well.notifications] == [Notification]

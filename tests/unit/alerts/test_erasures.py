@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.alerts.erasures import DUE, OVERDUE, judge_erasure
+from deltaworks.alerts.erasures import DUE, OVERDUE, check_erasure
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.errors import ConcurrencyError, ConfigError
@@ -34,7 +34,7 @@ def request_(erasures: Erasures) -> ErasureRequest:
 
 
 def finding(request: ErasureRequest, day: float) -> tuple[str, str] | None:
-    found = judge_erasure(request, retention=RETENTION, now=RECEIVED + dt.timedelta(days=day))
+    found = check_erasure(request, retention=RETENTION, now=RECEIVED + dt.timedelta(days=day))
     return None if found is None else (found.cause, found.severity)
 
 

@@ -1,4 +1,4 @@
-"""Alerts in the control area: one notice however many raise it, none lost by a crash, nothing written for nothing."""
+"""Alerts in the control area: one notification however many raise it, none lost by a crash, nothing written for nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.alerts.notice import Notice, fitting
-from deltaworks.alerts.raising import alert_key, alerts, raise_alert, resolve_alert, settle_alerts
+from deltaworks.alerts.notification import Notification, truncate_detail
+from deltaworks.alerts.raising import alert_key, alerts, flush_alerts, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.errors import TransientError
@@ -19,9 +19,9 @@ from tests.unit.alerts.conftest import Clock
 SAID: dict[str, Any] = {"cause": "JOB_FAILED", "subject": "gold__games.rebuild_gold", "summary": "It failed."}
 
 
-def spooled(objects: LocalObjects) -> list[Notice]:
+def spooled(objects: LocalObjects) -> list[Notification]:
     keys = objects.list(paths.alerts("spool/"))
-    return [Notice.decode(found.data) for key in keys if (found := objects.get(key)) is not None]
+    return [Notification.decode(found.data) for key in keys if (found := objects.get(key)) is not None]
 
 
 def test_an_alert_is_told_once_and_its_end_once(objects: LocalObjects, clock: Clock) -> None:
@@ -34,7 +34,7 @@ def test_an_alert_is_told_once_and_its_end_once(objects: LocalObjects, clock: Cl
     assert over is not None
     assert again == [None] * 5
     assert after is None
-    assert [(notice.kind, notice.severity) for notice in spooled(objects)] == [
+    assert [(notification.kind, notification.severity) for notification in spooled(objects)] == [
         ("raised", "warning"),
         ("resolved", "warning"),
     ]
@@ -58,7 +58,7 @@ def test_alerts_of_other_subjects_and_causes_stand_apart(objects: LocalObjects) 
     raise_alert(objects, **{**SAID, "cause": "JOB_OVERDUE"})
     resolve_alert(objects, cause=SAID["cause"], subject="a/b ü")
 
-    open_ones = {(alert.cause, alert.subject) for alert in alerts(objects) if alert.standing.open}
+    open_ones = {(alert.cause, alert.subject) for alert in alerts(objects) if alert.state.is_open}
     assert open_ones == {("JOB_FAILED", SAID["subject"]), ("JOB_OVERDUE", SAID["subject"])}
 
 
@@ -82,9 +82,9 @@ def test_two_dozen_senders_at_once_end_with_one_notice(objects: LocalObjects, of
     for thread in threads:
         thread.join()
 
-    notices = len([notice for notice in told if notice is not None])
+    notifications = len([notification for notification in told if notification is not None])
     assert len(told) == 24
-    assert (notices == len(spooled(objects)) == 1) == (not off)
+    assert (notifications == len(spooled(objects)) == 1) == (not off)
 
 
 class Unconditional:
@@ -131,10 +131,10 @@ def test_a_notice_of_a_sender_that_died_is_told_by_the_next_look(objects: LocalO
         raise_alert(DiesBeforeSpool(objects), **SAID, now=clock.now)
     assert spooled(objects) == []
 
-    settle_alerts(objects, now=clock.pass_(60))
-    settle_alerts(objects, now=clock.pass_(60))
+    flush_alerts(objects, now=clock.pass_(60))
+    flush_alerts(objects, now=clock.pass_(60))
 
-    assert [notice.kind for notice in spooled(objects)] == ["raised"]
+    assert [notification.kind for notification in spooled(objects)] == ["raised"]
     (alert,) = alerts(objects)
     assert alert.outbox == ()
 
@@ -144,10 +144,10 @@ def test_what_was_held_back_is_told_later_though_nobody_raises_it_again(objects:
         raise_alert(objects, **SAID, now=clock.pass_(5))
         resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(5))
     raise_alert(objects, **SAID, now=clock.pass_(5))
-    assert [notice.kind for notice in spooled(objects)] == ["raised", "resolved"]
+    assert [notification.kind for notification in spooled(objects)] == ["raised", "resolved"]
 
-    assert settle_alerts(objects, now=clock.pass_(60)) == []
-    (told,) = settle_alerts(objects, now=clock.pass_(900))
+    assert flush_alerts(objects, now=clock.pass_(60)) == []
+    (told,) = flush_alerts(objects, now=clock.pass_(900))
 
     assert told.kind == "raised"
     assert told.changes == 7
@@ -166,13 +166,13 @@ def test_alerts_that_ended_long_ago_are_forgotten(objects: LocalObjects, clock: 
     raise_alert(objects, **{**SAID, "subject": "open"}, now=clock.now)
     resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
 
-    settle_alerts(objects, now=clock.now + timedelta(days=29))
+    flush_alerts(objects, now=clock.now + timedelta(days=29))
     assert len(list(alerts(objects))) == 2
-    settle_alerts(objects, now=clock.now + timedelta(days=31))
+    flush_alerts(objects, now=clock.now + timedelta(days=31))
 
     assert [alert.subject for alert in alerts(objects)] == ["open"]
 
 
 def test_details_are_plain_and_fit() -> None:
-    assert fitting({"at": Path("x"), "n": 1}) == {"at": "x", "n": 1}
-    assert len(fitting({"log": "x" * 100_000})["log"]) < 5_000
+    assert truncate_detail({"at": Path("x"), "n": 1}) == {"at": "x", "n": 1}
+    assert len(truncate_detail({"log": "x" * 100_000})["log"]) < 5_000

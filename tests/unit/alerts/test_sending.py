@@ -1,4 +1,4 @@
-"""Notices on their way: read from the queues that listen to a topic, over the wire, through outages and crashes."""
+"""Notifications on their way: read from the queues that listen to a topic, over the wire, through outages and crashes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ import pytest
 
 from deltaworks.alerts.channels import SENDERS, Channel, log, open_channels
 from deltaworks.alerts.channels.sns import boto3_sns
-from deltaworks.alerts.notice import Notice
-from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle_alerts
-from deltaworks.alerts.sending import CLAIM_SECONDS, Delivery, SendResult, forget_deliveries, make_due, send_notices
+from deltaworks.alerts.notification import Notification
+from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
+from deltaworks.alerts.sending import (
+    CLAIM_SECONDS,
+    Delivery,
+    SendResult,
+    delete_old_deliveries,
+    retry_now,
+    send_notifications,
+)
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
@@ -31,10 +38,10 @@ def spec_of(topic: str, **more: Any) -> AlertsSpec:
     return AlertsSpec.model_validate({"channels": [{"kind": "sns", "name": "people", "topic": topic, **more}]})
 
 
-def raised(objects: LocalObjects, clock: Clock, **more: Any) -> Notice:
-    notice = raise_alert(objects, **{**SAID, **more}, now=clock.now)
-    assert notice is not None
-    return notice
+def raised(objects: LocalObjects, clock: Clock, **more: Any) -> Notification:
+    notification = raise_alert(objects, **{**SAID, **more}, now=clock.now)
+    assert notification is not None
+    return notification
 
 
 def waiting(objects: LocalObjects) -> int:
@@ -47,17 +54,17 @@ def test_every_queue_that_listens_to_the_topic_gets_the_notice_once(
     topic, queues = aws.topic(), [aws.queue(), aws.queue()]
     for queue in queues:
         aws.subscribe(topic, queue)
-    notice = raised(objects, clock)
+    notification = raised(objects, clock)
     opened = open_channels(spec_of(topic), aws.messaging)
 
-    first = send_notices(objects, opened, now=clock.now)
-    again = send_notices(objects, opened, now=clock.pass_(60))
+    first = send_notifications(objects, opened, now=clock.now)
+    again = send_notifications(objects, opened, now=clock.pass_(60))
 
     assert first == SendResult(sent=1, waiting=0, abandoned=0, failing=())
     assert again.sent == 0
     for queue in queues:
         (got,) = aws.received(queue)
-        assert got["id"] == notice.id
+        assert got["id"] == notification.id
         assert got["title"] == "[critical] STREAM_HUNG stream games"
         assert got["runbook"] == "reference/alerts.md#a-stream-hangs"
         assert got["detail"] == {"pid": 7}
@@ -78,7 +85,7 @@ def test_a_channel_gets_what_is_severe_enough_and_ends_only_where_it_wants_them(
     raise_alert(objects, **{**SAID, "severity": "info"}, now=clock.now)
     raise_alert(objects, **{**SAID, "severity": "critical"}, now=clock.pass_(1))
     resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(1))
-    send_notices(objects, opened, now=clock.pass_(1))
+    send_notifications(objects, opened, now=clock.pass_(1))
 
     kinds = {name: [got["kind"] for got in aws.received(queue)] for name, queue in queues.items()}
     assert kinds == {
@@ -100,14 +107,16 @@ def test_while_sns_is_down_notices_are_kept_and_later_sent_once_and_in_order(
     resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(30))
 
     for _ in range(3):
-        result = send_notices(objects, [*down, log], now=clock.pass_(600))
+        result = send_notifications(objects, [*down, log], now=clock.pass_(600))
     assert result.failing == ("people",)
-    assert [notice.kind for notice in said.notices[:2]] == ["raised", "resolved"]
-    assert [notice.cause for notice in said.notices[2:]] == ["CHANNEL_FAILING"], "told on the channel that works"
+    assert [notification.kind for notification in said.notifications[:2]] == ["raised", "resolved"]
+    assert [notification.cause for notification in said.notifications[2:]] == ["CHANNEL_FAILING"], (
+        "told on the channel that works"
+    )
 
     up = open_channels(spec, aws.messaging)
     for _ in range(3):
-        send_notices(objects, [*up, log], now=clock.pass_(601))
+        send_notifications(objects, [*up, log], now=clock.pass_(601))
 
     got = aws.received(queue)
     assert [(each["cause"], each["kind"]) for each in got] == [
@@ -118,22 +127,22 @@ def test_while_sns_is_down_notices_are_kept_and_later_sent_once_and_in_order(
     ]
     assert len({each["id"] for each in got}) == 4
     assert waiting(objects) == 0
-    assert [alert.subject for alert in alerts(objects) if alert.standing.open] == []
+    assert [alert.subject for alert in alerts(objects) if alert.state.is_open] == []
 
 
 class Said:
     """A channel's sender that remembers, and can fail or dawdle."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notifications: list[Notification] = []
         self.fails = False
         self.before: Any = lambda: None
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notification: Notification) -> None:
         self.before()
         if self.fails:
             raise TransientError("CHANNEL_FAILED", "down")
-        self.notices.append(notice)
+        self.notifications.append(notification)
 
 
 def channel_of(said: Said, name: str = "log") -> Channel:
@@ -148,7 +157,7 @@ def test_of_a_dozen_senders_one_sends(objects: LocalObjects, clock: Clock, off: 
 
     def send() -> None:
         gate.wait()
-        send_notices(store, [channel_of(said)], now=clock.now)
+        send_notifications(store, [channel_of(said)], now=clock.now)
 
     threads = [threading.Thread(target=send) for _ in range(12)]
     for thread in threads:
@@ -156,7 +165,7 @@ def test_of_a_dozen_senders_one_sends(objects: LocalObjects, clock: Clock, off: 
     for thread in threads:
         thread.join()
 
-    assert (len(said.notices) == 1) == (not off)
+    assert (len(said.notifications) == 1) == (not off)
 
 
 class Claimless(LocalObjects):
@@ -177,7 +186,7 @@ class Claimless(LocalObjects):
 def test_a_sender_that_dies_while_sending_is_followed_by_another_with_the_same_id(
     objects: LocalObjects, clock: Clock
 ) -> None:
-    notice = raised(objects, clock)
+    notification = raised(objects, clock)
     said = Said()
 
     def die() -> None:
@@ -185,12 +194,12 @@ def test_a_sender_that_dies_while_sending_is_followed_by_another_with_the_same_i
 
     said.before = die
     with pytest.raises(KeyboardInterrupt):
-        send_notices(objects, [channel_of(said)], now=clock.now)
+        send_notifications(objects, [channel_of(said)], now=clock.now)
     said.before = lambda: None
 
-    assert send_notices(objects, [channel_of(said)], now=clock.pass_(CLAIM_SECONDS - 1)).waiting == 1
-    assert send_notices(objects, [channel_of(said)], now=clock.pass_(2)).sent == 1
-    assert [each.id for each in said.notices] == [notice.id]
+    assert send_notifications(objects, [channel_of(said)], now=clock.pass_(CLAIM_SECONDS - 1)).waiting == 1
+    assert send_notifications(objects, [channel_of(said)], now=clock.pass_(2)).sent == 1
+    assert [each.id for each in said.notifications] == [notification.id]
 
 
 @pytest.mark.parametrize("fifo", [True, False], ids=["fifo", "standard"])
@@ -200,10 +209,10 @@ def test_a_notice_sent_twice_arrives_once_on_a_fifo_topic_only(
     topic, queue = aws.topic(fifo=fifo), aws.queue(fifo=fifo)
     aws.subscribe(topic, queue)
     send = boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)
-    notice = raised(objects, clock)
+    notification = raised(objects, clock)
 
-    send(notice)
-    send(notice)
+    send(notification)
+    send(notification)
 
     assert len(aws.received(queue)) == (1 if fifo else 2)
 
@@ -216,13 +225,13 @@ def test_a_dead_subscriber_keeps_nobody_from_the_notice_and_its_dead_letters_hol
     aws.subscribe(topic, dead, dead_letters=letters if redrive else None)
     aws.subscribe(topic, alive)
     aws.client("sqs").delete_queue(QueueUrl=dead)
-    notice = raised(objects, clock)
+    notification = raised(objects, clock)
 
-    result = send_notices(objects, open_channels(spec_of(topic), aws.messaging), now=clock.now)
+    result = send_notifications(objects, open_channels(spec_of(topic), aws.messaging), now=clock.now)
 
     assert result.failing == ()
-    assert [got["id"] for got in aws.received(alive)] == [notice.id]
-    assert [got["id"] for got in aws.received(letters)] == ([notice.id] if redrive else [])
+    assert [got["id"] for got in aws.received(alive)] == [notification.id]
+    assert [got["id"] for got in aws.received(letters)] == ([notification.id] if redrive else [])
 
 
 def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects: LocalObjects, clock: Clock) -> None:
@@ -230,8 +239,8 @@ def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects
     said = Said()
     said.fails = True
     for _ in range(20):
-        result = send_notices(objects, [channel_of(said)], now=clock.pass_(4 * 3600))
-        settle_alerts(objects, now=clock.now)
+        result = send_notifications(objects, [channel_of(said)], now=clock.pass_(4 * 3600))
+        flush_alerts(objects, now=clock.now)
 
     assert result.failing == ("log",)
     states = [
@@ -239,7 +248,7 @@ def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects
         for key in objects.list(paths.alerts("deliveries/"))
         if (found := Delivery.decode(objects.get(key).data)) is not None  # type: ignore[union-attr]
     ]
-    assert "given_up" in states
+    assert "abandoned" in states
 
 
 def test_a_channel_that_works_again_is_sent_what_waits_without_the_wait_that_its_failures_brought(
@@ -249,27 +258,27 @@ def test_a_channel_that_works_again_is_sent_what_waits_without_the_wait_that_its
     said, other = Said(), Said()
     said.fails = True
     for _ in range(6):
-        send_notices(objects, [channel_of(said, "people"), channel_of(other, "log")], now=clock.pass_(601))
+        send_notifications(objects, [channel_of(said, "people"), channel_of(other, "log")], now=clock.pass_(601))
     said.fails = False
     both = [channel_of(said, "people"), channel_of(other, "log")]
-    assert send_notices(objects, both, now=clock.pass_(1)).failing == ("people",), "it waits for its next try"
+    assert send_notifications(objects, both, now=clock.pass_(1)).failing == ("people",), "it waits for its next try"
 
-    due = make_due(objects, "people"), make_due(objects, "log")
-    result = send_notices(objects, both, now=clock.pass_(1))
+    due = retry_now(objects, "people"), retry_now(objects, "log")
+    result = send_notifications(objects, both, now=clock.pass_(1))
 
     assert due == (1, 0), "of those in order, the first alone has been tried"
     assert result.failing == ()
-    assert [notice.cause for notice in said.notices] == ["STREAM_HUNG", "CHANNEL_FAILING"]
-    assert [alert.subject for alert in alerts(objects) if alert.standing.open] == ["stream games"]
+    assert [notification.cause for notification in said.notifications] == ["STREAM_HUNG", "CHANNEL_FAILING"]
+    assert [alert.subject for alert in alerts(objects) if alert.state.is_open] == ["stream games"]
 
 
 def test_a_notice_that_somebody_sends_just_now_is_left_to_them(objects: LocalObjects, clock: Clock) -> None:
-    notice = raised(objects, clock)
-    key = paths.alert_delivery(notice.id, "people")
+    notification = raised(objects, clock)
+    key = paths.alert_delivery(notification.id, "people")
     claim = Delivery(state="sending", at=clock.now.isoformat(), by="elsewhere", claim="c").encode()
     objects.put(key, claim)
 
-    assert make_due(objects, "people") == 0
+    assert retry_now(objects, "people") == 0
     stored = objects.get(key)
     assert stored is not None
     assert stored.data == claim
@@ -280,41 +289,41 @@ def test_a_sender_that_breaks_holds_no_other_channel(objects: LocalObjects, cloc
     broken, well = Said(), Said()
 
     def wrong() -> None:
-        raise TypeError("no notice")
+        raise TypeError("no notification")
 
     broken.before = wrong
 
-    result = send_notices(objects, [channel_of(broken, "a"), channel_of(well, "b")], now=clock.now)
+    result = send_notifications(objects, [channel_of(broken, "a"), channel_of(well, "b")], now=clock.now)
 
     assert result.failing == ("a",)
-    assert [notice.cause for notice in well.notices] == ["STREAM_HUNG"]
+    assert [notification.cause for notification in well.notifications] == ["STREAM_HUNG"]
 
 
 def test_a_thing_in_the_spool_that_is_no_notice_stops_nothing(objects: LocalObjects, clock: Clock) -> None:
     objects.put(paths.alerts("spool/0.json"), b"{")
     raised(objects, clock)
 
-    assert send_notices(objects, [channel_of(said := Said())], now=clock.now).sent == 1
+    assert send_notifications(objects, [channel_of(said := Said())], now=clock.now).sent == 1
     assert waiting(objects) == 0
-    assert len(said.notices) == 1
+    assert len(said.notifications) == 1
 
 
 def test_records_of_deliveries_are_removed_after_a_week(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
-    send_notices(objects, [channel_of(Said())], now=clock.now)
+    send_notifications(objects, [channel_of(Said())], now=clock.now)
 
-    assert forget_deliveries(objects, now=clock.now + timedelta(days=6)) == 0
-    assert forget_deliveries(objects, now=clock.now + timedelta(days=8)) == 1
+    assert delete_old_deliveries(objects, now=clock.now + timedelta(days=6)) == 0
+    assert delete_old_deliveries(objects, now=clock.now + timedelta(days=8)) == 1
 
 
 def test_sending_removes_records_of_deliveries_that_ended_over_a_week_ago(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
-    send_notices(objects, [channel_of(Said())], now=clock.now)
+    send_notifications(objects, [channel_of(Said())], now=clock.now)
     (first,) = objects.list(paths.alerts("deliveries/"))
     clock.pass_(8 * 86_400)
     raised(objects, clock, subject="later")
 
-    send_notices(objects, [channel_of(Said())], now=clock.now)
+    send_notifications(objects, [channel_of(Said())], now=clock.now)
 
     (second,) = objects.list(paths.alerts("deliveries/"))
     assert second != first
@@ -326,10 +335,10 @@ def test_the_record_of_an_old_notice_stays_while_it_waits_on_another_channel(
     raised(objects, clock)
     down = Said()
     down.fails = True
-    send_notices(objects, [channel_of(Said()), channel_of(down, "down")], now=clock.now)
+    send_notifications(objects, [channel_of(Said()), channel_of(down, "down")], now=clock.now)
 
     assert waiting(objects) >= 1
-    assert forget_deliveries(objects, now=clock.now + timedelta(days=8)) == 0
+    assert delete_old_deliveries(objects, now=clock.now + timedelta(days=8)) == 0
 
 
 class Webhook:
@@ -368,21 +377,21 @@ def test_a_webhook_gets_the_notice_as_json_and_a_refusal_is_tried_again(
     monkeypatch.setenv("HOOK_TOKEN", "s3cret")
     declared = {"kind": "webhook", "name": "chat", "url": "env:HOOK_URL", "token": "env:HOOK_TOKEN"}
     opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
-    notice = raised(objects, clock)
+    notification = raised(objects, clock)
     try:
         hook.status = 503
-        assert send_notices(objects, opened, now=clock.now).failing == ("chat",)
-        assert send_notices(objects, opened, now=clock.pass_(5)).sent == 0, "not tried again at once"
+        assert send_notifications(objects, opened, now=clock.now).failing == ("chat",)
+        assert send_notifications(objects, opened, now=clock.pass_(5)).sent == 0, "not tried again at once"
         hook.status = 204
-        send_notices(objects, opened, now=clock.pass_(60))
+        send_notifications(objects, opened, now=clock.pass_(60))
     finally:
         hook.close()
 
-    mine = [(headers, body) for headers, body in hook.got if body["id"] == notice.id]
+    mine = [(headers, body) for headers, body in hook.got if body["id"] == notification.id]
     assert len(mine) == 2
     headers, body = mine[-1]
     assert headers["Authorization"] == "Bearer s3cret"
-    assert headers["X-Deltaworks-Notice"] == notice.id
+    assert headers["X-Deltaworks-Notification"] == notification.id
     assert body["text"].startswith("It hangs.")
 
 
@@ -391,7 +400,7 @@ def test_an_address_is_not_told_in_the_error(objects: LocalObjects, clock: Clock
     opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
     raised(objects, clock)
 
-    send_notices(objects, opened, now=clock.now)
+    send_notifications(objects, opened, now=clock.now)
 
     assert all(b"secret-path" not in objects.get(key).data for key in objects.list(""))  # type: ignore[union-attr]
 
@@ -403,7 +412,7 @@ def test_the_log_is_a_channel_where_none_is_declared(
     monkeypatch.setattr(log.log, "log", lambda *said: lines.append(said))
     raised(objects, clock)
 
-    send_notices(objects, open_channels(AlertsSpec(), Aws("").messaging), now=clock.now)
+    send_notifications(objects, open_channels(AlertsSpec(), Aws("").messaging), now=clock.now)
 
     ((_, form, *said),) = lines
     assert (form % tuple(said)).startswith("[critical] STREAM_HUNG stream games: It hangs.")
@@ -425,11 +434,11 @@ def test_channels_have_names_of_their_own() -> None:
 def test_a_long_notice_fits_sns(aws: Aws, objects: LocalObjects, clock: Clock) -> None:
     topic, queue = aws.topic(), aws.queue()
     aws.subscribe(topic, queue)
-    notice = dataclasses.replace(
+    notification = dataclasses.replace(
         raised(objects, clock, detail={f"log{n}": "ü" * 90_000 for n in range(20)}), subject="ü" * 300
     )
 
-    boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notice)
+    boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notification)
 
-    assert len(notice.title) <= 100
+    assert len(notification.title) <= 100
     assert len(aws.received(queue)) == 1

@@ -1,4 +1,4 @@
-"""A silence holds notices back and nothing else, and ends loudly."""
+"""A silence holds notifications back and nothing else, and ends loudly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.alerts import raising
-from deltaworks.alerts.notice import Standing, observe
-from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle_alerts
-from deltaworks.alerts.silences import KEEP_DAYS, MOST_HOURS, Silence, begin_silence, end_silences, silences
+from deltaworks.alerts.notification import AlertState, update_state
+from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
+from deltaworks.alerts.silences import KEEP_DAYS, MAX_HOURS, Silence, create_silence, end_silences, silences
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.control.summary_paths import silences as silences_folder
@@ -32,21 +32,21 @@ def silence(objects: LocalObjects, clock: Clock, **more: Any) -> Silence:
         "reason": "a backfill runs",
         "by": "ada",
     }
-    return begin_silence(objects, **{**said, **more}, now=clock.now)
+    return create_silence(objects, **{**said, **more}, now=clock.now)
 
 
 def kinds(objects: LocalObjects, clock: Clock, seconds: float = 0) -> list[str]:
-    return [notice.kind for notice in settle_alerts(objects, now=clock.pass_(seconds))]
+    return [notification.kind for notification in flush_alerts(objects, now=clock.pass_(seconds))]
 
 
 def test_an_alert_that_is_raised_in_silence_is_open_and_nobody_is_notified(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
 
-    notice = raise_alert(objects, **STALE, now=clock.pass_(60))
+    notification = raise_alert(objects, **STALE, now=clock.pass_(60))
 
-    assert notice is None
+    assert notification is None
     (alert,) = alerts(objects)
-    assert (alert.standing.open, alert.standing.told, alert.summary) == (True, None, "It is late.")
+    assert (alert.state.is_open, alert.state.notified_severity, alert.summary) == (True, None, "It is late.")
     assert objects.list("control/alerts/spool/") == []
 
 
@@ -75,7 +75,7 @@ def test_the_end_of_what_people_knew_is_held_back_until_the_silence_ends(objects
     silence(objects, clock, hours=1)
 
     assert resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.pass_(600)) is None
-    assert not next(alerts(objects)).standing.open
+    assert not next(alerts(objects)).state.is_open
     assert kinds(objects, clock, 3_600) == ["resolved"]
 
 
@@ -112,9 +112,9 @@ def test_a_silence_is_of_one_cause_and_of_subjects_of_its_pipeline(
 ) -> None:
     silence(objects, clock, subject="*.daily")
 
-    notice = raise_alert(objects, **{**STALE, "cause": cause, "subject": subject}, now=clock.pass_(1))
+    notification = raise_alert(objects, **{**STALE, "cause": cause, "subject": subject}, now=clock.pass_(1))
 
-    assert (notice is None) == held
+    assert (notification is None) == held
 
 
 def test_subjects_of_every_form_name_their_pipeline(clock: Clock, objects: LocalObjects) -> None:
@@ -141,7 +141,7 @@ def test_a_time_that_is_none_silences_nothing(objects: LocalObjects, clock: Cloc
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"cause": "GOLD_STAIL"}, {"hours": 0}, {"hours": MOST_HOURS + 1}, {"reason": " "}, {"subject": ""}],
+    [{"cause": "GOLD_STAIL"}, {"hours": 0}, {"hours": MAX_HOURS + 1}, {"reason": " "}, {"subject": ""}],
 )
 def test_a_silence_without_cause_time_or_reason_is_refused(
     objects: LocalObjects, clock: Clock, wrong: dict[str, Any]
@@ -165,7 +165,7 @@ def test_a_process_that_dies_at_the_end_of_a_silence_leaves_it_to_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(raising, "_change", die)
         with pytest.raises(OSError, match="killed"):
-            settle_alerts(objects, now=clock.pass_(3_600))
+            flush_alerts(objects, now=clock.pass_(3_600))
 
     assert kinds(objects, clock, 60) == ["raised"]
 
@@ -199,17 +199,20 @@ looks = st.lists(st.tuples(st.integers(1, 2_000), st.booleans(), st.booleans()),
 @given(looks)
 def test_in_silence_the_truth_is_taken_over_and_nothing_is_sent(seen: list[tuple[int, bool, bool]]) -> None:
     clock, cause = Clock(), ALERTS["GOLD_STALE"]
-    loud = quiet = Standing()
+    loud = quiet = AlertState()
     for seconds, is_open, silent in seen:
         clock.pass_(seconds)
         severity = "warning" if is_open else None
-        loud, _ = observe(loud, cause, severity=severity, now=clock.now)  # type: ignore[arg-type]
+        loud, _ = update_state(loud, cause, severity=severity, now=clock.now)  # type: ignore[arg-type]
         before = quiet
-        quiet, kind = observe(quiet, cause, severity=severity, now=clock.now, silenced=silent)  # type: ignore[arg-type]
-        assert (quiet.open, quiet.since, quiet.severity) == (loud.open, loud.since, loud.severity)
+        quiet, kind = update_state(quiet, cause, severity=severity, now=clock.now, is_silenced=silent)  # type: ignore[arg-type]
+        assert (quiet.is_open, quiet.since, quiet.severity) == (loud.is_open, loud.since, loud.severity)
         if silent:
             assert kind is None
-            assert (quiet.told, quiet.raised_at) == (before.told, before.raised_at)
+            assert (quiet.notified_severity, quiet.last_notified_at) == (
+                before.notified_severity,
+                before.last_notified_at,
+            )
     assert clock.now >= START
 
 

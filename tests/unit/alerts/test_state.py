@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.alerts.notice import HOUR, NoticeKind, Standing, observe
-from deltaworks.control.troubles import AlertCause, rank
+from deltaworks.alerts.notification import HOUR, AlertState, NotificationKind, update_state
+from deltaworks.control.troubles import AlertCause, severity_rank
 from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START
 
 CAUSE = AlertCause(
     name="TEST", severity="warning", runbook="reference/alerts.md", meaning="", cooldown_seconds=600, repeat_seconds=7200,
-    notices_per_hour=4,
+    max_notifications_per_hour=4,
 )  # fmt: skip
 #: Seconds until the next look, and what is seen then.
 Looks = list[tuple[int, Severity | None]]
@@ -26,37 +26,37 @@ looks = st.lists(
 )
 
 
-def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NoticeKind, Severity | None]]:
-    """Seconds, kind and truth of every notice."""
-    standing, now, told = Standing(), START, []
+def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
+    """Seconds, kind and truth of every notification."""
+    standing, now, told = AlertState(), START, []
     for seconds, severity in seen:
         now += timedelta(seconds=seconds)
-        standing, kind = observe(standing, cause, severity=severity, now=now)
-        assert standing.open == (severity is not None)
+        standing, kind = update_state(standing, cause, severity=severity, now=now)
+        assert standing.is_open == (severity is not None)
         if kind is not None:
             told.append(((now - START).total_seconds(), kind, severity))
     return told
 
 
-def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NoticeKind, Severity | None]]:
+def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
     """What people should have been told, by the words of docs/reference/alerts.md."""
-    told: list[tuple[float, NoticeKind, Severity | None]] = []
+    told: list[tuple[float, NotificationKind, Severity | None]] = []
     people_know: Severity | None = None
     at = 0.0
     for seconds, severity in seen:
         at += seconds
-        if len([when for when, _, _ in told if at - when < 3600]) >= cause.notices_per_hour:
+        if len([when for when, _, _ in told if at - when < 3600]) >= cause.max_notifications_per_hour:
             continue
         raisings = [(when, s) for when, kind, s in told if kind in ("raised", "escalated") and s is not None]
         last_of_open = max((when for when, kind, _ in told if kind != "resolved"), default=None)
-        kind: NoticeKind | None = None
+        kind: NotificationKind | None = None
         if severity is None:
             kind = "resolved" if people_know is not None else None
         elif people_know is None:
             cooled = last_of_open is None or at - last_of_open >= cause.cooldown_seconds
-            worse = not raisings or rank(severity) > rank(raisings[-1][1])
+            worse = not raisings or severity_rank(severity) > severity_rank(raisings[-1][1])
             kind = "raised" if cooled or worse else None
-        elif rank(severity) > rank(people_know):
+        elif severity_rank(severity) > severity_rank(people_know):
             kind = "escalated"
         elif last_of_open is not None and at - last_of_open >= cause.repeat_seconds:
             kind = "reminder"
@@ -76,7 +76,7 @@ def test_no_hour_has_more_notices_than_allowed(seen: Looks) -> None:
     times = [when for when, _, _ in replayed(seen)]
 
     for first in times:
-        assert len([when for when in times if first <= when < first + 3600]) <= CAUSE.notices_per_hour
+        assert len([when for when in times if first <= when < first + 3600]) <= CAUSE.max_notifications_per_hour
 
 
 @given(looks, st.sampled_from([None, "warning", "critical"]))
@@ -85,7 +85,7 @@ def test_what_comes_to_rest_ends_with_a_notice_that_is_true(seen: Looks, rests: 
 
     last = told[-1] if told else (0, "resolved", None)
     assert (last[1] == "resolved") == (rests is None)
-    assert rests is None or last[2] is None or rank(last[2]) >= rank(rests)
+    assert rests is None or last[2] is None or severity_rank(last[2]) >= severity_rank(rests)
 
 
 @given(looks)
@@ -103,7 +103,7 @@ def test_a_flapping_metric_makes_few_notices_an_hour_and_says_so() -> None:
     told = replayed(FLAPPING)
 
     first_hour = [each for each in told if each[0] < 3600]
-    assert 2 <= len(first_hour) <= CAUSE.notices_per_hour
+    assert 2 <= len(first_hour) <= CAUSE.max_notifications_per_hour
 
 
 @pytest.mark.parametrize(
@@ -112,30 +112,33 @@ def test_a_flapping_metric_makes_few_notices_an_hour_and_says_so() -> None:
     ids=["no limit", "no cooldown", "neither"],
 )
 def test_without_its_protections_it_makes_many(limit: int, cooldown: float, least: int) -> None:
-    off = dataclasses.replace(CAUSE, notices_per_hour=limit, cooldown_seconds=cooldown)
+    off = dataclasses.replace(CAUSE, max_notifications_per_hour=limit, cooldown_seconds=cooldown)
 
     told = [each for each in replayed(FLAPPING, off) if each[0] < 3600]
 
     assert len(told) >= least
-    assert len(told) > len([each for each in replayed(FLAPPING) if each[0] < 3600]) or limit == CAUSE.notices_per_hour
+    assert (
+        len(told) > len([each for each in replayed(FLAPPING) if each[0] < 3600])
+        or limit == CAUSE.max_notifications_per_hour
+    )
 
 
 def test_a_held_notice_says_how_often_it_changed() -> None:
-    standing, now = Standing(), START
+    standing, now = AlertState(), START
     for seconds, severity in FLAPPING[:100]:
         now += timedelta(seconds=seconds)
-        standing, _ = observe(standing, CAUSE, severity=severity, now=now)
+        standing, _ = update_state(standing, CAUSE, severity=severity, now=now)
 
     assert standing.changes > 10
-    assert len(standing.notices) <= CAUSE.notices_per_hour
+    assert len(standing.notification_times) <= CAUSE.max_notifications_per_hour
 
 
 def test_a_clock_that_is_set_back_silences_nothing_for_long() -> None:
-    standing, kind = observe(Standing(), CAUSE, severity="warning", now=START + 3 * HOUR)
+    standing, kind = update_state(AlertState(), CAUSE, severity="warning", now=START + 3 * HOUR)
     assert kind == "raised"
-    standing, kind = observe(standing, CAUSE, severity=None, now=START)
+    standing, kind = update_state(standing, CAUSE, severity=None, now=START)
     assert kind == "resolved"
 
-    _, kind = observe(standing, CAUSE, severity="warning", now=START + timedelta(minutes=1))
+    _, kind = update_state(standing, CAUSE, severity="warning", now=START + timedelta(minutes=1))
 
     assert kind == "raised"

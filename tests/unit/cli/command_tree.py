@@ -10,7 +10,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from deltaworks.cli import app
-from deltaworks.cli.commands import entries
+from deltaworks.cli.commands import command_entries
 from deltaworks.cli.lazy import LazyCommand
 
 
@@ -20,13 +20,13 @@ def all_commands() -> Mapping[str, Any]:
     root = typer.main.get_command(app)
     return {
         words: command
-        for name in entries()
+        for name in command_entries()
         for words, command in _below(name, root.get_command(None, name))  # type: ignore[attr-defined]
     }
 
 
 def _below(words: str, command: Any) -> Iterator[tuple[str, Any]]:
-    loaded = command.loaded() if isinstance(command, LazyCommand) else command
+    loaded = command.load() if isinstance(command, LazyCommand) else command
     yield words, loaded
     if isinstance(loaded, TyperGroup):
         for name, subcommand in loaded.commands.items():

@@ -6,14 +6,14 @@ import socket
 
 import pytest
 
-from deltaworks.cli.console import listener_on
+from deltaworks.cli.console import open_listener
 from deltaworks.errors import ConfigError
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "console.example.com", ""])
 def test_no_other_address_than_loopback_is_bound(host: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        listener_on(host, 8990)
+        open_listener(host, 8990)
 
     assert refused.value.condition == "CONSOLE_NOT_LOOPBACK"
     assert "ssh -L 8990:127.0.0.1:8990" in refused.value.hint
@@ -21,7 +21,7 @@ def test_no_other_address_than_loopback_is_bound(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_the_loopback_address_is(host: str) -> None:
-    with listener_on(host, 0) as listener:
+    with open_listener(host, 0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
@@ -29,6 +29,6 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)) as refused:
-            listener_on("127.0.0.1", port)
+            open_listener("127.0.0.1", port)
 
     assert refused.value.condition == "CONSOLE_PORT_TAKEN"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deltaworks.cli import mutations
-from deltaworks.cli.mutations import Form, print_rows
+from deltaworks.cli.mutations import OutputFormat, print_rows
 from deltaworks.control.records.mutation import APPLIED, MutationCompletion, TableMutation
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.bounds import Bounds
@@ -45,7 +45,7 @@ def test_one_form_is_asked_for_and_not_two(tmp_path: Path) -> None:
 def test_csv_has_a_header_and_empty_cells_for_what_is_not_there() -> None:
     to = io.StringIO()
 
-    print_rows(ROWS, COLUMNS, Form.CSV, to)
+    print_rows(ROWS, COLUMNS, OutputFormat.CSV, to)
 
     assert to.getvalue() == 'org_id,final_id,deleted,hops\n,,true,2\no,"a,""ä""",false,1\n'
 
@@ -54,7 +54,7 @@ def test_csv_has_a_header_and_empty_cells_for_what_is_not_there() -> None:
 def test_json_is_one_array(rows: list[dict[str, object]]) -> None:
     to = io.StringIO()
 
-    print_rows(rows, COLUMNS, Form.JSON, to)
+    print_rows(rows, COLUMNS, OutputFormat.JSON, to)
 
     assert json.loads(to.getvalue()) == rows
     assert to.getvalue().endswith("]\n")

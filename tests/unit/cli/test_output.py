@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from deltaworks.cli import output
-from deltaworks.cli.commands import entries
+from deltaworks.cli.commands import command_entries
 from deltaworks.control.listing import (
     Cell,
     Listing,
@@ -81,7 +81,7 @@ def test_no_cell_is_markup_or_acts_on_a_terminal(kind: type[io.StringIO], cells:
     for row in cells:
         listing.add(*row)
 
-    shown = said(kind, lambda: output.show([listing, *(name for name, _ in cells)]))
+    shown = said(kind, lambda: output.print_parts([listing, *(name for name, _ in cells)]))
 
     assert not acts(shown)
     for name, key in cells:
@@ -91,7 +91,7 @@ def test_no_cell_is_markup_or_acts_on_a_terminal(kind: type[io.StringIO], cells:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_line_stays_one_line(kind: type[io.StringIO], text: str) -> None:
-    shown = said(kind, lambda: output.line(text), lambda: output.heading("COND", text))
+    shown = said(kind, lambda: output.print_line(text), lambda: output.print_heading("COND", text))
 
     assert shown == f"{escape_invisible(text)}\nCOND {escape_invisible(text)}\n"
     assert not acts(shown)
@@ -112,7 +112,7 @@ def test_names_are_whole_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.Strin
     listing = Listing(("table", "state"))
     listing.add("github." + "x" * 120, "well")
 
-    shown = said(kind, lambda: output.show([listing]))
+    shown = said(kind, lambda: output.print_parts([listing]))
 
     assert ("github." + "x" * 120 in shown) == (kind is io.StringIO)
     assert shown.count("x") == 120, "nothing is cut"
@@ -160,11 +160,11 @@ def test_no_results_are_an_empty_listing() -> None:
 
 
 def listed_by(*arguments: str) -> Any:
-    def function(number: int = 1) -> output.Answer:
+    def function(number: int = 1) -> output.CommandOutput:
         """List numbers."""
         listing = Listing(("number",))
         listing.add(count_cell(number))
-        return output.Answer([listing, "That is all."], exit_code=number % 2)
+        return output.CommandOutput([listing, "That is all."], exit_code=number % 2)
 
     app = typer.Typer()
     app.command()(output.listing_command(function))
@@ -190,7 +190,7 @@ LISTING = {
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    for name, entry in entries().items():
+    for name, entry in command_entries().items():
         command = entry.load()
         if not hasattr(command, "commands"):
             yield name, command

@@ -34,7 +34,7 @@ def run(*words: str) -> str:
 
 def test_one_that_is_held_refuses_and_resumed_it_acts(stage: RemediationStage) -> None:
     run("hold", "shift_cdn", "--reason", "moving by hand")
-    record = stage.remediator().handle_notice(stage.fires("a"))
+    record = stage.remediator().handle_notification(stage.fires("a"))
     assert record is not None
     assert "moving by hand" in record.reason
     declared, done = (
@@ -44,7 +44,7 @@ def test_one_that_is_held_refuses_and_resumed_it_acts(stage: RemediationStage) -
     assert "moving by hand" in declared[0]["held"]
     assert [item["state"] for item in done] == ["refused"]
     run("resume", "shift_cdn")
-    record = stage.remediator().handle_notice(stage.fires("a", region="eu"))
+    record = stage.remediator().handle_notification(stage.fires("a", region="eu"))
     assert record is not None
     assert record.state == "called"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from typer.core import TyperGroup
 
-from deltaworks.cli.commands import entries
+from deltaworks.cli.commands import command_entries
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.unit.cli.command_tree import all_commands
 
@@ -49,7 +49,7 @@ def test_the_help_lists_every_command_and_loads_nothing_but_help_texts() -> None
 
     assert modules & (ENGINES | DECLARATIONS) == set()
     listed = {line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()}
-    assert set(entries()) <= listed
+    assert set(command_entries()) <= listed
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def single_commands() -> Iterator[str]:
     return (words for words, command in all_commands().items() if not isinstance(command, TyperGroup))
 
 
-@pytest.mark.parametrize("name", [name for name in entries() if name in set(single_commands())])
+@pytest.mark.parametrize("name", [name for name in command_entries() if name in set(single_commands())])
 def test_the_help_of_a_command_is_the_first_line_of_its_own(name: str) -> None:
-    assert entries()[name].help == (all_commands()[name].help or "").strip().splitlines()[0]
+    assert command_entries()[name].help == (all_commands()[name].help or "").strip().splitlines()[0]
 
 
 @pytest.mark.parametrize("words", all_commands())

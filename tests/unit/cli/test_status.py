@@ -17,7 +17,7 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.cli import status as cli_status
-from deltaworks.cli.output import Answer
+from deltaworks.cli.output import CommandOutput
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -284,7 +284,7 @@ def accepting() -> Iterator[socket.socket]:
 
 
 def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltaworks.cli.probe import check_answers
+    from deltaworks.cli.probe import check_reachable
     from deltaworks.specs.storage import AwsSpec
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -295,20 +295,20 @@ def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkey
         monkeypatch.delenv(name, raising=False)
 
     with pytest.raises(TransientError, match=r"Nothing answers at https://minio\.internal:9000") as refused:
-        check_answers(AwsSpec(endpoint="https://minio.internal:9000"), what="lake", environment="prod")
+        check_reachable(AwsSpec(endpoint="https://minio.internal:9000"), section="lake", environment="prod")
     assert refused.value.hint == "Check lake.endpoint in include/environments/prod.yaml, and the network."
 
-    check_answers(AwsSpec(), what="lake", environment="prod")
+    check_reachable(AwsSpec(), section="lake", environment="prod")
     monkeypatch.setenv("https_proxy", "http://proxy.internal:3128")
-    check_answers(AwsSpec(endpoint="https://minio.internal:9000"), what="lake", environment="prod")
+    check_reachable(AwsSpec(endpoint="https://minio.internal:9000"), section="lake", environment="prod")
 
 
 def test_what_answers_is_not_tried_for_longer(accepting: socket.socket) -> None:
-    from deltaworks.cli.probe import check_answers
+    from deltaworks.cli.probe import check_reachable
     from deltaworks.specs.storage import AwsSpec
 
     endpoint = f"http://127.0.0.1:{accepting.getsockname()[1]}"
-    check_answers(AwsSpec(endpoint=endpoint), what="lake", environment="local")
+    check_reachable(AwsSpec(endpoint=endpoint), section="lake", environment="local")
 
     connection, _ = accepting.accept()
     with connection:
@@ -322,5 +322,5 @@ def test_the_help_says_what_the_exit_codes_mean() -> None:
     shown = CliRunner().invoke(app, ["status", "--help"]).stdout
 
     assert "exits with 0 where all is well, 1 where it is not, 21 where the stack is down" in " ".join(shown.split())
-    assert Answer([]).exit_code == 0
-    assert (cli_status.NOT_WELL, TransientError.exit_code) == (1, 21)
+    assert CommandOutput([]).exit_code == 0
+    assert (cli_status.UNHEALTHY_EXIT_CODE, TransientError.exit_code) == (1, 21)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from deltaworks.console.table_reads import TableReadResult
 from deltaworks.console.pages import table_read_pages
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import assets
+from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import next_step_of
+from deltaworks.control.troubles import next_step_for
 from deltaworks.errors import TransientError
 from tests.console_stage import ConsoleStage, console_stage
 from tests.unit.console.summaries_stage import put_tables, table
@@ -164,7 +164,7 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
     assert "The storage has not answered" in answer.text
     assert "could not read &lt;b&gt;" in answer.text
     assert "<code>CONTROL_UNREADABLE</code>" in answer.text
-    assert next_step_of("CONTROL_UNREADABLE") in answer.text
+    assert next_step_for("CONTROL_UNREADABLE") in answer.text
     assert "is not known" in answer.text
     assert "Nothing needs you" not in answer.text
     assert 'class="needs"' not in answer.text, "it is said once, and not of every stream"

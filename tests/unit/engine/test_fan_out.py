@@ -238,4 +238,4 @@ def test_tasks_that_die_with_nothing_to_blame_end_the_batch_with_what_they_died_
             isolation=isolation,
         )
 
-    assert caught.value.condition == "TASKS_DIE"
+    assert caught.value.condition == "TASKS_CRASH"

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
 from deltaworks.control.health.verdicts import judge
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.troubles import alert_of_verdict
+from deltaworks.control.troubles import alert_for_verdict
 from deltaworks.engine import gold_refresh
 from deltaworks.engine.driver_host import OwnDriver, SharedDriver
 from deltaworks.engine.gold_refresh import gold_refresh_running
@@ -75,4 +75,4 @@ def test_what_cannot_be_built_is_in_the_heartbeat_and_judged(heartbeat: Heartbea
     assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "GOLD_REFRESH_FAILING", "Mend the SQL.")
     assert "Batches land, but gold cannot be built for 5" in verdict.detail
     assert "minutes: [GOLD_SQL_INVALID] no such column" in verdict.detail
-    assert alert_of_verdict("GOLD_REFRESH_FAILING") == "GOLD_REFRESH_FAILING"
+    assert alert_for_verdict("GOLD_REFRESH_FAILING") == "GOLD_REFRESH_FAILING"

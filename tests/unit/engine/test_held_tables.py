@@ -286,7 +286,7 @@ class TestTablesThatCannotBeOpened:
         PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
         processor.serve_requests()
 
-        assert held(stage)["orders"].condition == "SHARE_DOES_NOT_FIT"
+        assert held(stage)["orders"].condition == "PREPARED_FILES_INCOMPATIBLE"
         assert stage.landed("orders") == stage.expected(0)
 
     def test_a_table_that_is_no_longer_declared_keeps_its_share(self, stage: Stage) -> None:

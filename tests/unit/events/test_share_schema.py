@@ -43,7 +43,7 @@ def test_columns_that_a_share_brings_itself_are_none_the_table_lacks(
     if declared:
         assert fit_share(lake, tables.handles["orders"], prepared(share), share) == share
     else:
-        with pytest.raises(ContractError, match="SHARE_DOES_NOT_FIT"):
+        with pytest.raises(ContractError, match="PREPARED_FILES_INCOMPATIBLE"):
             fit_share(lake, tables.handles["orders"], prepared(share), share)
 
 

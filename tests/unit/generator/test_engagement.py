@@ -173,7 +173,7 @@ def test_a_name_follows_its_contact_and_the_targets_stays_where_two_meet() -> No
 
 @pytest.mark.parametrize("wrong", [{"activities": 0}, {"skew": -1.0}, {"new_contacts": 0.0}, {"late_max_hours": 0.0}])
 def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="GENERATOR_SETTINGS"):
+    with pytest.raises(ConfigError, match="GENERATOR_SETTING_INVALID"):
         EngagementSettings(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a rate lies between 0 and 1"):
         EngagementRates(late_activities=1.5)
@@ -190,7 +190,7 @@ def test_the_command_writes_files_and_says_where_else_they_may_go(tmp_path: Path
     for nowhere in (["generate"], ["generate", "engagement"]):
         refused = command.invoke(app, nowhere)
         assert isinstance(refused.exception, ConfigError)
-        assert refused.exception.condition == "GENERATE_WHERE"
+        assert refused.exception.condition == "GENERATE_DESTINATION_MISSING"
 
 
 def test_the_answers_of_a_pipeline_that_strips_are_the_same_ones_by_tokens() -> None:

@@ -157,7 +157,7 @@ def test_objects_are_yielded_before_later_days_are_simulated() -> None:
     "options", [{"players": 0}, {"days": 0}, {"target_events": 0}, {"late_max_hours": 0.1}, {"live_slack_files": -1}]
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="GENERATOR_SETTINGS"):
+    with pytest.raises(ConfigError, match="GENERATOR_SETTING_INVALID"):
         GamesSettings(**options)
 
 

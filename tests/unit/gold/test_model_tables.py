@@ -117,7 +117,7 @@ def warnings(catalog: Catalog, *scores: dict[str, Any]) -> list[tuple[bool, str,
     write_deltalake(uri, pa.Table.from_pylist(list(scores)), mode="overwrite", partition_by=["event_date"])
     update_prediction_alerts(catalog, "shop", tables=["scores"], now=AT)
     stored = alerts(home(catalog).objects)
-    return [(alert.standing.open, str(alert.standing.severity), alert.summary) for alert in stored]
+    return [(alert.state.is_open, str(alert.state.severity), alert.summary) for alert in stored]
 
 
 def test_the_newest_scores_warn_and_those_of_before_or_to_come_do_not(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.unit.maintenance.table_data import ORDERS, SHOP, project
 
 
 def open_alerts(objects: LocalObjects) -> dict[str, str]:
-    return {alert.subject: alert.summary for alert in alerts(objects) if alert.standing.open}
+    return {alert.subject: alert.summary for alert in alerts(objects) if alert.state.is_open}
 
 
 def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def home(lake: Lake) -> PipelineHome:
 
 
 def open_alerts(home: PipelineHome) -> list[str]:
-    return [alert.cause for alert in alerts(home.objects) if alert.standing.open]
+    return [alert.cause for alert in alerts(home.objects) if alert.state.is_open]
 
 
 def test_a_new_lake_deletes_from_its_first_night_on_and_for_good(lake: Lake, home: PipelineHome) -> None:

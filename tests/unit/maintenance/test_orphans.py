@@ -102,7 +102,7 @@ def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalo
 def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
     stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaworks.maintenance.deletion_limits.FREE_BYTES", 0)
+    monkeypatch.setattr("deltaworks.maintenance.deletion_limits.UNLIMITED_BYTES", 0)
     stage.land(stage.processor(), 0)
     orphan(stage).write_bytes(b"x" * 10_000_000)
     dead = orphan(stage, "quarantine", "part-dead.zstd.parquet")
@@ -110,7 +110,7 @@ def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
     night = partial(remove_orphans, catalog, "shop", dry_run=False)
 
     bounded = by_what(night(bound=DeletionLimit(share=0.9)))
-    open_ones = [(each.cause, each.subject) for each in alerts(stage.objects) if each.standing.open]
+    open_ones = [(each.cause, each.subject) for each in alerts(stage.objects) if each.state.is_open]
     by_hand = by_what(night())
 
     assert (bounded["orders"].files, bounded["quarantine"].files) == (0, 1)
@@ -119,7 +119,7 @@ def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
     assert not dead.exists()
     assert by_hand["orders"].files == 1
     night(bound=DeletionLimit(share=0.9))
-    assert not any(each.standing.open for each in alerts(stage.objects))
+    assert not any(each.state.is_open for each in alerts(stage.objects))
 
 
 def test_a_young_file_is_left_alone(stage: Stage, catalog: Catalog) -> None:

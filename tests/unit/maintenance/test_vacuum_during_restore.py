@@ -92,7 +92,7 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
     thread.join()
 
     if protected:
-        assert ended == ["RESTORE_FILES_GONE"]
+        assert ended == ["RESTORE_FILES_MISSING"]
         assert stage.landed("orders") == stage.expected(1, 2, 3)
     else:
         assert ended == ["done"]
@@ -107,7 +107,7 @@ def test_what_a_restore_that_was_broken_off_needs_is_not_deleted(
     with pytest.raises(Crash):
         restore(stage, crash_at("planned"))
     if not protected:
-        monkeypatch.setattr(holds, "_restores", lambda *_: [])
+        monkeypatch.setattr(holds, "_rollback_positions", lambda *_: [])
 
     result = vacuumed(stage)
     restore(stage)

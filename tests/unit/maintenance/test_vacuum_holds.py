@@ -192,10 +192,10 @@ def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
 
 
 def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
-    given_up = TableLoss(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
+    abandoned = TableLoss(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
     begun = StartOver(
         pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
-        code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),
+        code_version="1", tables=(abandoned,), by="somebody", reason="", run="manual", at=START.isoformat(),
     )  # fmt: skip
     PipelineHome(objects, "shop").start_overs.get_or_create(begun)
     assert found() == [Hold(holder="the rollback to generation 2", since=at(1))]

@@ -26,7 +26,7 @@ from tests.unit.specs.conftest import PIPELINE, write_project
 RESTORE, REPROCESS, SNAPSHOT = "restore__shop", "reprocess__shop", "snapshot_health__shop"
 IN_EARNEST = {"table": "orders", "to_batch": "3", "dry_run": False}
 RECORDS = [{"table": "orders", "rows_out": 12}, {"left_out": 1}]
-ERROR = {"condition": "REPROCESS_OBJECTS_GONE", "message": "3 objects are gone.", "hint": "Have them sent again."}
+ERROR = {"condition": "REPROCESS_OBJECTS_MISSING", "message": "3 objects are gone.", "hint": "Have them sent again."}
 Run = Callable[..., Report]
 
 
@@ -162,7 +162,7 @@ def test_a_run_that_fails_is_answered_with_its_jobs_own_error(server: AirflowSer
     with pytest.raises(DeltaworksError, match="DAG_RUN_FAILED") as raised:
         run("reprocess", {"from_start": True})
 
-    assert "failed in reprocess: [REPROCESS_OBJECTS_GONE] 3 objects are gone." in raised.value.message
+    assert "failed in reprocess: [REPROCESS_OBJECTS_MISSING] 3 objects are gone." in raised.value.message
     assert raised.value.hint.startswith("Have them sent again. Its log: ")
     assert (raised.value.exit_code, raised.value.retryable) == (21, False)
 

@@ -73,11 +73,11 @@ def test_files_may_be_listed_in_a_file(tmp_path: Path) -> None:
     assert request.selection.files == ("a.json", "b.json")
     assert both is not None
     assert both.selection.files == ("c.json", "a.json", "b.json")
-    with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
+    with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
         parsed("--file-list", str(tmp_path / "other.txt"))
 
 
 @pytest.mark.parametrize("wrong", [{"batches": "a-b"}, {"events": "2026"}, {"batches": "1", "from_start": True}])
 def test_what_cannot_be_understood_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
+    with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
         build_request(ReprocessOptions(**wrong))

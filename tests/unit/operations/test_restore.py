@@ -57,7 +57,7 @@ def test_times_are_read_as_utc_and_nonsense_is_named() -> None:
     assert point is not None
     assert point.time is not None
     assert point.time.isoformat() == "2026-01-31T12:00:00+00:00"
-    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+    with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         restore_point(RestoreOptions(to_time="yesterday"))
 
 
@@ -65,5 +65,5 @@ def test_times_are_read_as_utc_and_nonsense_is_named() -> None:
 def test_nothing_is_counted_where_no_point_is_named(stage: SourceStage, options: RestoreOptions) -> None:
     context = OperationContext(operation=get_operation("restore"), catalog=stage.catalog(), subject="shop")
 
-    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+    with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         restore(context, options)

@@ -288,6 +288,6 @@ def test_a_rule_on_the_error_rate_fires_in_the_minute_it_should(waf: ShippedLake
     assert phases == ["22:56 pending", "22:57 ok", "22:58 pending", "22:59 pending", "23:00 firing", "23:01 firing"]
     (episode,) = result.episodes
     assert [minute_text(at)[11:16] for at in (episode.began, episode.fired)] == ["22:58", "23:00"]
-    assert [(notice.kind, notice.subject) for notice in result.notices] == [
+    assert [(notification.kind, notification.subject) for notification in result.notifications] == [
         ("raised", "cdn_logs.origin_errors{cdn=waf}")
     ]

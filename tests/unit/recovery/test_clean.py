@@ -288,7 +288,7 @@ class TestWithALedger:
         assert left == list(range(5, 11))
 
     def test_a_relay_that_declares_nothing_keeps_everything(self, project: Catalog) -> None:
-        with pytest.raises(ConfigError, match="RELAY_CLEANS_NOTHING"):
+        with pytest.raises(ConfigError, match="RELAY_CLEANUP_UNDECLARED"):
             clean_source(project, "plain", dry_run=False)
 
 

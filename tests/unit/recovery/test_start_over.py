@@ -97,11 +97,11 @@ def test_rows_given_up_are_read_by_time_travel_at_the_version_on_record(stage: S
 
     done = over(stage)
 
-    for given_up in done.tables:
-        table = stage.lake.open(paths.table("shop", given_up.table))
+    for abandoned in done.tables:
+        table = stage.lake.open(paths.table("shop", abandoned.table))
         assert table is not None
-        table.load_as_version(given_up.version)
-        assert table.to_pyarrow_table().num_rows == given_up.rows == 4
+        table.load_as_version(abandoned.version)
+        assert table.to_pyarrow_table().num_rows == abandoned.rows == 4
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -1,4 +1,4 @@
-"""A remediation over real control objects and a real director: rules that fire, time that passes, notices."""
+"""A remediation over real control objects and a real director: rules that fire, time that passes, notifications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -51,14 +51,16 @@ class RemediationStage:
         """One as a process opens it anew."""
         return Remediator(self.spec, self.objects, clock=lambda: self.now, pause=lambda seconds: None)
 
-    def fires(self, cdn: str = "a", value: float = 300.0, *, cause: str = FIRING, **labels: str) -> Notice:
-        """Have the rule fire for a CDN; its notice. Once it is open, it only says its value."""
+    def fires(self, cdn: str = "a", value: float = 300.0, *, cause: str = FIRING, **labels: str) -> Notification:
+        """Have the rule fire for a CDN; its notification. Once it is open, it only says its value."""
         everything = {"cdn": cdn, **labels}
         subject = subject_of("video_qos", "cdn_slow", tuple(everything), tuple(everything.values()))
         detail = {"pipeline": "video_qos", "rule": "cdn_slow", "labels": everything, "label_sets": [everything]}
         detail |= {"value": value, "baseline": 100.0}
-        notice = raise_alert(self.objects, cause=cause, subject=subject, summary="slow", detail=detail, now=self.now)
-        return notice or self.latest_notice()
+        notification = raise_alert(
+            self.objects, cause=cause, subject=subject, summary="slow", detail=detail, now=self.now
+        )
+        return notification or self.latest_notification()
 
     def ends(self, cdn: str = "a", **labels: str) -> None:
         everything = {"cdn": cdn, **labels}
@@ -68,18 +70,22 @@ class RemediationStage:
     def passes(self, minutes: float) -> None:
         self.now += dt.timedelta(minutes=minutes)
 
-    def latest_notice(self) -> Notice:
+    def latest_notification(self) -> Notification:
         stored = self.objects.get(self.objects.list(paths.alerts("spool/"))[-1])
         assert stored is not None
-        return Notice.decode(stored.data)
+        return Notification.decode(stored.data)
 
     def steps(self) -> list[str]:
         """The steps that people are told of, the oldest first."""
         items = [self.objects.get(key) for key in self.objects.list(paths.alerts("spool/"))]
-        notices = [Notice.decode(item.data) for item in items if item is not None]
-        return [notice.subject.partition(".")[2] for notice in notices if notice.cause == "REMEDIATION_STEP"]
+        notifications = [Notification.decode(item.data) for item in items if item is not None]
+        return [
+            notification.subject.partition(".")[2]
+            for notification in notifications
+            if notification.cause == "REMEDIATION_STEP"
+        ]
 
-    def record(self, notice: Notice) -> RemediationRecord:
-        record = self.records.read(notice.id)
+    def record(self, notification: Notification) -> RemediationRecord:
+        record = self.records.read(notification.id)
         assert record is not None
         return record

@@ -1,4 +1,4 @@
-"""A notice goes from a rule that fires over SNS and SQS to the director, and every message is accounted for."""
+"""A notification goes from a rule that fires over SNS and SQS to the director, and every message is accounted for."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def wired(tmp_path: Path, aws: Aws, director: Director) -> Wired:
 
 
 def test_a_rule_that_fires_moves_weight_once_though_its_notice_comes_twice(wired: Wired) -> None:
-    notice = wired.stage.fires("a")
+    notification = wired.stage.fires("a")
     for _ in range(2):
-        publish(wired.aws.client("sns"), sns_message(wired.topic, notice))
+        publish(wired.aws.client("sns"), sns_message(wired.topic, notification))
     process = wired.process()
     for _ in range(2):
         process.run_once()
@@ -97,15 +97,15 @@ def test_a_message_that_says_nothing_is_kept_aside(wired: Wired) -> None:
 
 
 def test_a_message_that_could_not_be_handled_yet_comes_again(wired: Wired) -> None:
-    notice = wired.stage.fires("a")
-    publish(wired.aws.client("sns"), sns_message(wired.topic, notice))
+    notification = wired.stage.fires("a")
+    publish(wired.aws.client("sns"), sns_message(wired.topic, notification))
     wired.stage.director.silent_reads = 1
     process = wired.process()
     with pytest.raises(Exception, match="TRAFFIC_UNREACHABLE"):
         process.run_once()
     assert wired.waiting() == 1
     process.run_once()
-    assert wired.stage.record(notice).state == "called"
+    assert wired.stage.record(notification).state == "called"
 
 
 def test_a_process_ends_by_its_flag_and_is_watched(wired: Wired) -> None:

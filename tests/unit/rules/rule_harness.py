@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -37,8 +37,7 @@ FROM errors_minute
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
 """
 RATE = (
-    "{name: rate, reads: [errors_minute], sql: alerts/rate.sql, labels: [cdn], "
-    "fire: {above: 0.1}, clear: {above: 0.09}}"
+    "{name: rate, reads: [errors_minute], sql: rules/rate.sql, labels: [cdn], fire: {above: 0.1}, clear: {above: 0.09}}"
 )
 SCHEMA = pa.schema(
     {
@@ -53,10 +52,10 @@ SCHEMA = pa.schema(
 
 def rules_project(folder: Path, *rules: str, more: str = "", tables: str = ORDERS, **sql: str) -> Catalog:
     """A project whose pipeline `shop` declares these rules; `sql` are their files, `rate` is there."""
-    files = {"gold/errors_minute.sql": GOLD_SQL, "alerts/rate.sql": RATE_SQL}
-    files |= {f"alerts/{name}.sql": text for name, text in sql.items()}
+    files = {"gold/errors_minute.sql": GOLD_SQL, "rules/rate.sql": RATE_SQL}
+    files |= {f"rules/{name}.sql": text for name, text in sql.items()}
     listed = "".join(f"  - {rule}\n" for rule in rules or (RATE,))
-    return project(folder, sql=files, shop=SHOP + tables + GOLD + more + f"alerts:\n{listed}")
+    return project(folder, sql=files, shop=SHOP + tables + GOLD + more + f"rules:\n{listed}")
 
 
 def minute_row(minute: int, rate: float, cdn: str | None = "a", requests: int = 1000) -> dict[str, Any]:
@@ -108,25 +107,25 @@ class RuleStage:
         """The phase of each label set."""
         return {",".join(text or "-" for text in item.labels): item.phase for item in self.state(rule).series}
 
-    def notices(self, cause: str = "RULE_FIRING") -> list[Notice]:
-        """All notices of a cause, in their order."""
+    def notifications(self, cause: str = "RULE_FIRING") -> list[Notification]:
+        """All notifications of a cause, in their order."""
         keys = self.objects.list(paths.alerts("spool/")) or self.objects.list(paths.alerts(""))
         decoded = []
         for key in keys:
             item = self.objects.get(key)
             if item is not None and "/state/" not in key:
                 try:
-                    notice = Notice.decode(item.data)
+                    notification = Notification.decode(item.data)
                 except (ValueError, TypeError):
                     continue
-                if notice.cause == cause:
-                    decoded.append(notice)
-        return sorted(decoded, key=lambda notice: notice.id)
+                if notification.cause == cause:
+                    decoded.append(notification)
+        return sorted(decoded, key=lambda notification: notification.id)
 
     def told(self, cause: str = "RULE_FIRING") -> list[tuple[str, str]]:
-        """Kind and subject of all notices of a cause."""
-        return [(notice.kind, notice.subject) for notice in self.notices(cause)]
+        """Kind and subject of all notifications of a cause."""
+        return [(notification.kind, notification.subject) for notification in self.notifications(cause)]
 
     def open(self, cause: str = "RULE_FIRING") -> list[str]:
         """The subjects whose alert of a cause is open."""
-        return sorted(alert.subject for alert in alerts(self.objects) if alert.cause == cause and alert.standing.open)
+        return sorted(alert.subject for alert in alerts(self.objects) if alert.cause == cause and alert.state.is_open)

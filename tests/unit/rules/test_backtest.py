@@ -24,7 +24,7 @@ BAD, WELL = 0.2, 0.01
 LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
 WEEKLY = RATE.replace(
     "fire: {above: 0.1}, clear: {above: 0.09}",
-    "samples: 100, baseline: {of: hour_of_week}, fire: {above_baseline: 1.5, deviations: 3}, step_minutes: 5, "
+    "min_samples: 100, baseline: {kind: hour_of_week}, fire: {above_baseline: 1.5, deviations: 3}, step_minutes: 5, "
     "for_minutes: 10",
 )
 
@@ -52,9 +52,9 @@ def test_a_backtest_gives_the_episodes_and_notices_that_the_process_gave(tmp_pat
     result = tried(stage)
 
     assert spans(result) == [(item.began, item.fired, item.ended) for item in stage.state().episodes]
-    assert [(item.kind, item.subject) for item in result.notices] == stage.told()
+    assert [(item.kind, item.subject) for item in result.notifications] == stage.told()
     # Told when the minute that fired is over and settled.
-    assert result.notices[0].at == START + dt.timedelta(minutes=8, seconds=90)
+    assert result.notifications[0].at == START + dt.timedelta(minutes=8, seconds=90)
     assert stage.objects.list("") == before
 
 
@@ -193,7 +193,7 @@ def test_minutes_that_fired_are_left_out_of_what_is_usual(tmp_path: Path) -> Non
 def test_peers_are_the_others_of_the_same_minute_by_their_samples(tmp_path: Path) -> None:
     rule = RATE.replace(
         "fire: {above: 0.1}, clear: {above: 0.09}",
-        "samples: 100, baseline: {of: peers}, fire: {above_baseline: 1.5, min_increase: 0.005}",
+        "min_samples: 100, baseline: {kind: peers}, fire: {above_baseline: 1.5, min_increase: 0.005}",
     )
     stage = RuleStage(rules_project(tmp_path, rule))
     for cdn, rate, requests in (("a", 0.03, 1000), ("b", 0.01, 3000), ("c", 0.02, 1000)):

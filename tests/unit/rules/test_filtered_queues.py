@@ -1,4 +1,4 @@
-"""Two queues at one topic, each with its filter policy: each gets the notices of its own rules, over the wire."""
+"""Two queues at one topic, each with its filter policy: each gets the notifications of its own rules, over the wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.alerts.channels import open_channels
-from deltaworks.alerts.sending import send_notices
+from deltaworks.alerts.sending import send_notifications
 from deltaworks.specs.environment import AlertsSpec
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
@@ -42,7 +42,7 @@ def test_a_queue_gets_the_notices_of_the_rules_its_policy_names(tmp_path: Path, 
         stage.look(minute + 2.6)
     declared = AlertsSpec.model_validate({"channels": [{"kind": "sns", "name": "people", "topic": topic}]})
 
-    result = send_notices(stage.objects, open_channels(declared, aws.messaging))
+    result = send_notifications(stage.objects, open_channels(declared, aws.messaging))
 
     assert result.sent == 2
     (mine,) = aws.received(own)

@@ -44,12 +44,12 @@ def test_an_episode_is_told_when_it_fires_and_when_it_is_over(stage: RuleStage) 
 
     assert episodes(state) == [("10:05", "10:07", "10:15")]
     assert stage.told() == [("raised", "shop.rate{cdn=a}"), ("resolved", "shop.rate{cdn=a}")]
-    raised = stage.notices()[0]
+    raised = stage.notifications()[0]
     assert raised.detail["episode"] == "shop.rate{cdn=a}@2026-03-02T10:07Z"
     assert (raised.detail["value"], raised.detail["samples"], raised.detail["labels"]) == (BAD, None, {"cdn": "a"})
     assert (raised.detail["began"], raised.detail["fired"]) == ("2026-03-02T10:05Z", "2026-03-02T10:07Z")
     assert raised.detail["reads"] == ["errors_minute (gold)"]
-    assert stage.notices()[1].detail["episode"] == raised.detail["episode"]
+    assert stage.notifications()[1].detail["episode"] == raised.detail["episode"]
 
 
 def test_an_outage_of_twenty_minutes_changes_no_episode_and_no_notice(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_episode_that_was_told_to_its_end_is_not_raised_again_after_the_coold
     stored = read_alert(stage.objects, cause="RULE_FIRING", subject=subject)
     assert stored is not None
     long_ago = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-    standing = dataclasses.replace(stored.standing, raised_at=long_ago, notices=())
+    standing = dataclasses.replace(stored.state, raised_at=long_ago, notifications=())
     stage.objects.put(
         next(key for key in stage.objects.list("") if "/state/RULE_FIRING/" in key),
         dataclasses.replace(stored, standing=standing).encode(),
@@ -182,7 +182,7 @@ def test_a_table_that_stops_is_unknown_and_then_told(stage: RuleStage) -> None:
     assert told() == []
     stage.look(11)
     assert told() == [("raised", "shop.rate")]
-    assert "they end at 2026-03-02 10:05Z" in stage.notices("RULE_UNKNOWN")[0].summary
+    assert "they end at 2026-03-02 10:05Z" in stage.notifications("RULE_UNKNOWN")[0].summary
 
     stage.rates([WELL] * 8, first=6)
     stage.look(13 + LAG)
@@ -225,7 +225,9 @@ def test_after_a_long_outage_nobody_knows_of_the_minutes_that_lie_too_far_back(s
     stage.look(500)
 
     assert stage.told("RULE_UNKNOWN") == [("raised", "shop.rate")]
-    assert "was not judged from 2026-03-02T10:01Z to 2026-03-02T12:17Z" in stage.notices("RULE_UNKNOWN")[0].summary
+    assert (
+        "was not judged from 2026-03-02T10:01Z to 2026-03-02T12:17Z" in stage.notifications("RULE_UNKNOWN")[0].summary
+    )
     stage.look(502)
     assert [kind for kind, _ in stage.told("RULE_UNKNOWN")] == ["raised", "resolved"]
 
@@ -236,14 +238,14 @@ def test_sql_that_fails_is_told_and_its_minutes_are_judged_once_it_is_mended(tmp
     stage.rates([*LINE, WELL])
     for minute in range(5):
         stage.look(minute + LAG)
-    file = catalog.folder("shop") / "alerts/rate.sql"
+    file = catalog.folder("shop") / "rules/rate.sql"
     right = file.read_text()
     file.write_text("SELECT minute, cdn, rate / requests_ AS value FROM errors_minute WHERE minute >= $from")
     broken = stage.another()
     stage.look(12 + LAG, broken)
 
     assert stage.told("RULE_BROKEN") == [("raised", "shop.rate")]
-    assert "requests_" in stage.notices("RULE_BROKEN")[0].summary
+    assert "requests_" in stage.notifications("RULE_BROKEN")[0].summary
     assert stage.state().last_minute == "2026-03-02T10:04Z"
 
     file.write_text(right)
@@ -253,7 +255,7 @@ def test_sql_that_fails_is_told_and_its_minutes_are_judged_once_it_is_mended(tmp
 
 
 def test_many_at_once_are_told_as_one(tmp_path: Path) -> None:
-    rule = RATE.replace("labels: [cdn]", "labels: [cdn], together: {from: 5}")
+    rule = RATE.replace("labels: [cdn]", "labels: [cdn], grouping: {min_alerts: 5}")
     stage = RuleStage(rules_project(tmp_path, rule))
     for number in range(8):
         stage.rates([*LINE, WELL], cdn=f"c{number}")
@@ -261,14 +263,14 @@ def test_many_at_once_are_told_as_one(tmp_path: Path) -> None:
         stage.look(minute + LAG)
 
     assert stage.told() == [("raised", "shop.rate"), ("resolved", "shop.rate")]
-    raised = stage.notices()[0]
+    raised = stage.notifications()[0]
     assert raised.detail["label_sets_count"] == 8
     assert raised.detail["label_sets"][:2] == [{"cdn": "c0"}, {"cdn": "c1"}]
 
 
 def test_a_rule_is_held_back_while_another_one_fires_for_the_same_labels(tmp_path: Path) -> None:
     first = RATE.replace("name: rate", "name: origin")
-    second = RATE.replace("fire: ", "unless: [origin], fire: ").replace(
+    second = RATE.replace("fire: ", "inhibited_by: [origin], fire: ").replace(
         "above: 0.1}", "above: 0.1}, keep_firing_minutes: 12"
     )
     stage = RuleStage(rules_project(tmp_path, first, second))
@@ -292,7 +294,7 @@ def test_more_than_a_thousand_label_sets_are_too_many(stage: RuleStage) -> None:
     stage.put(minute_row(minute, WELL, f"c{number}", 10_000 - number) for minute in (0, 1) for number in range(1_001))
     stage.look(LAG)
 
-    assert stage.told("RULE_TOO_WIDE") == [("raised", "shop.rate")]
+    assert stage.told("RULE_TOO_MANY_SERIES") == [("raised", "shop.rate")]
     assert len(stage.state().series) == 1_000
 
 
@@ -301,7 +303,7 @@ def test_a_notice_says_what_was_changed_before(stage: RuleStage) -> None:
     annotate(stage.objects, "shop", "too long ago", at=START - dt.timedelta(days=2))
     watched(stage, LINE)
 
-    assert stage.notices()[0].detail["before"] == ["2026-03-02 08:00Z price change (sales)"]
+    assert stage.notifications()[0].detail["before"] == ["2026-03-02 08:00Z price change (sales)"]
 
 
 def test_a_rule_that_is_gone_ends_what_it_told(tmp_path: Path) -> None:

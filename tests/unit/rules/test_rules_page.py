@@ -14,15 +14,15 @@ EXAMPLES = dict(re.findall(r"<!-- rule: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.D
 
 
 def test_the_rule_of_the_page_is_declared_judged_and_told(tmp_path: Path) -> None:
-    declared = EXAMPLES["alerts"].strip().removeprefix("- ")
-    catalog = rules_project(tmp_path, declared, errors_high=EXAMPLES["alerts/errors_high.sql"])
+    declared = EXAMPLES["rules"].strip().removeprefix("- ")
+    catalog = rules_project(tmp_path, declared, errors_high=EXAMPLES["rules/errors_high.sql"])
     assert check_project("local", root=tmp_path / "project").errors == []
     stage = RuleStage(catalog)
     stage.rates([0.01, 0.2, 0.2, 0.2, 0.2, 0.2])
     for minute in (0, 4):
         stage.look(minute + 2.6)
 
-    (raised,) = stage.notices()
+    (raised,) = stage.notifications()
     assert (raised.subject, raised.severity) == ("shop.errors_high{cdn=a}", "critical")
     assert raised.summary.startswith("Requests that fail: cdn a at 0.2")
     assert raised.detail["next_step"] == "Does the origin answer?"

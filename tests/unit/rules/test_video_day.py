@@ -48,7 +48,7 @@ def fewer_samples(path: str, text: str) -> str:
     """The rule for a few viewers: of a quarter of an hour together, beyond what a few of them meet by chance."""
     if path != "video_qos/pipeline.yaml":
         return text
-    return text.replace("samples: 200", "samples: 100").replace(
+    return text.replace("min_samples: 200", "min_samples: 100").replace(
         "fire: {above: 0.05}\n    clear: {above: 0.04}", "fire: {above: 0.2}\n    clear: {above: 0.1}"
     )
 
@@ -117,4 +117,4 @@ def test_each_incident_is_told_once_and_in_time_and_none_is_made_up(tmp_path: Pa
         for labels, began, fired, ended in live
     ]
     assert again == minutes_of
-    assert [notice.kind for notice in result.notices] == ["raised", "resolved"] * 3
+    assert [notification.kind for notification in result.notifications] == ["raised", "resolved"] * 3

@@ -99,4 +99,4 @@ def test_sizes_that_cannot_be_run_are_refused_before_spark_starts(monkeypatch: p
     done = CliRunner().invoke(app, ["experiment", "partitioning", "--rows", "10"])
 
     assert done.exit_code != 0
-    assert "EXPERIMENT_SIZES" in str(done.exception)
+    assert "EXPERIMENT_SIZES_INVALID" in str(done.exception)

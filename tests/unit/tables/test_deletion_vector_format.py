@@ -96,13 +96,13 @@ def test_a_vector_that_is_damaged_marks_nothing(lake: Lake) -> None:
     for at in range(len(whole)):
         if at:  # the first byte is the version of the file's form, which is the same for all
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            with pytest.raises(ContractError, match="VECTOR_UNREADABLE"):
+            with pytest.raises(ContractError, match="DELETION_VECTOR_UNREADABLE"):
                 deleted_positions(lake, KEY, added(vector))
         path.write_bytes(whole[:at])
-        with pytest.raises(ContractError, match="VECTOR_UNREADABLE"):
+        with pytest.raises(ContractError, match="DELETION_VECTOR_UNREADABLE"):
             deleted_positions(lake, KEY, added(vector))
     path.unlink()
-    with pytest.raises(ContractError, match="VECTOR_UNREADABLE"):
+    with pytest.raises(ContractError, match="DELETION_VECTOR_UNREADABLE"):
         deleted_positions(lake, KEY, added(vector))
 
 
@@ -110,7 +110,7 @@ def test_a_vector_that_is_damaged_marks_nothing(lake: Lake) -> None:
 def test_a_log_that_says_something_else_of_a_vector_is_refused(lake: Lake, change: dict[str, Any]) -> None:
     data = encoded({1, 2, 3})
     vector = {"storageType": "i", "pathOrInlineDv": z85(data), "sizeInBytes": len(data), "cardinality": 3}
-    with pytest.raises(ContractError, match="VECTOR_UNREADABLE"):
+    with pytest.raises(ContractError, match="DELETION_VECTOR_UNREADABLE"):
         deleted_positions(lake, KEY, added(vector | change))
 
 

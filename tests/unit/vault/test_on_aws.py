@@ -60,7 +60,7 @@ def test_a_bucket_that_keeps_versions_is_refused(status: str, vault: StorageSpec
     client = boto3.client("s3", **vault.boto3_options())
     client.put_bucket_versioning(Bucket=vault.bucket, VersioningConfiguration={"Status": status})
 
-    with pytest.raises(ConfigError, match="VAULT_KEEPS_VERSIONS"):
+    with pytest.raises(ConfigError, match="VAULT_BUCKET_VERSIONED"):
         check_isolation(vault)
 
 

@@ -1,4 +1,4 @@
-"""The ways a notice reaches people, a file each. All take the same record.
+"""The ways a notification reaches people, a file each. All take the same record.
 
 A channel is a spec in `deltaworks.specs.environment`, a file here that makes its sender, and a line in `SENDERS`.
 """
@@ -33,7 +33,7 @@ def open_channels(alerts: AlertsSpec, messaging: AwsSpec, *, sns: SnsSender = bo
     """Every declared channel. No connection is made yet, and no secret read."""
     senders = {**SENDERS, "sns": sns}
     return [
-        Channel(spec, _with_runbooks_below(alerts.docs_url, senders[spec.kind](spec, messaging)))
+        Channel(spec, _with_runbook_urls(alerts.docs_url, senders[spec.kind](spec, messaging)))
         for spec in alerts.channels
     ]
 
@@ -43,8 +43,10 @@ def channel_problems(channel: Channel, messaging: AwsSpec) -> list[ChannelProble
     return subscription_problems(channel.spec, messaging) if isinstance(channel.spec, SnsChannelSpec) else []
 
 
-def _with_runbooks_below(docs_url: str, send: Send) -> Send:
+def _with_runbook_urls(docs_url: str, send: Send) -> Send:
     """The same sender, with runbooks as addresses below the one where the pages are read."""
     if not docs_url:
         return send
-    return lambda notice: send(dataclasses.replace(notice, runbook=f"{docs_url.rstrip('/')}/{notice.runbook}"))
+    return lambda notification: send(
+        dataclasses.replace(notification, runbook=f"{docs_url.rstrip('/')}/{notification.runbook}")
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from deltaworks.alerts.channels.base import Send
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.specs.environment import LogChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
@@ -14,9 +14,9 @@ _LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": loggin
 
 
 def log_lines(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
-    """The sender: one line a notice, at the level of its severity."""
+    """The sender: one line a notification, at the level of its severity."""
 
-    def send(notice: Notice) -> None:
-        log.log(_LEVELS[notice.severity], "%s: %s", notice.title, notice.text.replace("\n", " "))
+    def send(notification: Notification) -> None:
+        log.log(_LEVELS[notification.severity], "%s: %s", notification.title, notification.text.replace("\n", " "))
 
     return send

@@ -7,14 +7,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.alerts.channels.base import ChannelProblem, Send, refused
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.channels.base import ChannelProblem, Send, rejection_error
+from deltaworks.alerts.notification import Notification
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
-#: What the notice of a rule says of it in its detail, for filter policies.
-_NAMED = ("pipeline", "rule")
+#: What the notification of a rule says of it in its detail, for filter policies.
+_RULE_ATTRIBUTES = ("pipeline", "rule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +29,23 @@ class SnsMessage:
     deduplication_id: str | None = None
 
 
-def sns_message(topic: str, notice: Notice) -> SnsMessage:
-    """The notice for a topic. Attributes let subscriptions filter by severity, cause and kind, and notices of rules by
+def sns_message(topic: str, notification: Notification) -> SnsMessage:
+    """The notification for a topic. Attributes let subscriptions filter by severity, cause and kind, and notifications of rules by
     pipeline and rule too.
 
-    On a FIFO topic SNS itself drops a notice of the same id within five minutes.
+    On a FIFO topic SNS itself drops a notification of the same id within five minutes.
     """
     fifo = topic.endswith(".fifo")
-    named = {name: notice.detail.get(name) for name in _NAMED if notice.cause.startswith("RULE_")}
-    group = hashlib.sha256(f"{notice.cause} {notice.subject}".encode()).hexdigest()[:32]
+    named = {name: notification.detail.get(name) for name in _RULE_ATTRIBUTES if notification.cause.startswith("RULE_")}
+    group = hashlib.sha256(f"{notification.cause} {notification.subject}".encode()).hexdigest()[:32]
     return SnsMessage(
         topic=topic,
-        subject=notice.title,
-        body=json.dumps(notice.record(), indent=2, ensure_ascii=False),
-        attributes={"severity": notice.severity, "cause": notice.cause, "kind": notice.kind}
+        subject=notification.title,
+        body=json.dumps(notification.record(), indent=2, ensure_ascii=False),
+        attributes={"severity": notification.severity, "cause": notification.cause, "kind": notification.kind}
         | {name: value for name, value in named.items() if isinstance(value, str) and value},
         group=group if fifo else None,
-        deduplication_id=notice.id if fifo else None,
+        deduplication_id=notification.id if fifo else None,
     )
 
 
@@ -79,15 +79,15 @@ def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
     """The sender outside Airflow."""
     client: Any = None
 
-    def send(notice: Notice) -> None:
+    def send(notification: Notification) -> None:
         nonlocal client
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             client = client or sns_client(messaging)
-            publish(client, sns_message(resolve_text(spec.topic), notice))
+            publish(client, sns_message(resolve_text(spec.topic), notification))
         except (BotoCoreError, ClientError) as error:
-            raise refused(spec.name, error) from error
+            raise rejection_error(spec.name, error) from error
 
     return send
 
@@ -103,15 +103,15 @@ def subscription_problems(spec: SnsChannelSpec, messaging: AwsSpec) -> list[Chan
         pages = client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=topic)
         subscriptions = [subscription for page in pages for subscription in page["Subscriptions"]]
         if not subscriptions:
-            return [ChannelProblem(f"nobody listens to {topic}", blocks=True)]
+            return [ChannelProblem(f"nobody listens to {topic}", is_blocking=True)]
         dead_letters = resolve_text(spec.dead_letters) if spec.dead_letters is not None else None
-        problems = [_problem_of(client, subscription, dead_letters) for subscription in subscriptions]
+        problems = [_subscription_problem(client, subscription, dead_letters) for subscription in subscriptions]
     except (BotoCoreError, ClientError) as error:
-        return [ChannelProblem(f"{topic}: {error}", blocks=True)]
+        return [ChannelProblem(f"{topic}: {error}", is_blocking=True)]
     return [problem for problem in problems if problem is not None]
 
 
-def _problem_of(client: Any, subscription: dict[str, str], dead_letters: str | None) -> ChannelProblem | None:
+def _subscription_problem(client: Any, subscription: dict[str, str], dead_letters: str | None) -> ChannelProblem | None:
     endpoint = f"{subscription['Protocol']} {subscription['Endpoint']}"
     if not subscription["SubscriptionArn"].startswith("arn:"):
         return ChannelProblem(f"the subscription of {endpoint} is not confirmed")

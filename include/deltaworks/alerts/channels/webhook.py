@@ -1,9 +1,9 @@
-"""The channel `webhook`: an address that takes each notice as JSON by POST."""
+"""The channel `webhook`: an address that takes each notification as JSON by POST."""
 
 from __future__ import annotations
 
-from deltaworks.alerts.channels.base import Send, refused
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.channels.base import Send, rejection_error
+from deltaworks.alerts.notification import Notification
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import WebhookChannelSpec
 from deltaworks.specs.storage import AwsSpec
@@ -12,19 +12,19 @@ from deltaworks.specs.storage import AwsSpec
 def webhook(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
     """The sender. Its errors never hold the address, which may be a secret."""
 
-    def send(notice: Notice) -> None:
+    def send(notification: Notification) -> None:
         import httpx
 
-        headers = {"X-Deltaworks-Notice": notice.id}
+        headers = {"X-Deltaworks-Notification": notification.id}
         if spec.token is not None:
             headers["Authorization"] = f"Bearer {spec.token.resolve()}"
         try:
             response = httpx.post(
-                resolve_text(spec.url), json=notice.record(), headers=headers, timeout=spec.timeout_seconds
+                resolve_text(spec.url), json=notification.record(), headers=headers, timeout=spec.timeout_seconds
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise refused(spec.name, type(error).__name__) from error
+            raise rejection_error(spec.name, type(error).__name__) from error
         if response.status_code >= 300:
-            raise refused(spec.name, f"it answered {response.status_code}")
+            raise rejection_error(spec.name, f"it answered {response.status_code}")
 
     return send

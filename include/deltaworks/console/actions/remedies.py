@@ -54,7 +54,7 @@ _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
             "NO_PROGRESS",
             "BACKLOG_OLD",
             "SOURCE_EXPIRES",
-            "LOSS_NEAR",
+            "DATA_LOSS_NEAR",
             "FEED_STALE",
         ),
         _control_action("restart"),
@@ -101,7 +101,9 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
         return None
     word, operation, verb = action
     if kind == "relay" and operation == "control":
-        return SuggestedAction(word, form_path("control_relay", name, verb=verb)) if verb in ("start", "restart") else None
+        return (
+            SuggestedAction(word, form_path("control_relay", name, verb=verb)) if verb in ("start", "restart") else None
+        )
     if (OPERATIONS[operation].scope == "relay") != (kind == "relay"):
         return None
     if operation == "control":

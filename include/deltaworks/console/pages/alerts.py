@@ -8,12 +8,12 @@ from datetime import datetime
 
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.raising import alerts as stored_alerts
-from deltaworks.alerts.silences import Silence, silenced_by, words_of
+from deltaworks.alerts.silences import Silence, active_silence, subject_words
 from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.open_issues import alert_next_step, severity_rank, alert_observation
+from deltaworks.console.pages.open_issues import alert_next_step, alert_observation, severity_rank
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
@@ -40,7 +40,7 @@ class SilenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
-    """One alert. `notified_at` is the last notice of it, `silence` the one that holds further ones back."""
+    """One alert. `notified_at` is the last notification of it, `silence` the one that holds further ones back."""
 
     cause: str
     subject: str
@@ -60,7 +60,7 @@ class AlertRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsView:
-    """The page. `waiting` notices have not been accepted by a channel yet; None where the person may not know."""
+    """The page. `waiting` notifications have not been accepted by a channel yet; None where the person may not know."""
 
     listed: Rows[AlertRow]
     firing: int
@@ -150,41 +150,41 @@ def _silence_row(look: PageContext, one: Silence) -> SilenceRow:
         reason=one.reason,
         at=parse_instant(one.at),
         until=parse_instant(one.until),
-        active=one.active_at(look.now),
+        active=one.is_active_at(look.now),
         command=shlex.join(words),
     )
 
 
 def _row(look: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
-    standing, kind = alert.standing, ALERTS.get(alert.cause)
+    standing, kind = alert.state, ALERTS.get(alert.cause)
     pipeline = _silence_pipeline(look, alert.subject)
-    silence = silenced_by(silences, cause=alert.cause, subject=alert.subject, now=look.now)
+    silence = active_silence(silences, cause=alert.cause, subject=alert.subject, now=look.now)
     words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]
     return AlertRow(
         cause=alert.cause,
         subject=alert.subject,
         severity=standing.severity,
-        open=standing.open,
+        open=standing.is_open,
         since=standing.since,
-        notified_at=max(standing.notices, default=standing.raised_at),
+        notified_at=max(standing.notification_times, default=standing.last_notified_at),
         summary=alert_observation(alert),
         next_step=alert_next_step(alert),
         meaning="" if kind is None else kind.meaning,
         changes=standing.changes,
         silence=None if silence is None else _silence_row(look, silence),
         pipeline=pipeline,
-        command=shlex.join([*words, "--reason", "WHY"]) if pipeline and standing.open else "",
+        command=shlex.join([*words, "--reason", "WHY"]) if pipeline and standing.is_open else "",
         may_silence=bool(pipeline) and look.person.may_start(f"silence_alert__{pipeline}"),
     )
 
 
 def _silence_pipeline(look: PageContext, subject: str) -> str:
     """The pipeline whose silences may be of a subject; empty where it names none."""
-    return next((word for word in words_of(subject) if look.catalog.declares("pipeline", word)), "")
+    return next((word for word in subject_words(subject) if look.catalog.declares("pipeline", word)), "")
 
 
 def _count_waiting(look: PageContext) -> int | None:
-    """Notices that wait: of whom the health check is, for they are not of one pipeline."""
+    """Notifications that wait: of whom the health check is, for they are not of one pipeline."""
     if not look.person.may_read(HEALTH_DAG):
         return None
     try:

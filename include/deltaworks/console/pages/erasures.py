@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from deltaworks.alerts.erasures import OVERDUE, ErasureFinding, judge_terms, retention_of
-from deltaworks.console.table_reads import read_tables
+from deltaworks.alerts.erasures import OVERDUE, ErasureFinding, check_deadline, retention_of
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import StoredSummary, read_summaries, read_summary
+from deltaworks.console.table_reads import read_tables
 from deltaworks.control.summaries.erasures import GRANTED_STATES, ErasureRow, ErasuresSummary
 from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.operations.registry import get_operation
@@ -198,7 +198,7 @@ def _finding(row: ErasureRow, retention: timedelta, now: datetime) -> ErasureFin
     if not row.is_open or purge_by is None or deadline_at is None:
         return None
     terms = {"purge_by": purge_by, "deadline_at": deadline_at}
-    return judge_terms(row.state, purged=row.is_purged, retention=retention, now=now, **terms)
+    return check_deadline(row.state, is_purged=row.is_purged, retention=retention, now=now, **terms)
 
 
 def _count_requests(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:

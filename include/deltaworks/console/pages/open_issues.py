@@ -19,15 +19,15 @@ from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
-from deltaworks.control.troubles import ALERTS, alert_of_verdict, alerts_of_verdicts, next_step_of
-from deltaworks.control.troubles.rows import SEVERITIES
+from deltaworks.control.troubles import ALERTS, alert_for_verdict, next_step_for, verdict_alerts
+from deltaworks.control.troubles.definitions import SEVERITIES
 from deltaworks.errors import DeltaworksError
 
-_VERDICT_ALERTS: Final = alerts_of_verdicts()
+_VERDICT_ALERTS: Final = verdict_alerts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
 UNREADABLE: Final = "HEARTBEAT_UNREADABLE"
 #: Alerts on a stream that stand beside another trouble of it, by the cause of the verdict that is the same.
-_SEPARATE_ALERTS: Final = {"LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
+_SEPARATE_ALERTS: Final = {"DATA_LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,9 @@ class OpenIssue:
     pipeline: str = ""
 
 
-def open_issues(look: PageContext, reports: list[Report], verdicts: Mapping[str, Verdict], *, pipeline: str = "") -> list[OpenIssue]:
+def open_issues(
+    look: PageContext, reports: list[Report], verdicts: Mapping[str, Verdict], *, pipeline: str = ""
+) -> list[OpenIssue]:
     """Unhealthy verdicts, then open alerts on anything else that somebody has to act on. The gravest first.
 
     Args:
@@ -100,8 +102,8 @@ def _silent_health_check(look: PageContext) -> Iterator[OpenIssue]:
         subject=HEALTH_DAG,
         severity=ALERTS[SILENT].severity,
         since=ran_at,
-        detail="The health check does not run. Streams may continue; nobody watches them or sends notices.",
-        next_step=next_step_of(SILENT),
+        detail="The health check does not run. Streams may continue; nobody watches them or sends notifications.",
+        next_step=next_step_for(SILENT),
     )
 
 
@@ -130,7 +132,7 @@ def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Al
     """The trouble of a verdict; of suspended tables one each, since each is resumed by itself."""
     verdict, subject = item.verdict, item.subject
     severity, pipeline = (
-        ALERTS[alert_of_verdict(verdict.cause)].severity,
+        ALERTS[alert_for_verdict(verdict.cause)].severity,
         subject.name if subject.kind == "stream" else "",
     )
     if verdict.cause == SUSPENDED:
@@ -148,7 +150,7 @@ def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Al
                 pipeline=pipeline,
             )
         return
-    raised = [alert.standing.since for alert in same if alert.standing.since is not None]
+    raised = [alert.state.since for alert in same if alert.state.since is not None]
     exhausted = [alert.summary for alert in same if alert.cause == EXHAUSTED]
     yield OpenIssue(
         cause=verdict.cause,
@@ -156,7 +158,7 @@ def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Al
         severity=severity,
         since=unhealthy_since(item, verdicts) or min(raised, default=None),
         detail=" ".join((verdict.detail, *exhausted)),
-        next_step=verdict.next_step or next_step_of(verdict.cause),
+        next_step=verdict.next_step or next_step_for(verdict.cause),
         pipeline=pipeline,
     )
 
@@ -165,28 +167,28 @@ def _alert_issue(alert: Alert) -> OpenIssue:
     return OpenIssue(
         cause=alert.cause,
         subject=alert.subject,
-        severity=alert.standing.severity,
-        since=alert.standing.since,
+        severity=alert.state.severity,
+        since=alert.state.since,
         detail=alert_observation(alert),
         next_step=alert_next_step(alert),
     )
 
 
 def alert_observation(alert: Alert) -> str:
-    """What was seen, without the next step, which notices have in the same text and pages beside it."""
+    """What was seen, without the next step, which notifications have in the same text and pages beside it."""
     return alert.summary.removesuffix(f" Next: {alert_next_step(alert)}")
 
 
 def alert_next_step(alert: Alert) -> str:
     """What to do about an alert: as whoever raised it says, else as its cause has it."""
-    return str(alert.detail.get("next_step") or "") or next_step_of(alert.cause)
+    return str(alert.detail.get("next_step") or "") or next_step_for(alert.cause)
 
 
 def _open_alerts(look: PageContext) -> list[Alert]:
     try:
         keys = look.objects.list(paths.alerts("state/"))
         look.objects.fetch(keys)
-        stored = [alert for alert in alerts(look.objects) if alert.standing.open]
+        stored = [alert for alert in alerts(look.objects) if alert.state.is_open]
     except DeltaworksError:
         return []
     return [alert for alert in stored if look.person.may_read(alert_dag(look.catalog, alert.subject))]

@@ -111,7 +111,9 @@ def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]
         )
     if set_aside := sum(source.set_aside for source in heartbeat.sources.values()):
         text = f"{where} has set {set_aside} events aside that its sink never takes."
-        yield Finding("unhealthy", "EVENTS_SET_ASIDE", text, "See how-to/collect-over-http.md#when-something-is-wrong.")
+        yield Finding(
+            "unhealthy", "EVENTS_UNDELIVERABLE", text, "See how-to/collect-over-http.md#when-something-is-wrong."
+        )
 
 
 def _backlog_detail(heartbeat: CollectorHeartbeat, where: str, waited: float) -> str:

@@ -1,4 +1,4 @@
-"""What a remediation did about each notice: one object a notice, created once and replaced only as it was read."""
+"""What a remediation did about each notification: one object a notification, created once and replaced only as it was read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTED_STATES: tuple[RemediationState, ...] = ("planned", "called", "verified", "
 
 
 class RemediationRecord(Record):
-    """One notice and what followed from it.
+    """One notification and what followed from it.
 
     `before` and `after` are weights by target. `attempted_at` is written before the call is made, `back_attempted_at`
     before that which takes it back: whoever finds it asks for the weights and does not call again.
@@ -59,7 +59,7 @@ class RemediationRecords:
         self._objects = objects
 
     def read(self, notification: str) -> RemediationRecord | None:
-        """The record of a notice.
+        """The record of a notification.
 
         Raises:
             ContractError: REMEDIATION_UNREADABLE.
@@ -69,7 +69,7 @@ class RemediationRecords:
         return None if stored is None else RemediationRecord.decode(stored.data, key=key)
 
     def create(self, record: RemediationRecord) -> bool:
-        """Take up a notice; False where somebody else has."""
+        """Take up a notification; False where somebody else has."""
         return self._objects.put_if_absent(outbound_paths.remediation(record.notification), record.encode())
 
     def replace(self, before: RemediationRecord, after: RemediationRecord) -> RemediationRecord:
@@ -84,16 +84,16 @@ class RemediationRecords:
         if stored is None or not same or self._objects.put_if_match(key, after.encode(), stored.etag) is None:
             raise FencedError(
                 "REMEDIATION_TAKEN_OVER",
-                f"Another process works on what notice {before.notification} set off.",
+                f"Another process works on what notification {before.notification} set off.",
                 hint="None: the other one goes on.",
             )
         return after
 
     def all(self, remediation: str | None = None, *, since: datetime | None = None) -> Iterator[RemediationRecord]:
-        """All records, or those of one remediation, the oldest notice first.
+        """All records, or those of one remediation, the oldest notification first.
 
         Args:
-            since: notices that are older are left out, by their ids, which begin with their time.
+            since: notifications that are older are left out, by their ids, which begin with their time.
         """
         first = outbound_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
         for key in self._objects.list(outbound_paths.REMEDIATIONS_FOLDER + "/"):

@@ -1,7 +1,7 @@
 """The table of troubles: every condition of an error, every cause of a health verdict, every alert, a row each.
 
 What can go wrong is declared here and nowhere else: which alert reports it, and the tables of docs/reference/conditions.md and
-docs/reference/alerts.md, follow from the rows (`deltaworks.control.troubles.pages` writes the tables).
+docs/reference/alerts.md, follow from the rows (`deltaworks.control.troubles.docs_tables` writes the tables).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from deltaworks.control.troubles.alerts import ERASURES, JOBS, OUTWARD, RULES, STREAMS, WATCH
+from deltaworks.control.troubles.alerts import ERASURES, JOBS, MONITORING, OUTBOUND, RULES, STREAMS
 from deltaworks.control.troubles.collector import COLLECTOR
 from deltaworks.control.troubles.data import DATA
 from deltaworks.control.troubles.declarations import DECLARATIONS
+from deltaworks.control.troubles.definitions import SEVERITIES, AlertCause, Condition, severity_rank
 from deltaworks.control.troubles.erasure import ERASURE
 from deltaworks.control.troubles.health import HEALTH
-from deltaworks.control.troubles.outward import OUTWARD_CONDITIONS
+from deltaworks.control.troubles.outbound import OUTBOUND_CONDITIONS
 from deltaworks.control.troubles.privacy import PRIVACY
-from deltaworks.control.troubles.rework import REWORK
-from deltaworks.control.troubles.rows import SEVERITIES, AlertCause, Trouble, rank
-from deltaworks.control.troubles.running import RUNNING
+from deltaworks.control.troubles.recovery import RECOVERY
+from deltaworks.control.troubles.runtime import RUNTIME
 from deltaworks.control.troubles.stack import STACK
 from deltaworks.control.troubles.vault import VAULT
 from deltaworks.errors import ConfigError
@@ -31,21 +31,21 @@ __all__ = [
     "HEALTH_CAUSES",
     "SEVERITIES",
     "AlertCause",
-    "Trouble",
-    "alert_of_failure",
-    "alert_of_verdict",
-    "alerts_of_failures",
-    "alerts_of_verdicts",
-    "cause_of",
-    "indexed",
-    "next_step_of",
-    "rank",
+    "Condition",
+    "alert_for_failure",
+    "alert_for_verdict",
+    "failure_alerts",
+    "verdict_alerts",
+    "get_alert_cause",
+    "index_by_code",
+    "next_step_for",
+    "severity_rank",
 ]
 
-Row = TypeVar("Row", Trouble, AlertCause)
+Row = TypeVar("Row", Condition, AlertCause)
 
 
-def indexed(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, Row]:
+def index_by_code(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, Row]:
     """The rows by code.
 
     Raises:
@@ -58,19 +58,19 @@ def indexed(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, Row]:
     return table
 
 
-def _code(row: Trouble) -> str:
+def _code(row: Condition) -> str:
     return row.code
 
 
 #: What the health check finds of a relay or a stream.
-HEALTH_CAUSES: Final[dict[str, Trouble]] = indexed(HEALTH, _code)
+HEALTH_CAUSES: Final[dict[str, Condition]] = index_by_code(HEALTH, _code)
 
 #: What errors and warnings carry; a few are causes of verdicts as well.
-CONDITIONS: Final[dict[str, Trouble]] = indexed(
+CONDITIONS: Final[dict[str, Condition]] = index_by_code(
     (
         row
         for row in (
-            *(*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS),
+            *(*DECLARATIONS, *DATA, *RECOVERY, *RUNTIME, *OUTBOUND_CONDITIONS),
             *(*STACK, *COLLECTOR, *PRIVACY, *VAULT, *ERASURE, *HEALTH),
         )
         if row.error is not None
@@ -79,13 +79,13 @@ CONDITIONS: Final[dict[str, Trouble]] = indexed(
 )
 
 #: What people are alerted on.
-ALERTS: Final[dict[str, AlertCause]] = indexed(
-    (*STREAMS, *JOBS, *RULES, *OUTWARD, *ERASURES, *WATCH), lambda row: row.name
+ALERTS: Final[dict[str, AlertCause]] = index_by_code(
+    (*STREAMS, *JOBS, *RULES, *OUTBOUND, *ERASURES, *MONITORING), lambda row: row.name
 )
-_OF_JOBS: Final = frozenset(alert.name for alert in JOBS)
+_JOB_ALERTS: Final = frozenset(alert.name for alert in JOBS)
 
 
-def cause_of(name: str) -> AlertCause:
+def get_alert_cause(name: str) -> AlertCause:
     """The row of an alert.
 
     Raises:
@@ -101,19 +101,19 @@ def cause_of(name: str) -> AlertCause:
     )
 
 
-def alert_of_failure(condition: str | None) -> str:
+def alert_for_failure(condition: str | None) -> str:
     """The alert that a job's failure raises."""
     row = CONDITIONS.get(condition or "")
-    return row.alert if row is not None and row.alert in _OF_JOBS else "JOB_FAILED"
+    return row.alert if row is not None and row.alert in _JOB_ALERTS else "JOB_FAILED"
 
 
-def alert_of_verdict(cause: str) -> str:
+def alert_for_verdict(cause: str) -> str:
     """The alert of an unhealthy verdict, whose cause is one of the health check or a condition of the heartbeat."""
     row = HEALTH_CAUSES.get(cause)
     return row.alert if row is not None and row.alert is not None else "STREAM_UNHEALTHY"
 
 
-def next_step_of(cause: str) -> str:
+def next_step_for(cause: str) -> str:
     """What to do about an alert or the cause of a verdict, where nothing says it of the very case; empty for others."""
     if cause in ALERTS and ALERTS[cause].next_step:
         return ALERTS[cause].next_step
@@ -121,11 +121,11 @@ def next_step_of(cause: str) -> str:
     return "" if row is None else f"{row.next_step[:1].upper()}{row.next_step[1:]}."
 
 
-def alerts_of_failures() -> frozenset[str]:
+def failure_alerts() -> frozenset[str]:
     """Every alert that failures of jobs raise, and their success resolves."""
-    return frozenset(alert_of_failure(condition) for condition in CONDITIONS)
+    return frozenset(alert_for_failure(condition) for condition in CONDITIONS)
 
 
-def alerts_of_verdicts() -> frozenset[str]:
+def verdict_alerts() -> frozenset[str]:
     """Every alert that unhealthy verdicts raise."""
-    return frozenset(alert_of_verdict(cause) for cause in (*HEALTH_CAUSES, *CONDITIONS))
+    return frozenset(alert_for_verdict(cause) for cause in (*HEALTH_CAUSES, *CONDITIONS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.control.troubles.rows import AlertCause
+from deltaworks.control.troubles.definitions import AlertCause
 
 #: Of relays and streams, as the health check judges them.
 STREAMS: Final = (
@@ -37,7 +37,7 @@ STREAMS: Final = (
         next_step="Give it more cores or larger batches before the source forgets what waits.",
     ),
     AlertCause(
-        "LOSS_NEAR",
+        "DATA_LOSS_NEAR",
         "critical",
         "reference/alerts.md#the-source-is-about-to-forget",
         "the source's retention is about to pass",
@@ -222,7 +222,7 @@ RULES: Final = (
         next_step="Mend the SQL of the rule, then `deltaworks pipelines check`.",
     ),
     AlertCause(
-        "RULE_TOO_WIDE",
+        "RULE_TOO_MANY_SERIES",
         "warning",
         "how-to/write-rules.md#a-rule-is-too-wide",
         "a rule has too many label sets at once",
@@ -231,7 +231,7 @@ RULES: Final = (
 )
 
 #: Of what is handed to others, and of what acts by itself.
-OUTWARD: Final = (
+OUTBOUND: Final = (
     AlertCause(
         "FEED_STALE",
         "warning",
@@ -303,7 +303,7 @@ ERASURES: Final = (
 )
 
 #: Of the watch itself.
-WATCH: Final = (
+MONITORING: Final = (
     AlertCause(
         "HEALTH_SILENT",
         "critical",
@@ -315,8 +315,8 @@ WATCH: Final = (
         "CHANNEL_FAILING",
         "warning",
         "reference/alerts.md#a-channel-fails",
-        "notices cannot be delivered; they are kept",
-        next_step="Mend its address or key, then `deltaworks alerts check --send`; notices wait meanwhile.",
+        "notifications cannot be delivered; they are kept",
+        next_step="Mend its address or key, then `deltaworks alerts check --send`; notifications wait meanwhile.",
     ),
     AlertCause(
         "CONTROL_UNREADABLE",

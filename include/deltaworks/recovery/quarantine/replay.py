@@ -104,7 +104,7 @@ def replay_quarantine(
     Raises:
         ConfigError: ENRICHMENT_UNREADABLE.
         ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE;
-            QUARANTINE_WITHHELD, no row of the selection has kept its event, and its source keeps no objects.
+            QUARANTINE_EVENTS_NOT_KEPT, no row of the selection has kept its event, and its source keeps no objects.
         ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD, COMMIT_CONTENDED, after which the
             next call completes what was prepared.
     """
@@ -142,7 +142,7 @@ def _refuse_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter
     rows, whole = Quarantine(lake, spec.pipeline).count_kept(selection)
     if rows and not whole:
         raise ContractError(
-            "QUARANTINE_WITHHELD",
+            "QUARANTINE_EVENTS_NOT_KEPT",
             f"None of the {rows} selected rows has kept its event: {spec.pipeline!r} declares private fields, so "
             f"quarantine holds no raw value, and {spec.source.kind} keeps no objects to read again.",
             hint=f"Read again what the source still has: `deltaworks reprocess {spec.pipeline}`.",

@@ -67,7 +67,7 @@ def mend_files(
         allow_missing: leave out rows whose objects are gone too: they are lost.
 
     Raises:
-        What a restore raises, with ContractError RELAND_OBJECTS_GONE and RELAND_NEEDS_SPARK.
+        What a restore raises, with ContractError RELAND_OBJECTS_MISSING and RELAND_NEEDS_SPARK.
     """
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     restore = TableRestore(catalog, pipeline, table)
@@ -130,7 +130,7 @@ def mend_table(
 
     Raises:
         ConfigError: TABLE_NOT_DROPPED, it is there; TABLE_UNKNOWN.
-        ContractError: RESTORE_MUTABLE; RELAND_OBJECTS_GONE, RELAND_NEEDS_SPARK.
+        ContractError: RESTORE_MUTABLE; RELAND_OBJECTS_MISSING, RELAND_NEEDS_SPARK.
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
     spec = catalog.pipeline(pipeline)

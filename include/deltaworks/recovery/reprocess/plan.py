@@ -70,7 +70,7 @@ class Planner:
         """The plan of a new reprocess.
 
         Raises:
-            ConfigError: TABLE_UNKNOWN, REPROCESS_EMPTY, REPROCESS_SCATTERED, REPROCESS_SELECTION.
+            ConfigError: TABLE_UNKNOWN, REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, REPROCESS_SELECTION_INVALID.
             ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_MUTABLE.
         """
         check_tables(self._spec, request.tables)
@@ -111,13 +111,13 @@ class Planner:
         """Refuse a plan that cannot be begun or resumed as things are.
 
         Raises:
-            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_ENDED.
             ConcurrencyError: REPROCESS_TABLE_HELD.
         """
         generation = self._home.generations.current()
         if plan.generation != generation:
             raise ContractError(
-                "REPROCESS_GENERATION_OVER",
+                "REPROCESS_GENERATION_ENDED",
                 f"Reprocess {plan.id!r} was planned for generation {plan.generation}; {plan.pipeline!r} has started "
                 f"over since, in generation {generation}.",
                 hint="Nothing is left to do for it; begin a new reprocess under another id.",

@@ -107,7 +107,7 @@ def refuse_gone(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
     """Refuse records that neither the source nor the archive has.
 
     Raises:
-        ContractError: REPROCESS_RECORDS_GONE.
+        ContractError: REPROCESS_RECORDS_EXPIRED.
     """
     if not gone:
         return
@@ -115,7 +115,7 @@ def refuse_gone(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
     batches = sorted({one.batch_id for one in gone})
     without = "" if spec.archive is not None else " It declares no archive, which would have kept them."
     raise ContractError(
-        "REPROCESS_RECORDS_GONE",
+        "REPROCESS_RECORDS_EXPIRED",
         f"Records of {len(batches)} batches of {spec.pipeline!r} ({batches[0]} to {batches[-1]}) are neither in "
         f"{spec.source.kind} nor in the archive any more: {', '.join(keys[:_KEYS_SHOWN])}"
         f"{', …' * (len(keys) > _KEYS_SHOWN)}.{without}",

@@ -72,7 +72,7 @@ class RecordResolver:
         """The selection's records among those of the batches that are complete now.
 
         Raises:
-            ConfigError: REPROCESS_EMPTY, REPROCESS_SCATTERED, or REPROCESS_SELECTION for what a stream has not.
+            ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for what a stream has not.
             ContractError: LEDGER_WITHOUT_TIME, LEDGER_WITHOUT_OFFSET.
         """
         batches, ranges = self._landed()
@@ -152,7 +152,7 @@ class RecordResolver:
             return list(ranges)
         if selection.files:
             raise ConfigError(
-                "REPROCESS_SELECTION",
+                "REPROCESS_SELECTION_INVALID",
                 f"{self._spec.pipeline!r} reads {self._spec.source.kind}, which has no files.",
                 hint="Name records with --offsets, such as topic/0/100-200; or give --batches or --arrived.",
             )
@@ -174,7 +174,7 @@ class RecordResolver:
         named = self.source.select(ranges, text)
         if named is None:
             raise ConfigError(
-                "REPROCESS_SELECTION",
+                "REPROCESS_SELECTION_INVALID",
                 f"{text!r} names no records of {self._spec.source.kind}.",
                 hint="Write stream, partition or shard, first and last position, such as topic/0/100-200.",
             )

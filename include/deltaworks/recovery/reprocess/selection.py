@@ -65,7 +65,7 @@ class Selection:
 def not_one_selection() -> ConfigError:
     """The error of a selection that is not exactly one of them."""
     return ConfigError(
-        "REPROCESS_SELECTION",
+        "REPROCESS_SELECTION_INVALID",
         "Say what to read again in exactly one way.",
         hint="Give one of --batches, --files, --offsets, --events, --arrived or --from-start.",
     )
@@ -116,7 +116,7 @@ class Resolver:
         """The selection's objects among those of the batches that are complete now.
 
         Raises:
-            ConfigError: REPROCESS_EMPTY, REPROCESS_SCATTERED, or REPROCESS_SELECTION for a malformed time.
+            ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for a malformed time.
             ContractError: LEDGER_WITHOUT_TIME.
         """
         batches = self._complete()
@@ -252,11 +252,11 @@ def refuse_scattered(ranges: SeqRanges) -> None:
     """Refuse more ranges than a condition takes.
 
     Raises:
-        ConfigError: REPROCESS_SCATTERED.
+        ConfigError: REPROCESS_TOO_FRAGMENTED.
     """
     if len(ranges) > MOST_RANGES:
         raise ConfigError(
-            "REPROCESS_SCATTERED",
+            "REPROCESS_TOO_FRAGMENTED",
             f"The selection falls into {len(ranges)} ranges of seq, more than {MOST_RANGES}.",
             hint="Select by batches or from the start, or reprocess it in parts.",
         )
@@ -265,7 +265,7 @@ def refuse_scattered(ranges: SeqRanges) -> None:
 def offsets_refused(spec: PipelineSpec) -> ConfigError:
     """The error of offsets of a source that has none."""
     return ConfigError(
-        "REPROCESS_SELECTION",
+        "REPROCESS_SELECTION_INVALID",
         f"{spec.pipeline!r} reads {spec.source.kind}, which has no offsets of records.",
         hint="Select its objects: --files, --batches, --events or --arrived.",
     )
@@ -287,12 +287,12 @@ def instant(text: str) -> dt.datetime:
     """An instant, in UTC where it names no zone.
 
     Raises:
-        ConfigError: REPROCESS_SELECTION.
+        ConfigError: REPROCESS_SELECTION_INVALID.
     """
     try:
         at = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            "REPROCESS_SELECTION", f"{text!r} is no time in ISO 8601.", hint="Write it as 2026-01-31T00:00:00Z."
+            "REPROCESS_SELECTION_INVALID", f"{text!r} is no time in ISO 8601.", hint="Write it as 2026-01-31T00:00:00Z."
         ) from error
     return at if at.tzinfo else at.replace(tzinfo=dt.UTC)

@@ -86,7 +86,7 @@ class ObjectsAgain:
         self._opener = opener
 
     def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
-        """See Again. Raises ContractError REPROCESS_OBJECTS_GONE."""
+        """See Again. Raises ContractError REPROCESS_OBJECTS_MISSING."""
         resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         if resolved.bytes < self._direct_bytes:
             did = reread_directly(resolved.objects, opener=self._opener, spec=self._spec, work=work)
@@ -102,7 +102,7 @@ class ObjectsAgain:
         gone = tuple(key for seq, key in sorted(did.gone.items()) if seq not in before)
         if gone and not plan.allow_missing:
             raise ContractError(
-                "REPROCESS_OBJECTS_GONE",
+                "REPROCESS_OBJECTS_MISSING",
                 f"{len(gone)} of {plan.objects} objects cannot be read any more: "
                 f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
                 hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
@@ -120,7 +120,7 @@ class RecordsAgain:
         self._resolver = resolver
 
     def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
-        """See Again. Raises ContractError REPROCESS_RECORDS_GONE, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
+        """See Again. Raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
         resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         parts = self._resolver.provenance(self._spark, resolved)
         if not plan.allow_missing:

@@ -77,14 +77,14 @@ def refuse_running_followers(catalog: Catalog, home: PipelineHome, tables: tuple
     """Refuse to land rows again while a stream runs that would take them for new ones.
 
     Raises:
-        ConcurrencyError: RESTORE_FOLLOWED.
+        ConcurrencyError: RESTORE_HAS_FOLLOWER.
     """
     for table in tables:
         for follower in followers_of(catalog, home.pipeline, table, None):
             watch = LeaseWatch(home.objects, paths.stream_lease(follower.pipeline), silent_seconds=60)
             if follower.reads != "change feed" and watch.is_held():
                 raise ConcurrencyError(
-                    "RESTORE_FOLLOWED",
+                    "RESTORE_HAS_FOLLOWER",
                     f"The stream of {follower.pipeline!r} follows {home.pipeline}.{table} and runs: it would land rows "
                     "twice that land here again.",
                     hint=f"`deltaworks stop {follower.pipeline}` first; it has to start over after this.",

@@ -72,7 +72,7 @@ class LostShares:
             skipped: batches that an earlier rollback of the table left out on purpose.
 
         Raises:
-            ContractError: RESTORE_GENERATION_OVER, `then` holds rows that have landed again since; and what reading
+            ContractError: RESTORE_GENERATION_ENDED, `then` holds rows that have landed again since; and what reading
                 prepared batches raises.
         """
         # Rollbacks of the whole pipeline that `then` has behind it: of the batches before, it has what these left.
@@ -94,7 +94,7 @@ class LostShares:
     def _refuse_lost_generation(self, then: TableState, generation: int, had: int, survives: int) -> None:
         if had > survives:
             raise ContractError(
-                "RESTORE_GENERATION_OVER",
+                "RESTORE_GENERATION_ENDED",
                 f"Version {then.version} of {self._pipeline}.{self._table} holds batches of generation {generation} up "
                 f"to {had}, which were given up after {survives}: what they read has landed again since.",
                 hint="Go back to a version of the present generation; or roll the whole pipeline back.",
@@ -192,7 +192,7 @@ def stage_lost(
 
     Raises:
         ConfigError: the source keeps no objects; REPROCESS_EMPTY.
-        ContractError: RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
+        ContractError: RELAND_NEEDS_SPARK, RELAND_OBJECTS_MISSING.
     """
     rollbacks = home.rollbacks
     fixed = rollbacks.staged(rollback.ordinal)
@@ -228,7 +228,7 @@ class _Stager:
         gone = tuple(key for _, key in sorted(rereader.did.gone.items()))
         if gone and not allow_missing:
             raise ContractError(
-                "RELAND_OBJECTS_GONE",
+                "RELAND_OBJECTS_MISSING",
                 f"{len(gone)} of {len(objects)} objects that held lost rows cannot be read any more: "
                 f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
                 hint="Restore them in the landing bucket; or run it again with --allow-missing, which leaves them out.",

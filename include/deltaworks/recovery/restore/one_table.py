@@ -98,8 +98,8 @@ class TableRestore:
         """What `run` would do. Reads only.
 
         Raises:
-            ConfigError: RESTORE_POINT, TABLE_UNKNOWN.
-            ContractError: RESTORE_MUTABLE, RESTORE_UNSUPPORTED, RESTORE_GENERATION_OVER, RESTORE_COLUMNS_DIFFER,
+            ConfigError: RESTORE_POINT_INVALID, TABLE_UNKNOWN.
+            ContractError: RESTORE_MUTABLE, RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER,
                 BATCH_UNKNOWN, and what reading the log raises.
         """
         started = time.monotonic()
@@ -115,8 +115,8 @@ class TableRestore:
 
         Raises:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE, and what `count` raises.
-            ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table;
-                RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
+            ContractError: RESTORE_FILES_MISSING, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table;
+                RELAND_NEEDS_SPARK, RELAND_OBJECTS_MISSING.
             ConcurrencyError: LEASE_HELD, TABLE_FILES_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
         """
         started = time.monotonic()
@@ -156,7 +156,7 @@ class TableRestore:
     def _fixed(self, request: TableRestoreRequest | None) -> TablePlan:
         if request is None:
             raise ConfigError(
-                "RESTORE_POINT",
+                "RESTORE_POINT_INVALID",
                 f"No rollback of {self._pipeline}.{self._table} was begun, and no point to go back to was given.",
                 hint="Give --to-version, --to-time or --to-batch.",
             )

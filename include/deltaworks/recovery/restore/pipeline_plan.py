@@ -50,8 +50,8 @@ class PipelinePlanner:
         """The record of a start over, or with `back_to` of a rollback, whose missing files are in `missing`.
 
         Raises:
-            ConfigError: RESTORE_POINT for a version, which is one table's; BATCH_UNKNOWN.
-            ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_OVER, the batch was given up; LEDGER_WITHOUT_OFFSET;
+            ConfigError: RESTORE_POINT_INVALID for a version, which is one table's; BATCH_UNKNOWN.
+            ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_ENDED, the batch was given up; LEDGER_WITHOUT_OFFSET;
                 and what reading a log raises.
         """
         generation = self._home.generations.current()
@@ -85,7 +85,7 @@ class PipelinePlanner:
         survives = self._home.start_overs.last_surviving_batch(batch.generation, current=generation)
         if survives is not None and batch.batch_id > survives:
             raise ContractError(
-                "RESTORE_GENERATION_OVER",
+                "RESTORE_GENERATION_ENDED",
                 f"Batch {batch.batch_id} of {self._pipeline!r} was given up; its generation ended with {survives}.",
                 hint=f"`deltaworks batches {self._pipeline}` lists the batches it can go back to.",
             )
@@ -102,7 +102,7 @@ class PipelinePlanner:
             return point.batch
         if point.time is None:
             raise ConfigError(
-                "RESTORE_POINT",
+                "RESTORE_POINT_INVALID",
                 "A version is one table's: all tables of a pipeline go back to a batch or a time.",
                 hint="Give --to-batch or --to-time, or name the table.",
             )

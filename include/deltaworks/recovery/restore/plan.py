@@ -75,7 +75,7 @@ class TablePlan:
 
         Raises:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
-            ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED.
+            ContractError: RESTORE_FILES_MISSING, RESTORE_UNPREPARED.
         """
         refuse_missing_files(self.now.key, self.missing_files)
         if self.unprepared and self.record.row_source == "prepared":
@@ -111,7 +111,7 @@ class TablePlanner:
 
         Raises:
             ConfigError: BATCH_UNKNOWN.
-            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_OVER, RESTORE_COLUMNS_DIFFER, and what reading the
+            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and what reading the
                 log raises.
         """
         now = self._supported()
@@ -238,11 +238,11 @@ def refuse_missing_files(key: str, missing: Sequence[str]) -> None:
     """Refuse to name files in a commit that are not there.
 
     Raises:
-        ContractError: RESTORE_FILES_GONE.
+        ContractError: RESTORE_FILES_MISSING.
     """
     if missing:
         raise ContractError(
-            "RESTORE_FILES_GONE",
+            "RESTORE_FILES_MISSING",
             f"{len(missing)} files that the version needs are missing in {key}, most likely removed by VACUUM: "
             f"{_shortened(missing)}.",
             hint="Go back to a later version; or read the rows again from the source: `deltaworks reprocess`.",

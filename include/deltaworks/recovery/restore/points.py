@@ -31,7 +31,7 @@ class RestorePoint:
 def not_one_point() -> ConfigError:
     """The error of a restore point that is not exactly one of the three."""
     return ConfigError(
-        "RESTORE_POINT",
+        "RESTORE_POINT_INVALID",
         "Say what to go back to in exactly one way.",
         hint="Give --to-version, --to-time or --to-batch.",
     )

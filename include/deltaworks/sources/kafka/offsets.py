@@ -1,7 +1,7 @@
 """Offsets of Kafka: topics by their ids, `_seq` of rows, the distance of two positions, and records that were lost.
 
 A topic that is deleted and created again has other records at the same offsets. Its id is fixed by a put-if-absent
-object when a generation of the pipeline first sees it. Spark notices a topic that is shorter than what was read; one
+object when a generation of the pipeline first sees it. Spark notifications a topic that is shorter than what was read; one
 that has grown past that again it would read on from the middle.
 
 Spark's source only logs which records retention had removed before they were read. So tasks note which offsets they

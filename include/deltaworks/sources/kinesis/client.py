@@ -107,7 +107,7 @@ class KinesisStream:
             self.summary()
             if all(consumer.arn != consumer_arn for consumer in self.consumers()):
                 raise TransientError(
-                    "KINESIS_CONSUMER_GONE",
+                    "KINESIS_CONSUMER_REMOVED",
                     f"The consumer {consumer_arn} was removed while it was read through.",
                     hint="The next start registers it again; see that nobody else removes it.",
                 ) from error

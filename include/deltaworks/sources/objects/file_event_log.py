@@ -129,7 +129,7 @@ class FileEventLog:
             position: `seq`, and `log`, the id of the log it is of, where that is known.
 
         Raises:
-            ContractError: LOG_REPLACED, LOG_SET_BACK.
+            ContractError: LOG_REPLACED, LOG_ROLLED_BACK.
         """
         seq, of_log = int(position["seq"]), str(position.get("log") or "")
         last_seq = self.last_seq()
@@ -141,7 +141,7 @@ class FileEventLog:
             )
         if seq > last_seq:
             raise ContractError(
-                "LOG_SET_BACK",
+                "LOG_ROLLED_BACK",
                 f"The file event log {self._key} ends at {last_seq}, and was read to {seq}: it has been set back.",
                 hint="Stop the relay, put the log back as it was, or start over: `deltaworks pipelines start-over`.",
             )

@@ -127,11 +127,11 @@ class FileEventLogWriter:
         """Fix the next append: what the log has already is left out, the rest gets the next `seq` in order.
 
         Raises:
-            ContractError: APPEND_IN_DOUBT while an earlier append has not been committed: repeat that one.
+            ContractError: APPEND_OUTCOME_UNKNOWN while an earlier append has not been committed: repeat that one.
         """
         if self._in_doubt is not None:
             raise ContractError(
-                "APPEND_IN_DOUBT",
+                "APPEND_OUTCOME_UNKNOWN",
                 f"Append {self._in_doubt.number} of relay {self._relay!r} may or may not have landed.",
                 hint="Commit the same append again, or open the log anew.",
             )

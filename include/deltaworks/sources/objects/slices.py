@@ -64,7 +64,7 @@ class SlicePlanner:
         a restarted stream from scanning them all again.
 
         Raises:
-            ContractError: LOG_SET_BACK, the log ends before `start`.
+            ContractError: LOG_ROLLED_BACK, the log ends before `start`.
         """
         asked_from, scanned_to = self._empty_range
         position = scanned_to if asked_from <= start < scanned_to else start
@@ -149,7 +149,7 @@ class FileEventPlanner:
         """See BatchPlanner.
 
         Raises:
-            ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
+            ContractError: LOG_REPLACED or LOG_ROLLED_BACK, the log is not the one that was read up to `start`.
         """
         self._check(start)
         end = retry_storage(lambda: self._slices.next_end_offset(start["seq"], self._limits, up_to=self._max_seq))
@@ -167,7 +167,7 @@ class FileEventPlanner:
         """The file events of the batch between two offsets, in order; the same at every call.
 
         Raises:
-            ContractError: LOG_REPLACED or LOG_SET_BACK.
+            ContractError: LOG_REPLACED or LOG_ROLLED_BACK.
         """
         after = (start or self.initial_offset())["seq"]
         if after >= end["seq"]:

@@ -1,4 +1,4 @@
-"""Each check of the contract, run on a source that breaks just that promise: it has to notice."""
+"""Each check of the contract, run on a source that breaks just that promise: it has to notification."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def test_a_source_that_ends_with_what_it_cannot_read_is_noticed(bench_on: BenchO
     bench.stage.send(SENT)
     bench.stage.send_bad()
 
-    with pytest.raises(AssertionError, match="TASKS_DIE"):
+    with pytest.raises(AssertionError, match="TASKS_CRASH"):
         bench.run(broken="strict")

@@ -266,7 +266,7 @@ def test_objects_that_are_gone_are_refused_before_anything_is_changed(stage: Sta
     versions = stage.versions()
     (stage.landing / "f3.json").unlink()
 
-    with pytest.raises(ContractError, match=r"REPROCESS_OBJECTS_GONE.*f3\.json"):
+    with pytest.raises(ContractError, match=r"REPROCESS_OBJECTS_MISSING.*f3\.json"):
         stage.reprocess()
 
     assert stage.versions() == versions

@@ -130,5 +130,5 @@ def test_without_an_archive_expired_records_are_gone_and_nothing_changes(
     with pytest.raises(ContractError, match="declares no archive") as gone:
         landed.reprocess(selection=Selection(from_start=True))
 
-    assert gone.value.condition == "REPROCESS_RECORDS_GONE"
+    assert gone.value.condition == "REPROCESS_RECORDS_EXPIRED"
     assert landed.rows(without=()) == before

@@ -39,7 +39,7 @@ def test_the_bucket_is_that_of_the_pipeline_and_objects_close_no_later_than_is_w
 def test_a_sink_that_names_no_stream_before_a_pipeline_that_reads_none_is_refused(catalog: Catalog) -> None:
     with pytest.raises(ConfigError) as caught:
         open_ways(spec({"kind": "kinesis"}), catalog)
-    assert caught.value.condition == "COLLECTOR_SINK"
+    assert caught.value.condition == "COLLECTOR_SINK_UNDEFINED"
     assert "sources.shop.sink.stream" in caught.value.hint
 
 

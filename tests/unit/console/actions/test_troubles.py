@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from deltaworks.alerts.deadman import beat_health
+from deltaworks.alerts.deadman import write_health_heartbeat
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.actions.remedies import process_actions, command_form_path, suggest_action
+from deltaworks.console.actions.remedies import command_form_path, process_actions, suggest_action
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, Throughput
@@ -58,7 +58,7 @@ def spec_breaks(stage: ConsoleStage) -> None:
 
 
 def health_dies(stage: ConsoleStage) -> None:
-    beat_health(stage.objects, run="r", judged=3, unhealthy=0, now=utc_now() - timedelta(hours=2))
+    write_health_heartbeat(stage.objects, run="r", checked=3, unhealthy=0, now=utc_now() - timedelta(hours=2))
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,9 @@ def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(st
 
 
 def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
-    words = {state: [act.label for act in process_actions("stream", "games", state)] for state in ("stopped", "healthy")}
+    words = {
+        state: [act.label for act in process_actions("stream", "games", state)] for state in ("stopped", "healthy")
+    }
 
     assert words == {"stopped": ["start"], "healthy": ["restart", "stop"]}
     assert [act.path for act in process_actions("stream", "games", "healthy", ("purchase",))][-1] == (

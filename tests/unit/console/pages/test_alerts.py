@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
-from deltaworks.alerts.silences import begin_silence
+from deltaworks.alerts.silences import create_silence
 from deltaworks.control import paths
 from tests.console_stage import ConsoleStage
 
@@ -13,7 +13,7 @@ from tests.console_stage import ConsoleStage
 @pytest.fixture
 def alarmed(stage: ConsoleStage) -> ConsoleStage:
     raise_alert(stage.objects, cause="GOLD_STALE", subject="games.daily", summary="It is late.")
-    raise_alert(stage.objects, cause="LOSS_NEAR", subject="stream edits", summary="3 h left.")
+    raise_alert(stage.objects, cause="DATA_LOSS_NEAR", subject="stream edits", summary="3 h left.")
     raise_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games", summary="It was due.")
     resolve_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games")
     raise_alert(stage.objects, cause="CHANNEL_FAILING", subject="people", summary="It refuses.")
@@ -24,7 +24,7 @@ def test_an_alert_has_its_next_step_once_and_what_may_be_pressed(stage: ConsoleS
     step = "Start it again: `deltaworks start games`."
     raise_alert(
         stage.objects,
-        cause="LOSS_NEAR",
+        cause="DATA_LOSS_NEAR",
         subject="stream games",
         summary=f"3 h left. Next: {step}",
         detail={"next_step": step},
@@ -44,12 +44,12 @@ def shown(stage: ConsoleStage, show: str = "firing", *, by: str = "ada") -> list
 
 def silence(stage: ConsoleStage, **more: str) -> None:
     said = {"pipeline": "games", "cause": "GOLD_STALE", "reason": "a backfill runs", "by": "bob"}
-    begin_silence(stage.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
+    create_silence(stage.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
 
 
 def test_the_most_severe_come_first_and_what_ended_is_history(alarmed: ConsoleStage) -> None:
-    assert shown(alarmed)[0] == "LOSS_NEAR"
-    assert set(shown(alarmed)) == {"LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
+    assert shown(alarmed)[0] == "DATA_LOSS_NEAR"
+    assert set(shown(alarmed)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
     assert shown(alarmed, "history") == ["JOB_OVERDUE"]
     assert shown(alarmed, "anything") == shown(alarmed)
 
@@ -75,7 +75,7 @@ def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(alarmed: Cons
 def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: ConsoleStage) -> None:
     silence(alarmed)
 
-    assert shown(alarmed, by="eve") == ["LOSS_NEAR"]
+    assert shown(alarmed, by="eve") == ["DATA_LOSS_NEAR"]
     assert shown(alarmed, "silenced", by="eve") == []
     view = alarmed.view("/alerts", by="eve")
     assert (view["silences"], view["waiting"], view["silenced"]) == ([], None, 0)
@@ -84,7 +84,7 @@ def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: Console
 
 def test_who_may_silence_is_who_may_start_its_dag(alarmed: ConsoleStage) -> None:
     may = {row["cause"]: row["may_silence"] for row in alarmed.view("/alerts")["listed"]["rows"]}
-    assert may == {"LOSS_NEAR": True, "GOLD_STALE": True, "CHANNEL_FAILING": False}
+    assert may == {"DATA_LOSS_NEAR": True, "GOLD_STALE": True, "CHANNEL_FAILING": False}
     assert not any(row["may_silence"] for row in alarmed.view("/alerts", by="vic")["listed"]["rows"])
 
 

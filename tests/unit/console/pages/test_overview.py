@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.alerts.deadman import beat_health
+from deltaworks.alerts.deadman import write_health_heartbeat
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.pages.overview import stream_report, visible_reports
 from deltaworks.console.host import PendingApproval
+from deltaworks.console.pages.overview import stream_report, visible_reports
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.collector_paths import collector_control
@@ -122,14 +122,16 @@ def test_each_of_two_suspended_tables_is_shown(stage: ConsoleStage) -> None:
 def test_another_trouble_of_the_same_stream_is_not_hidden_by_its_verdict(stage: ConsoleStage) -> None:
     only_games(stage)
     stage.beat("games", written_at=ago(4_000))
-    for cause in ("LOSS_NEAR", "STREAM_HUNG"):
+    for cause in ("DATA_LOSS_NEAR", "STREAM_HUNG"):
         raise_alert(stage.objects, cause=cause, subject="stream games", summary="seen")
 
-    assert needs(stage) == [("HEARTBEAT_STALE", "stream games"), ("LOSS_NEAR", "stream games")]
+    assert needs(stage) == [("HEARTBEAT_STALE", "stream games"), ("DATA_LOSS_NEAR", "stream games")]
 
 
 def health_ran(stage: ConsoleStage, *, seconds_ago: float) -> None:
-    beat_health(stage.objects, run="r", judged=3, unhealthy=0, now=utc_now() - timedelta(seconds=seconds_ago))
+    write_health_heartbeat(
+        stage.objects, run="r", checked=3, unhealthy=0, now=utc_now() - timedelta(seconds=seconds_ago)
+    )
 
 
 def test_a_silent_health_check_is_named_by_its_own_record_and_once(stage: ConsoleStage) -> None:
@@ -152,7 +154,9 @@ def test_a_health_check_that_runs_needs_nobody(stage: ConsoleStage) -> None:
 
 
 def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
-    return PendingApproval(dag_id=dag_id, run_id="r", subject=subject, since=utc_now(), address=f"/dags/{dag_id}/runs/r")
+    return PendingApproval(
+        dag_id=dag_id, run_id="r", subject=subject, since=utc_now(), address=f"/dags/{dag_id}/runs/r"
+    )
 
 
 def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(stage: ConsoleStage) -> None:

@@ -21,7 +21,7 @@ from deltaworks.control.records.collector import (
     read_collector_heartbeats,
     read_hour_counts,
 )
-from deltaworks.control.troubles import alert_of_verdict
+from deltaworks.control.troubles import alert_for_verdict
 from deltaworks.specs.project import load_catalog
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.specs.conftest import write_project
@@ -62,7 +62,7 @@ def beat(**changes: Any) -> CollectorHeartbeat:
             "AccessDenied",
         ),
         ({"damaged": ("seg-1.wal.damaged",)}, "SPOOL_DAMAGED", "seg-1.wal.damaged"),
-        ({"sources": {"shop": SourceStatus(set_aside=3)}}, "EVENTS_SET_ASIDE", "3 events"),
+        ({"sources": {"shop": SourceStatus(set_aside=3)}}, "EVENTS_UNDELIVERABLE", "3 events"),
         ({"state": "ended", "written_at": ago(hours=3)}, "OK", "has ended"),
         ({"state": "ended", "written_at": ago(hours=3), "oldest_at": ago(hours=4)}, "SPOOL_OLD", "10 % full"),
         ({"state": "ended", "written_at": ago(days=3), "oldest_at": ago(days=4)}, "SPOOL_OLD", "10 % full"),
@@ -74,7 +74,7 @@ def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any],
     assert said in verdict.detail
     if verdict.is_unhealthy:
         assert verdict.next_step
-        assert alert_of_verdict(cause) in ("COLLECTOR_UNHEALTHY", "EVENTS_LOST")
+        assert alert_for_verdict(cause) in ("COLLECTOR_UNHEALTHY", "EVENTS_LOST")
 
 
 def test_one_process_that_is_ill_is_enough_and_one_that_is_long_gone_is_nobodys_concern() -> None:
@@ -91,7 +91,7 @@ def test_lost_events_are_named_before_all_else_and_since_when() -> None:
     assert (verdict.cause, verdict.since) == ("EVENTS_LOST", NOW - timedelta(hours=1))
     assert "3 acknowledged events" in verdict.detail
     assert "cccccccc: 7-9" in verdict.detail
-    assert alert_of_verdict("EVENTS_LOST") == "EVENTS_LOST"
+    assert alert_for_verdict("EVENTS_LOST") == "EVENTS_LOST"
 
 
 def test_one_that_is_declared_and_never_ran_is_no_subject(tmp_path: Path) -> None:

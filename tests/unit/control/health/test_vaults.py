@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control.health.vaults import judge_vault
 from deltaworks.control.records.vault import VaultHeartbeat
-from deltaworks.control.troubles import alert_of_verdict
+from deltaworks.control.troubles import alert_for_verdict
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -42,7 +42,7 @@ def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: s
     verdict = judge_vault("players", beat(**fields), now=NOW)
 
     assert (verdict.kind, verdict.cause, verdict.is_unhealthy) == ("vault", cause, cause != "OK")
-    assert cause == "OK" or alert_of_verdict(cause) == "VAULT_UNHEALTHY"
+    assert cause == "OK" or alert_for_verdict(cause) == "VAULT_UNHEALTHY"
     assert cause == "OK" or verdict.next_step
 
 

@@ -16,16 +16,16 @@ from deltaworks.control.troubles import (
     HEALTH_CAUSES,
     SEVERITIES,
     AlertCause,
-    Trouble,
-    alert_of_failure,
-    alert_of_verdict,
-    alerts_of_failures,
-    alerts_of_verdicts,
-    cause_of,
-    indexed,
-    rank,
+    Condition,
+    alert_for_failure,
+    alert_for_verdict,
+    failure_alerts,
+    get_alert_cause,
+    index_by_code,
+    severity_rank,
+    verdict_alerts,
 )
-from deltaworks.control.troubles.pages import PAGES, page_with_tables
+from deltaworks.control.troubles.docs_tables import PAGES, page_with_tables
 from deltaworks.errors import (
     ConcurrencyError,
     ConfigError,
@@ -129,7 +129,7 @@ def test_rows_of_health_are_the_causes_of_findings() -> None:
 def test_every_alert_is_raised_by_name_or_for_a_row() -> None:
     text = "\n".join(sources().values())
 
-    raised_for_rows = alerts_of_failures() | alerts_of_verdicts()
+    raised_for_rows = failure_alerts() | verdict_alerts()
     assert {name for name in ALERTS.keys() - raised_for_rows if f'"{name}"' not in text} == set()
 
 
@@ -137,7 +137,7 @@ def test_every_alert_that_a_row_names_exists() -> None:
     named = {row.alert for row in (*CONDITIONS.values(), *HEALTH_CAUSES.values()) if row.alert is not None}
 
     assert named - ALERTS.keys() == set()
-    assert (alerts_of_failures() | alerts_of_verdicts()) - ALERTS.keys() == set()
+    assert (failure_alerts() | verdict_alerts()) - ALERTS.keys() == set()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -155,7 +155,7 @@ def test_the_pages_have_a_line_for_every_row() -> None:
 
 
 @pytest.mark.parametrize("row", [*CONDITIONS.values(), *HEALTH_CAUSES.values()], ids=lambda row: row.code)
-def test_every_runbook_of_a_row_exists(row: Trouble) -> None:
+def test_every_runbook_of_a_row_exists(row: Condition) -> None:
     page, _, anchor = row.runbook.partition("#")
 
     assert row.meaning
@@ -173,7 +173,7 @@ def test_every_alert_leads_to_a_heading_that_describes_it(cause: AlertCause) -> 
     prose = re.sub(r"<!-- table.*?<!-- end -->", "", (DOCS / page).read_text(), flags=re.DOTALL)
     assert f"`{cause.name}`" in prose
     assert cause.severity in SEVERITIES
-    assert cause.notices_per_hour >= 2
+    assert cause.max_notifications_per_hour >= 2
 
 
 def test_there_are_alerts() -> None:
@@ -182,7 +182,7 @@ def test_there_are_alerts() -> None:
 
 def test_an_unknown_alert_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError) as refused:
-        cause_of("STREAM_HUNGRY")
+        get_alert_cause("STREAM_HUNGRY")
 
     assert refused.value.condition == "ALERT_CAUSE_UNKNOWN"
     assert "STREAM_HUNG" in refused.value.hint
@@ -192,13 +192,13 @@ def test_a_code_stands_for_one_row() -> None:
     hung = ALERTS["STREAM_HUNG"]
     other = AlertCause("STREAM_HUNG", "info", hung.runbook, "another")
 
-    assert indexed((hung, hung), lambda row: row.name) == {"STREAM_HUNG": hung}
+    assert index_by_code((hung, hung), lambda row: row.name) == {"STREAM_HUNG": hung}
     with pytest.raises(ValueError, match="Two rows are called STREAM_HUNG"):
-        indexed((hung, other), lambda row: row.name)
+        index_by_code((hung, other), lambda row: row.name)
 
 
 def test_severities_are_in_order() -> None:
-    assert sorted(SEVERITIES, key=rank) == ["info", "warning", "critical"]
+    assert sorted(SEVERITIES, key=severity_rank) == ["info", "warning", "critical"]
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ def test_a_condition_is_retried_as_its_class_is_unless_its_row_says_otherwise(co
     ],
 )
 def test_a_failed_job_raises_the_alert_of_its_condition(condition: str | None, alert: str) -> None:
-    assert alert_of_failure(condition) == alert
+    assert alert_for_failure(condition) == alert
 
 
 def test_an_unhealthy_verdict_raises_the_alert_of_its_cause_and_for_any_other_condition_one_for_all() -> None:
-    assert alert_of_verdict("RECORDS_LOST") == "DATA_LOST"
-    assert alert_of_verdict("SPEC_INVALID") == alert_of_verdict("GOLD_CHECK_FAILED") == "STREAM_UNHEALTHY"
+    assert alert_for_verdict("RECORDS_LOST") == "DATA_LOST"
+    assert alert_for_verdict("SPEC_INVALID") == alert_for_verdict("GOLD_CHECK_FAILED") == "STREAM_UNHEALTHY"

@@ -102,7 +102,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
         done = expire_quarantine(
             stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, bound=DeletionLimit(share=share)
         )
-        open_ones = [alert.cause for alert in alerts(open_objects(stage.environment.lake)) if alert.standing.open]
+        open_ones = [alert.cause for alert in alerts(open_objects(stage.environment.lake)) if alert.state.is_open]
         return [done[0].rows, len(stage.rows("quarantine")), len(open_ones)]
 
     assert night(0.5) == [6, 9, 1], "two of five days"

@@ -88,7 +88,7 @@ def test_records_that_were_withheld_cannot_be_replayed_and_the_refusal_says_what
 ) -> None:
     stage.ingest(spec_of(make_spec, "int"), event("one"))
 
-    with pytest.raises(ContractError, match=r"QUARANTINE_WITHHELD.*None of the 1 .*deltaworks reprocess shop"):
+    with pytest.raises(ContractError, match=r"QUARANTINE_EVENTS_NOT_KEPT.*None of the 1 .*deltaworks reprocess shop"):
         replay(stage, spec_of(make_spec, "string", source=KAFKA), dry_run=dry_run)
 
 

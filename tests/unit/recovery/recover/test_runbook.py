@@ -264,7 +264,7 @@ def test_objects_that_are_gone_too_are_named_and_given_up_only_when_told(stage: 
 
     refused = CliRunner().invoke(app, ["recover", "files", "shop", "orders", "--max-rows", "9", "--no-dry-run"])
     assert isinstance(refused.exception, DeltaworksError)
-    assert refused.exception.condition == "RELAND_OBJECTS_GONE"
+    assert refused.exception.condition == "RELAND_OBJECTS_MISSING"
     assert stage.root.joinpath("lake", paths.rollback("shop", 1)).exists()
     execute(["recover", "files", "shop", "orders", "--allow-missing", "--no-dry-run"])
 

@@ -150,16 +150,16 @@ def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage
 def test_a_selection_in_too_many_pieces_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_RANGES", 1)
 
-    with pytest.raises(ConfigError, match="REPROCESS_SCATTERED"):
+    with pytest.raises(ConfigError, match="REPROCESS_TOO_FRAGMENTED"):
         resolve(stage, Selection(files=("day/1.json", "day/7.json")))
 
 
 def test_a_selection_says_what_it_wants_in_one_way() -> None:
     for wrong in ({}, {"from_start": True, "files": ("a",)}, {"batches": (1, 2), "events": ("a", "b")}):
-        with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
+        with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
             Selection(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_time_that_is_none_is_refused(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
+    with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
         resolve(stage, Selection(events=("yesterday", "2026-01-01")))

@@ -122,7 +122,7 @@ def test_broken_off_anywhere_it_is_gone_on_with_also_after_the_stream_has_landed
     assert done.resumed
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, *([4] if landing else []))
     assert PipelineHome(stage.objects, "shop").rollbacks.unfinished() is None
-    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+    with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         restore(stage, None)
 
 
@@ -173,7 +173,7 @@ def test_versions_and_times_are_ways_to_say_where_to(stage: Stage) -> None:
         count(stage, request(RestorePoint(version=99)))
     with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
         count(stage, request(RestorePoint(batch=99)))
-    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+    with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         RestorePoint(version=1, batch=1)
 
 
@@ -182,7 +182,7 @@ def test_files_that_vacuum_removed_are_named_before_anything_changes(stage: Stag
     (stage.root / "lake" / ORDERS / gone).unlink()
 
     counted = count(stage, request())
-    with pytest.raises(ContractError, match="RESTORE_FILES_GONE") as refused:
+    with pytest.raises(ContractError, match="RESTORE_FILES_MISSING") as refused:
         restore(stage, request())
 
     assert counted.missing_files == (gone,)
@@ -203,7 +203,7 @@ def test_batches_whose_files_are_gone_are_named_and_can_be_left_to_the_source(st
     table = opened(stage)
     table.delete("_seq = 4")
 
-    with pytest.raises(ContractError, match="RESTORE_FILES_GONE"):
+    with pytest.raises(ContractError, match="RESTORE_FILES_MISSING"):
         restore(stage, request(RestorePoint(batch=2)))
     assert count(stage, request(RestorePoint(batch=2))).unprepared == (3,)
 

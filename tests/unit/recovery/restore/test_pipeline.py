@@ -129,7 +129,7 @@ def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Stage) -> 
     assert {each.rows for each in counted.tables} == {2}
     with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
         back(stage, 0, back_to=RestorePoint(time=completed_at - dt.timedelta(days=1)))
-    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+    with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         back(stage, 0, back_to=RestorePoint(version=1))
 
 
@@ -144,9 +144,9 @@ def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage
     one = TableRestore(stage.catalog(), "shop", "orders")
 
     assert [(each.generation, each.batch_id) for each in history.completed()] == [(1, 0), (1, 1), (2, 4)]
-    with pytest.raises(ContractError, match="RESTORE_GENERATION_OVER"):
+    with pytest.raises(ContractError, match="RESTORE_GENERATION_ENDED"):
         back(stage, 3)
-    with pytest.raises(ContractError, match="RESTORE_GENERATION_OVER"):
+    with pytest.raises(ContractError, match="RESTORE_GENERATION_ENDED"):
         one.count(TableRestoreRequest(point=RestorePoint(version=garbage)))
     again = one.run(TableRestoreRequest(point=RestorePoint(batch=0), max_rows=100))
     assert [(each.generation, each.number) for each in again.lost] == [(1, 1), (2, 4)]
@@ -241,7 +241,7 @@ def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes
     lease.acquire(wait_seconds=5)
     given: dict[str, Any] = {"dry_run": False, "max_rows": 100, "back_to": RestorePoint(batch=1)}
     try:
-        with pytest.raises(ConcurrencyError, match="RESTORE_FOLLOWED"):
+        with pytest.raises(ConcurrencyError, match="RESTORE_HAS_FOLLOWER"):
             start_over(with_follower(stage, follower(skip_change_commits=True)), "shop", **given)
         start_over(with_follower(stage, follower(change_feed=True)), "shop", **given)
     finally:

@@ -27,7 +27,7 @@ from tests.unit.sandbox.experiments.power_law import share_above
     ids=str,
 )
 def test_sizes_that_cannot_be_run_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="EXPERIMENT_SIZES"):
+    with pytest.raises(ConfigError, match="EXPERIMENT_SIZES_INVALID"):
         Workload(**wrong)  # type: ignore[arg-type]
 
 

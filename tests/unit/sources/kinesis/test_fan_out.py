@@ -193,7 +193,7 @@ def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stre
     stream.register_consumer("another")
     stream.deregister_consumer("games")
 
-    with pytest.raises(TransientError, match="KINESIS_CONSUMER_GONE"):
+    with pytest.raises(TransientError, match="KINESIS_CONSUMER_REMOVED"):
         all_of(pages, 1)
 
     assert [each.name for each in stream.consumers()] == ["another"]

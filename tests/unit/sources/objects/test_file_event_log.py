@@ -138,7 +138,7 @@ def test_a_lost_reply_does_not_double_an_append(lake: Lake, monkeypatch: pytest.
     with pytest.raises(OSError, match="reset"):
         writer.commit(pending)
     monkeypatch.undo()
-    with pytest.raises(ContractError, match="APPEND_IN_DOUBT"):
+    with pytest.raises(ContractError, match="APPEND_OUTCOME_UNKNOWN"):
         writer.prepare([received("b")])
     writer.commit(pending)
     writer.append([received("b")])
@@ -295,7 +295,7 @@ def test_a_position_of_another_log_or_beyond_its_end_is_refused(lake: Lake) -> N
     position = {"seq": 2, "log": log.table_id}
     for good in (position, {"seq": 2}, {"seq": 0}):
         log.check_position(good)
-    with pytest.raises(ContractError, match="LOG_SET_BACK"):
+    with pytest.raises(ContractError, match="LOG_ROLLED_BACK"):
         log.check_position({"seq": 3, "log": log.table_id})
     shutil.rmtree(Path(lake.storage.prefix) / file_events_key(RELAY))
     with pytest.raises(ContractError, match="LOG_REPLACED"):

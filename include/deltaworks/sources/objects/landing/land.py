@@ -57,7 +57,7 @@ class LandedFile:
         return replace(
             self,
             objects=self.objects + created,
-            present=self.existing + (not created),
+            existing=self.existing + (not created),
             events=_sum(self.events, piece.events),
             unreadable=_sum(self.unreadable, piece.unreadable),
             landed_bytes=self.landed_bytes + stored_bytes * created,
@@ -112,7 +112,7 @@ def land(
         progress: called after each object with what has become of its file so far.
 
     Raises:
-        ConfigError: INPUT_MISSING, LANDING_KEY_UNFIT, LANDING_REFUSED.
+        ConfigError: INPUT_MISSING, LANDING_KEY_INVALID, LANDING_REFUSED.
         ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE; what landed before stays.
         TransientError: STORAGE_UNREACHABLE.
     """

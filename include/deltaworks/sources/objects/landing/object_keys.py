@@ -50,7 +50,7 @@ class ObjectKeys:
         """Refuse a file whose objects the source would not read.
 
         Raises:
-            ConfigError: LANDING_KEY_UNFIT.
+            ConfigError: LANDING_KEY_INVALID.
         """
         source, key = self._source, self.key(name, 1, b"")
         values = partition_fields(key, source.partition_columns)
@@ -60,7 +60,7 @@ class ObjectKeys:
         place = f"prefix {source.prefix!r}" + (f", glob {source.glob!r}" if source.glob else "")
         needs = f" and folders such as {absent[0]}=VALUE/" if absent else ""
         raise ConfigError(
-            "LANDING_KEY_UNFIT",
+            "LANDING_KEY_INVALID",
             f"The source reads {place}{needs}; an object called {key} is not among what it reads.",
             hint="Say in which folder below that place the objects belong: --under FOLDER.",
         )

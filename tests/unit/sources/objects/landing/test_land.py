@@ -163,7 +163,7 @@ def test_names_are_ones_that_the_source_reads(
     if key is None:
         with pytest.raises(ConfigError) as caught:
             land(inputs, source(**declared), shelf, subfolder=under)
-        assert caught.value.condition == "LANDING_KEY_UNFIT"
+        assert caught.value.condition == "LANDING_KEY_INVALID"
         assert shelf == {}
         return
 

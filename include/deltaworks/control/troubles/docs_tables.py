@@ -14,7 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, Trouble, alert_of_failure, alert_of_verdict
+from deltaworks.control.troubles import (
+    ALERTS,
+    CONDITIONS,
+    HEALTH_CAUSES,
+    Condition,
+    alert_for_failure,
+    alert_for_verdict,
+)
 from deltaworks.errors import (
     ConcurrencyError,
     ConfigError,
@@ -53,7 +60,7 @@ def _conditions_table(error: type[DeltaworksError]) -> str:
     return _markdown(("condition", "meaning", "next step"), rows)
 
 
-def _retry_note(row: Trouble) -> str:
+def _retry_note(row: Condition) -> str:
     if row.error is None or row.retryable == row.error.default_retryable:
         return ""
     return " (retried)" if row.retryable else " (not retried)"
@@ -71,16 +78,16 @@ def _alerts_table() -> str:
     rows = []
     for alert in ALERTS.values():
         verdicts = [
-            row.code for row in HEALTH_CAUSES.values() if row.alert and alert_of_verdict(row.code) == alert.name
+            row.code for row in HEALTH_CAUSES.values() if row.alert and alert_for_verdict(row.code) == alert.name
         ]
-        failures = [code for code in CONDITIONS if alert.name == alert_of_failure(code) != "JOB_FAILED"]
+        failures = [code for code in CONDITIONS if alert.name == alert_for_failure(code) != "JOB_FAILED"]
         raised_for = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
         name = f"[`{alert.name}`]({alert.runbook})"
         rows.append((name, alert.severity, alert.meaning, raised_for))
     return _markdown(("cause", "severity", "meaning", "raised for"), rows)
 
 
-def _next_step(row: Trouble) -> str:
+def _next_step(row: Condition) -> str:
     if not row.runbook:
         return row.next_step
     page, _, anchor = row.runbook.partition("#")

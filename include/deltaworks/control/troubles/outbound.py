@@ -4,104 +4,106 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.control.troubles.definitions import Condition, conditions_of
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError, TransientError
 
-OUTWARD_CONDITIONS: Final = (
-    *raised_as(
+OUTBOUND_CONDITIONS: Final = (
+    *conditions_of(
         ConfigError,
-        Trouble("FEED_UNKNOWN", "the pipeline declares no such feed", "use the nearest one that is given"),
-        Trouble(
+        Condition("FEED_UNKNOWN", "the pipeline declares no such feed", "use the nearest one that is given"),
+        Condition(
             "PIPELINE_WITHOUT_FEEDS",
             "the pipeline declares no feeds",
             "declare them under `feeds` in its pipeline.yaml",
         ),
-        Trouble(
+        Condition(
             "FEED_SINK_REFUSED",
             "where a feed delivers to is not there, or takes nothing from us",
             "check the address under `to`, and who may write there; the feed goes on by itself",
         ),
-        Trouble(
+        Condition(
             "FEED_REPLAY_UNBOUNDED",
             "a replay would send more changes than --limit",
             "choose a later delivery, or a larger --limit",
         ),
-        Trouble(
+        Condition(
             "FEED_DELIVERY_UNKNOWN",
             "the delivery to repeat is not on record any more",
             "choose one of those that are named, or --everything",
         ),
-        Trouble(
+        Condition(
             "REMEDIATION_UNKNOWN", "the environment declares no such remediation", "use the nearest one that is given"
         ),
     ),
-    *raised_as(
+    *conditions_of(
         ContractError,
-        Trouble(
+        Condition(
             "FEED_POSITION_UNAVAILABLE",
             "what a feed delivered last can be read no more: files were vacuumed, or the table recreated",
             "send every row anew: `deltaworks feeds replay PIPELINE FEED --everything --no-dry-run`",
         ),
-        Trouble(
+        Condition(
             "FEED_SOURCE_UNREADABLE",
             "the view or table that a feed reads cannot be read",
             "ask for it by `deltaworks sql`, and mend its SQL",
         ),
-        Trouble("FEED_COLUMN_MISSING", "a feed names a column that is not there", "use one of those that are listed"),
-        Trouble(
-            "FEED_TOO_WIDE",
+        Condition("FEED_COLUMN_MISSING", "a feed names a column that is not there", "use one of those that are listed"),
+        Condition(
+            "FEED_TOO_MANY_ROWS",
             "the answer of a view has more rows than `most_rows`",
             "aggregate further, or feed a gold table",
         ),
-        Trouble(
+        Condition(
             "FEED_TOO_MANY_DEAD_LETTERS",
             "more changes of one delivery are dead letters than `max_dead_letters`",
             "read why by `deltaworks feeds dead`, mend the receiver, raise the bound, and replay",
         ),
-        Trouble(
+        Condition(
             "FEED_RECORD_UNREADABLE",
             "the object that says where a feed is cannot be read",
             "restore it from the storage's versions",
         ),
-        Trouble(
+        Condition(
             "REMEDIATION_UNREADABLE",
             "a record of a remediation cannot be read",
             "see what the weights are, restore the object or delete it",
         ),
-        Trouble(
+        Condition(
             "TRAFFIC_REFUSED", "the address that carries weights refused, or told none", "check `do.url` and `do.token`"
         ),
     ),
-    *raised_as(
+    *conditions_of(
         TransientError,
-        Trouble(
+        Condition(
             "TRAFFIC_UNREACHABLE",
             "the address that carries weights gave no answer",
             "nothing: it is asked again, and no call is repeated",
         ),
     ),
-    *raised_as(
+    *conditions_of(
         ConcurrencyError,
-        Trouble(
+        Condition(
             "FEED_REPLAY_PENDING",
             "another replay of the feed is asked for already",
             "wait until `deltaworks feeds list` shows it gone",
         ),
     ),
-    *raised_as(
+    *conditions_of(
         FencedError,
-        Trouble("FEED_TAKEN_OVER", "another process delivers this feed now", "nothing: the other one goes on"),
-        Trouble("REMEDIATION_TAKEN_OVER", "another process works on this notice now", "nothing: the other one goes on"),
+        Condition("FEED_TAKEN_OVER", "another process delivers this feed now", "nothing: the other one goes on"),
+        Condition(
+            "REMEDIATION_TAKEN_OVER", "another process works on this notification now", "nothing: the other one goes on"
+        ),
     ),
-    *raised_as(
+    *conditions_of(
         DeltaworksError,
-        Trouble(
+        Condition(
             "FEEDS_FAILED",
             "the process of a pipeline's feeds failed in a way nobody foresaw",
             "read the traceback in its log",
             default_retryable=True,
         ),
-        Trouble(
+        Condition(
             "REMEDIATION_PROCESS_FAILED",
             "the process of a remediation failed in a way nobody foresaw",
             "read the traceback in its log",

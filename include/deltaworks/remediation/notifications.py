@@ -1,4 +1,4 @@
-"""Messages of a remediation's queue: the notice in each, and what of the rule's alerts is true now."""
+"""Messages of a remediation's queue: the notification in each, and what of the rule's alerts is true now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import Alert, alert_key, alerts
 from deltaworks.control.objects import ObjectStore
 from deltaworks.rules.subjects import BROKEN, FIRING, UNKNOWN, parse_subject
@@ -23,8 +23,8 @@ class UnusableMessage(Exception):
     """A message that says nothing anybody could act on, and why."""
 
 
-def parse_notice(body: str) -> Notice:
-    """The notice in a message, with SNS's envelope around it or without.
+def parse_notification(body: str) -> Notification:
+    """The notification in a message, with SNS's envelope around it or without.
 
     Raises:
         Unusable: it is none.
@@ -33,13 +33,13 @@ def parse_notice(body: str) -> Notice:
     if "TopicArn" in content and "Message" in content:
         content = _parse_object(content["Message"])
     try:
-        notice = Notice.decode(json.dumps(content))
+        notification = Notification.decode(json.dumps(content))
     except (TypeError, ValueError) as error:
-        raise UnusableMessage(f"it is no notice: {error}") from error
-    texts = (notice.id, notice.kind, notice.cause, notice.subject, notice.at)
-    if not all(isinstance(text, str) for text in texts) or not _NOTICE_ID.match(notice.id):
+        raise UnusableMessage(f"it is no notification: {error}") from error
+    texts = (notification.id, notification.kind, notification.cause, notification.subject, notification.at)
+    if not all(isinstance(text, str) for text in texts) or not _NOTICE_ID.match(notification.id):
         raise UnusableMessage("its id or another field is none")
-    return notice
+    return notification
 
 
 def _parse_object(text: Any) -> dict[str, Any]:
@@ -52,9 +52,13 @@ def _parse_object(text: Any) -> dict[str, Any]:
     return content
 
 
-def is_relevant(spec: RemediationSpec, notice: Notice) -> bool:
-    """Whether a remediation acts on such a notice: its rule has begun to fire, or goes on."""
-    return notice.cause == FIRING and notice.kind in _ACTIONABLE_KINDS and _rule_name(notice.subject) == spec.rule
+def is_relevant(spec: RemediationSpec, notification: Notification) -> bool:
+    """Whether a remediation acts on such a notification: its rule has begun to fire, or goes on."""
+    return (
+        notification.cause == FIRING
+        and notification.kind in _ACTIONABLE_KINDS
+        and _rule_name(notification.subject) == spec.rule
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -
     for alert in alerts(objects):
         if (
             alert.cause not in (FIRING, UNKNOWN, BROKEN)
-            or not alert.standing.open
+            or not alert.state.is_open
             or _rule_name(alert.subject) != spec.rule
         ):
             continue

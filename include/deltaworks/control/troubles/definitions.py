@@ -12,13 +12,13 @@ from deltaworks.specs.environment import Severity
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 
 
-def rank(severity: Severity) -> int:
+def severity_rank(severity: Severity) -> int:
     """A number that grows with the severity."""
     return SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Condition:
     """One code that an error, a warning or a health verdict carries.
 
     A row with `error` is the condition of errors of that class; a row of `health` is the cause of a verdict; a code may
@@ -50,8 +50,8 @@ class Trouble:
 class AlertCause:
     """A kind of alert: how severe it is, the runbook (page and heading below docs), and how often people are notified.
 
-    After a notice of its raising the next one waits for `cooldown_seconds`; while the alert stays open it is repeated
-    every `repeat_seconds`; and no subject gets more than `notices_per_hour`. `next_step` is what to do where whoever
+    After a notification of its raising the next one waits for `cooldown_seconds`; while the alert stays open it is repeated
+    every `repeat_seconds`; and no subject gets more than `max_notifications_per_hour`. `next_step` is what to do where whoever
     raises it does not say so: one sentence.
     """
 
@@ -61,10 +61,10 @@ class AlertCause:
     meaning: str
     cooldown_seconds: float = 900
     repeat_seconds: float = 4 * 3600
-    notices_per_hour: int = 6
+    max_notifications_per_hour: int = 6
     next_step: str = ""
 
 
-def raised_as(error: type[DeltaworksError], *rows: Trouble) -> tuple[Trouble, ...]:
+def conditions_of(error: type[DeltaworksError], *rows: Condition) -> tuple[Condition, ...]:
     """The rows as conditions of that class of error."""
     return tuple(replace(row, error=error) for row in rows)

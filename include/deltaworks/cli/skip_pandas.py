@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _AskedByPyarrow(importlib.abc.MetaPathFinder):
+class _PyarrowPandasBlocker(importlib.abc.MetaPathFinder):
     """Says that there is no pandas while pyarrow's datasets are being imported, and at no other time."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -26,9 +26,9 @@ class _AskedByPyarrow(importlib.abc.MetaPathFinder):
         return None
 
 
-def leave_pandas_out() -> None:
+def skip_pandas_import() -> None:
     """Keep pyarrow from loading pandas with its datasets in this process. Whoever imports pandas itself has it, and so
     has `to_pandas`; only pandas' objects are no longer recognised by `pyarrow.array`. Idempotent.
     """
-    if not any(isinstance(finder, _AskedByPyarrow) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AskedByPyarrow())
+    if not any(isinstance(finder, _PyarrowPandasBlocker) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PyarrowPandasBlocker())
