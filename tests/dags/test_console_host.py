@@ -163,10 +163,10 @@ def acting(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     from types import SimpleNamespace
 
-    from deltaworks.console.actions import rest
+    from deltaworks.console.actions import rest_client
 
     monkeypatch.setitem(sys.modules, "airflow.api_fastapi.main", SimpleNamespace(app=server.app))
-    monkeypatch.setattr(rest.RestActions, "_health", _healthy)
+    monkeypatch.setattr(rest_client.RestActions, "_health", _healthy)
 
 
 async def _healthy(self: Any) -> str:

@@ -35,13 +35,13 @@ from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
 from deltaworks.airflow.page_access import may_read_runs, team_of
 from deltaworks.airflow.server_paths import server_path
-from deltaworks.console.actions.rest import RestActions
+from deltaworks.console.actions.rest_client import RestActions
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
+from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_process import PageProcess
-from deltaworks.console.host import Person, PendingApproval
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.base import APPROVE_TASK
 

@@ -17,12 +17,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from deltaworks.console.actions.routes import add_actions
 from deltaworks.console.console import Console
 from deltaworks.console.downloads import add_downloads
-from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.host import Person
 from deltaworks.console.page_builder import HEADERS
+from deltaworks.console.page_context import PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
-from deltaworks.console.host import Person
 from deltaworks.control.clock import utc_now
 
 _NOT_LOGGED_IN, _MISSING = 401, 404
@@ -31,7 +31,7 @@ _NOT_LOGGED_IN, _MISSING = 401, 404
 def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
     """The application with all pages. A host mounts or serves it."""
 
-    identify = Depends(console.people.identify)
+    identify = Depends(console.authenticator.identify)
 
     async def set_person(request: Request, person: Person = identify) -> None:
         request.state.person = person
@@ -77,7 +77,7 @@ def _add_error_pages(app: FastAPI, console: Console) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "") and request.method == "GET"
         if error.status_code == _NOT_LOGGED_IN and wants_page and "fragment" not in request.query_params:
-            address = console.people.login_address(request)
+            address = console.authenticator.login_address(request)
             if address is not None:
                 return RedirectResponse(address, status_code=303, headers=dict(HEADERS))
         return _error_page(console, request, error.status_code, str(error.detail))

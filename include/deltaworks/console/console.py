@@ -8,10 +8,10 @@ import anyio
 from fastapi import Request, Response
 
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.page_context import PageContext
-from deltaworks.console.page_builder import PageBuilder, RequestData, HostState
-from deltaworks.console.pages.base import Page
 from deltaworks.console.host import Actions, Authenticator, Person, Records
+from deltaworks.console.page_builder import HostState, PageBuilder, RequestData
+from deltaworks.console.page_context import PageContext
+from deltaworks.console.pages.base import Page
 
 _THREADS = 4
 
@@ -43,8 +43,8 @@ class Console:
         catalog: CatalogCache,
         renderer: PageRenderer | None = None,
     ) -> None:
-        self.people = authenticator
-        self.acts = actions
+        self.authenticator = authenticator
+        self.actions = actions
         self._builder = PageBuilder(records=records, catalog=catalog)
         self._renderer = renderer
         self._limiter: anyio.CapacityLimiter | None = None
@@ -82,13 +82,15 @@ class Console:
             values=dict(request.path_params),
             query=dict(request.query_params),
             if_none_match=request.headers.get("if-none-match", ""),
-            airflow=self.acts.airflow_address(request),
+            airflow=self.actions.airflow_address(request),
             accepts_gzip="gzip" in request.headers.get("accept-encoding", ""),
         )
 
     def _host_state(self, request: RequestData, person: Person) -> HostState:
         return HostState(
-            paused_dags=self.acts.paused_dags(),
-            actions_unavailable=self.acts.unavailable_reason(),
-            pending_approvals=tuple(one for one in self.acts.pending_approvals(request.airflow) if person.may_read(one.dag_id)),
+            paused_dags=self.actions.paused_dags(),
+            actions_unavailable=self.actions.unavailable_reason(),
+            pending_approvals=tuple(
+                one for one in self.actions.pending_approvals(request.airflow) if person.may_read(one.dag_id)
+            ),
         )

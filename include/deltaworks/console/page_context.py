@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
-    from deltaworks.console.host import Person, PendingApproval, Reader
+    from deltaworks.console.host import PendingApproval, Person, Reader
     from deltaworks.specs.catalog import Catalog
 
 
@@ -22,7 +22,7 @@ class PageMissingError(Exception):
 class PageContext:
     """What a page is made of. `values` are the parts of its address, `query` is what follows it.
 
-    `paused` are the DAGs that Airflow starts no runs of, None where nobody knows. `acts_missing` is why no act can be
+    `paused` are the DAGs that Airflow starts no runs of, None where nobody knows. `actions_unavailable` is why no act can be
     offered, empty where acts can. `airflow` is what addresses of Airflow's own pages begin with, if there is one.
     `questions` are approvals that the person may see and that wait for somebody.
     """

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from deltaworks.console.page_builder import RequestData, HostState
-from deltaworks.console.host import Person, PendingApproval
+from deltaworks.console.host import PendingApproval, Person
+from deltaworks.console.page_builder import HostState, RequestData
 
 #: What a person may do with a DAG.
 READ: Final = "read"
@@ -43,7 +43,7 @@ class PageCall:
                 "request": asdict(self.request),
                 "person": self.person,
                 "paused": None if around.paused_dags is None else sorted(around.paused_dags),
-                "acts_missing": around.actions_unavailable,
+                "actions_unavailable": around.actions_unavailable,
                 "questions": [asdict(one) for one in around.pending_approvals],
                 "rights": [[right, dag_id, answer] for (right, dag_id), answer in self.rights.items()],
             }
@@ -59,7 +59,7 @@ class PageCall:
         )
         around = HostState(
             paused_dags=None if message["paused"] is None else frozenset(message["paused"]),
-            actions_unavailable=message["acts_missing"],
+            actions_unavailable=message["actions_unavailable"],
             pending_approvals=tuple(questions),
         )
         return cls(
@@ -104,7 +104,9 @@ def remote_person(connection: Connection, call: PageCall) -> Person:
     return Person(name=call.person, may_read=may(READ), may_start=may(START))
 
 
-def request_page(connection: Connection, call: PageCall, person: Person, *, seconds: float) -> tuple[RenderedPage, set[Right]]:
+def request_page(
+    connection: Connection, call: PageCall, person: Person, *, seconds: float
+) -> tuple[RenderedPage, set[Right]]:
     """Have a page made, and answer what it asks meanwhile: the page, and what it asked.
 
     Raises:

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
-from deltaworks.console.actions import remedies
+from deltaworks.console.actions import suggested_actions
 from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_for
 
 _FOLDER = Path(__file__).parent
@@ -107,21 +107,21 @@ def templates() -> Environment:
         "share": formats.share_text,
     }
     environment.globals |= {
-        "spark_of": charts.sparkline,
+        "sparkline_of": charts.sparkline,
         "line_of": charts.line,
         "bars_of": charts.bars,
-        "mark_of": lambda state: STATE_MARKS.get(state, ("?", "quiet")),
+        "state_mark": lambda state: STATE_MARKS.get(state, ("?", "quiet")),
         "written": format_value,
         "asset": asset_path,
         "is_address": is_web_url,
-        "acts_of": remedies.process_actions,
-        "acts_of_batch": remedies.batch_actions,
-        "remedy_of": remedies.suggest_action,
-        "lead_of": remedies.details_link,
+        "process_actions": suggested_actions.process_actions,
+        "batch_actions": suggested_actions.batch_actions,
+        "suggested_action_for": suggested_actions.suggest_action,
+        "details_link_for": suggested_actions.details_link,
         "next_step_of": next_step_for,
-        "steps_of": split_step,
-        "form_of_command": remedies.command_form_path,
-        "root_mark": _ROOT_PLACEHOLDER,
+        "split_step": split_step,
+        "command_form_path": suggested_actions.command_form_path,
+        "root_placeholder": _ROOT_PLACEHOLDER,
     }
     return environment
 

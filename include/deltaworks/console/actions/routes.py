@@ -15,12 +15,12 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from deltaworks.console.actions import steps
+from deltaworks.console.actions.available import Action, find_action
 from deltaworks.console.actions.fields import FormError
-from deltaworks.console.actions.offers import Action, find_action
 from deltaworks.console.actions.origin import is_same_origin
 from deltaworks.console.console import Console
-from deltaworks.console.page_context import PageContext
 from deltaworks.console.page_builder import HEADERS, build_frame
+from deltaworks.console.page_context import PageContext
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError
 
@@ -74,7 +74,7 @@ class _ActionRoutes:
     async def form(self, request: Request, look: PageContext, act: Action) -> Response:
         values = dict(request.query_params)
         may_start = await self._may_start(look, act) and not look.actions_unavailable
-        view = await steps.form_view(self._console.acts, request, act, values=values, may_start=may_start)
+        view = await steps.form_view(self._console.actions, request, act, values=values, may_start=may_start)
         return self._page(request, look, "act", view, title=f"{act.operation.command} {act.subject}")
 
     async def submit(self, request: Request, look: PageContext, act: Action) -> Response:
@@ -86,11 +86,11 @@ class _ActionRoutes:
             raise HTTPException(_UNAVAILABLE, f"{look.actions_unavailable} Nothing was started.")
         posted = await _read_form(request)
         try:
-            run_id, _ = await steps.submit(self._console.acts, request, act, posted)
+            run_id, _ = await steps.submit(self._console.actions, request, act, posted)
         except FormError as error:
             values = {name: texts[-1] for name, texts in posted.items()}
             view = await steps.form_view(
-                self._console.acts, request, act, values=values, may_start=True, error=str(error)
+                self._console.actions, request, act, values=values, may_start=True, error=str(error)
             )
             title = f"{act.operation.command} {act.subject}"
             return self._page(request, look, "act", view, title=title, status=_UNPROCESSABLE)
@@ -98,13 +98,13 @@ class _ActionRoutes:
         return RedirectResponse(f"{plain.root}{act.route}/runs/{run_id}", status_code=303, headers=dict(HEADERS))
 
     async def run(self, request: Request, look: PageContext, act: Action) -> Response:
-        view = await steps.run_view(self._console.acts, request, act, request.path_params["run_id"])
+        view = await steps.run_view(self._console.actions, request, act, request.path_params["run_id"])
         return self._page(request, look, "act_run", view, title=f"{act.operation.command} {act.subject}")
 
     async def confirm(self, request: Request, look: PageContext, act: Action) -> Response:
         may_start = await self._may_start(look, act) and not look.actions_unavailable
         view = await steps.confirm_view(
-            self._console.acts, request, act, request.path_params["run_id"], may_start=may_start
+            self._console.actions, request, act, request.path_params["run_id"], may_start=may_start
         )
         return self._page(request, look, "act_confirm", view, title=f"{act.operation.command} {act.subject}")
 
@@ -121,7 +121,9 @@ class _ActionRoutes:
         check = look.person.may_start
         return bool(await anyio.to_thread.run_sync(check, act.dag_id, limiter=self._console.limiter))
 
-    def _page(self, request: Request, look: PageContext, name: str, view: Any, *, title: str, status: int = 200) -> Response:
+    def _page(
+        self, request: Request, look: PageContext, name: str, view: Any, *, title: str, status: int = 200
+    ) -> Response:
         frame = build_frame(self._console.request_data(request), look, title=title, current="")
         fragment = "fragment" in request.query_params
         headers = {**HEADERS, "Cache-Control": "no-store"}

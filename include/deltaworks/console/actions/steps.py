@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from deltaworks.console.actions.fields import DRY_RUN, Field, parse_form, supports_dry_run, form_fields, prefill
-from deltaworks.console.actions.offers import Action
+from deltaworks.console.actions.available import Action
+from deltaworks.console.actions.fields import DRY_RUN, Field, form_fields, parse_form, prefill, supports_dry_run
 from deltaworks.console.host import Actions, RunStatus
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import COUNT_TASK
@@ -175,7 +175,9 @@ def _run_view(act: Action, status: RunStatus) -> RunView:
     columns = tuple(dict.fromkeys(name for record in status.results for name in record))
     rows = tuple(tuple(_format_value(record.get(name)) for name in columns) for record in status.results[:_MAX_ROWS])
     is_dry_run = status.conf.get(DRY_RUN) is True
-    options = tuple((name, _format_value(value)) for name, value in status.conf.items() if value is not None and name != DRY_RUN)
+    options = tuple(
+        (name, _format_value(value)) for name, value in status.conf.items() if value is not None and name != DRY_RUN
+    )
     can_confirm = is_dry_run and status.state == "success"
     return RunView(
         action=act,

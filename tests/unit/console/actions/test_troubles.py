@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.alerts.deadman import write_health_heartbeat
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.actions.remedies import command_form_path, process_actions, suggest_action
+from deltaworks.console.actions.suggested_actions import command_form_path, process_actions, suggest_action
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, Throughput
