@@ -34,4 +34,4 @@ def no_fault_is_left() -> Iterator[None]:
     """What a test lets happen at points of a batch ends with it."""
     yield
     if (points := sys.modules.get("tests.batch_points")) is not None:
-        points.forget_faults()
+        points.clear_faults()

@@ -131,7 +131,7 @@ def test_a_table_that_nothing_announces_is_refused_by_name(followed: FollowedLak
 def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSession) -> None:
     followed = FollowedLake(tmp_path, spark, FEED)
     followed.land(1, [("e1", "a", "x", 0), ("e2", "b", "y", 0)])
-    first = followed.changes(through="change_feed")
+    first = followed.changes(source="change_feed")
     assert states(first) == [("e1", "x", False), ("e2", "y", False)]
     uri = followed.lake.storage.spark_uri(followed.data_key)
     followed.land(2, [("e3", "a", "x", 1)])
@@ -141,13 +141,13 @@ def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSe
         spark.sql(f"UPDATE delta.`{uri}` SET {set_}, _mutation = {number} WHERE {where}").collect()
     spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
 
-    second = followed.changes(str(first.position), through="change_feed", tombstones=True)
+    second = followed.changes(str(first.position), source="change_feed", tombstones=True)
 
     assert states(second) == [("e1", "z", True), ("e3", "z", False)]
-    assert followed.changes(second.position, through="change_feed").nothing
+    assert followed.changes(second.position, source="change_feed").nothing
     # Rows that requests deleted are told of then, and not once more when they are removed for good.
     spark.sql(f"DELETE FROM delta.`{uri}` WHERE event_id IN ('e1', 'e2')").collect()
-    third = followed.changes(second.position, through="change_feed", tombstones=True)
+    third = followed.changes(second.position, source="change_feed", tombstones=True)
     assert states(third) == [("e2", "y", True)]
     with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
         followed.changes(second.position)
@@ -157,7 +157,7 @@ def test_a_table_without_a_change_data_feed_is_refused(followed: FollowedLake) -
     followed.land(1, [("e1", "a", "x", 0)])
 
     with pytest.raises(ConfigError, match="CHANGE_FEED_OFF"):
-        followed.changes(through="change_feed")
+        followed.changes(source="change_feed")
 
 
 def test_whatever_the_order_of_events_every_row_comes_in_its_newest_state_and_no_state_twice(
