@@ -108,8 +108,8 @@ def raise_problems(problems: Sequence[Problem]) -> None:
 
 def _error_context(problem: Problem) -> dict[str, Any]:
     """What a problem's error carries. Its other places are below the same model, which `depth` keys lead back to."""
-    others = problem[2] if len(problem) == 3 else ()
-    return {"problem": problem[1], "depth": len(problem[0]), "others": others}
+    related = problem[2] if len(problem) == 3 else ()
+    return {"problem": problem[1], "depth": len(problem[0]), "related": related}
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
@@ -181,22 +181,22 @@ def _parse_reference(value: Any) -> Any:
     return Reference(scheme=scheme, name=name)
 
 
-def find_references(declared: object, place: str = "") -> Iterator[tuple[str, Reference]]:
+def find_references(declared: object, key_path: str = "") -> Iterator[tuple[str, Reference]]:
     """Every reference at or below something declared, by the keys that lead to it, such as `channels[0].url`.
 
     Settings that are handed on as they are, such as those of a transport, hold theirs as texts.
     """
     if isinstance(declared, Reference):
-        yield place, declared
+        yield key_path, declared
     elif isinstance(declared, str) and re.fullmatch(r"env:[A-Z][A-Z0-9_]*", declared):
-        yield place, Reference(scheme="env", name=declared.removeprefix("env:"))
+        yield key_path, Reference(scheme="env", name=declared.removeprefix("env:"))
     elif isinstance(declared, tuple | list):
         for at, part in enumerate(declared):
-            yield from find_references(part, f"{place}[{at}]")
+            yield from find_references(part, f"{key_path}[{at}]")
     elif isinstance(declared, dict | BaseModel):
         parts = declared.items() if isinstance(declared, dict) else iter(declared)
         for name, part in parts:
-            yield from find_references(part, f"{place}.{name}".lstrip("."))
+            yield from find_references(part, f"{key_path}.{name}".lstrip("."))
 
 
 SecretReference = Annotated[Reference, BeforeValidator(_parse_reference)]

@@ -158,7 +158,7 @@ class CollectorSpec(Spec):
             for number, key in enumerate(source.keys):
                 owner = owners.setdefault(key.sha256, name)
                 if owner != name or key.sha256 in {other.sha256 for other in source.keys[:number]}:
-                    place = ("sources", name, "keys", number, "sha256")
-                    problems.append((place, f"the source {owner!r} has this key already; a key names one source"))
+                    key_path = ("sources", name, "keys", number, "sha256")
+                    problems.append((key_path, f"the source {owner!r} has this key already; a key names one source"))
         raise_problems(problems)
         return self

@@ -33,10 +33,10 @@ def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
     Raises:
         ConfigError: SPEC_INVALID with file, line and key of every mistake; SPEC_MISSING or SPEC_NOT_YAML.
     """
-    declared = read_declaration(path)
-    spec = parse_spec(CollectorSpec, declared)
-    if mistakes := [declared.error_at(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
-        raise invalid_spec_error(mistakes)
+    declaration = read_declaration(path)
+    spec = parse_spec(CollectorSpec, declaration)
+    if errors := [declaration.error_at(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
+        raise invalid_spec_error(errors)
     return spec
 
 

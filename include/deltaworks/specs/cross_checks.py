@@ -41,8 +41,8 @@ def cross_check_errors(
         *_channel_problems(spec, channels),
         *_gold_input_problems(spec, declaration.path.parent.parent),
     )
-    for place, text in problems:
-        yield place, declaration.error_at(place, text)
+    for key_path, text in problems:
+        yield key_path, declaration.error_at(key_path, text)
 
 
 def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
@@ -60,13 +60,16 @@ def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) ->
         name = view.announce.channel if view.announce is not None and channels is not None else None
         if name is None or name in topics:
             continue
-        place = ("views", index, "announce", "channel")
+        key_path = ("views", index, "announce", "channel")
         if channels is not None and name in channels:
             kind = channels[name]
-            yield place, f"the channel {name!r} is of kind {kind}, and views are announced on topics: name one of sns"
+            yield (
+                key_path,
+                f"the channel {name!r} is of kind {kind}, and views are announced on topics: name one of sns",
+            )
         else:
             where = "below alerts.channels of the environment"
-            yield place, f"there is no channel {name!r} of kind sns {where}; {suggest_name(name, topics)}"
+            yield key_path, f"there is no channel {name!r} of kind sns {where}; {suggest_name(name, topics)}"
 
 
 def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[KeyPath, str]]:
@@ -112,21 +115,26 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, 
         for index, dashboard in enumerate(spec.dashboards)
         for number, panel in enumerate(dashboard.panels)
     ]
-    files += [(("alerts", index, "sql"), f"rule {rule.name!r}", rule.sql) for index, rule in enumerate(spec.rules)]
+    files += [(("rules", index, "sql"), f"rule {rule.name!r}", rule.sql) for index, rule in enumerate(spec.rules)]
     files += [
         (("references", index, "file"), f"reference table {reference.name!r}", reference.file)
         for index, reference in enumerate(spec.references)
         if reference.file is not None
     ]
-    for place, what, name in files:
+    for key_path, what, name in files:
         path = folder / name
         if not path.is_file():
-            yield place, f"{what} names {name}, which is not in its folder; {_suggest_file(folder, name)}"
-        elif place[0] in ("references", "dashboards", "alerts") and not path.resolve().is_relative_to(folder.resolve()):
-            yield place, f"{what} names {name}, which leads out of its folder; put the file itself there"
-        elif place[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
+            yield key_path, f"{what} names {name}, which is not in its folder; {_suggest_file(folder, name)}"
+        elif key_path[0] in ("references", "dashboards", "rules") and not path.resolve().is_relative_to(
+            folder.resolve()
+        ):
+            yield key_path, f"{what} names {name}, which leads out of its folder; put the file itself there"
+        elif key_path[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
             most = MAX_REFERENCE_BYTES >> 20
-            yield place, f"{what} names {name}, which has more than {most} MiB; land it as events of a pipeline instead"
+            yield (
+                key_path,
+                f"{what} names {name}, which has more than {most} MiB; land it as events of a pipeline instead",
+            )
 
 
 def _suggest_file(folder: Path, name: str) -> str:

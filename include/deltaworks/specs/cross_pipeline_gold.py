@@ -63,7 +63,7 @@ def _upstream_pipelines(folder: Path, pipeline: str) -> set[str]:
         for table in (_declared_gold_tables(folder, pipeline) or {}).values()
         for read in table.get("reads") or ()
     ]
-    return {place[0] for read in reads if (place := cross_pipeline_table(read)) is not None}
+    return {key_path[0] for read in reads if (key_path := cross_pipeline_table(read)) is not None}
 
 
 def _declared_gold_tables(folder: Path, pipeline: str) -> dict[str, Mapping[str, Any]] | None:

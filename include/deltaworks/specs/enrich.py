@@ -127,60 +127,62 @@ class PrivateSpec(Spec):
 def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between the look-ups of a pipeline and what reads their answers."""
     first: dict[str, KeyPath] = {}
-    taken = {name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"}
-    for index, look_up in enumerate(pipeline.enrich):
-        place: KeyPath = ("enrich", index, "name")
-        if look_up.name in first:
-            text = f"{look_up.name!r} is declared twice; give one of them another name"
-            yield place, text, (first[look_up.name],)
-        elif look_up.name in taken or look_up.name in _ENGINE_FIELDS:
-            yield place, f"{look_up.output_field} is the engine's own; choose another name"
-        first.setdefault(look_up.name, place)
+    used_names = {
+        name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"
+    }
+    for index, lookup in enumerate(pipeline.enrich):
+        key_path: KeyPath = ("enrich", index, "name")
+        if lookup.name in first:
+            text = f"{lookup.name!r} is declared twice; give one of them another name"
+            yield key_path, text, (first[lookup.name],)
+        elif lookup.name in used_names or lookup.name in _ENGINE_FIELDS:
+            yield key_path, f"{lookup.output_field} is the engine's own; choose another name"
+        first.setdefault(lookup.name, key_path)
     if not pipeline.enrich:
         return
-    by_field = {look_up.output_field: look_up for look_up in reversed(pipeline.enrich)}
-    for place, path in _paths_before_enrichment(pipeline):
+    by_field = {lookup.output_field: lookup for lookup in reversed(pipeline.enrich)}
+    for key_path, path in _paths_before_enrichment(pipeline):
         if path.split(".")[0] in by_field:
-            yield place, f"{path!r} is looked up only after this is read; name a field that events come with"
-    for place, path in _column_paths(pipeline):
-        yield from _output_problems(place, path, by_field)
+            yield key_path, f"{path!r} is looked up only after this is read; name a field that events come with"
+    for key_path, path in _column_paths(pipeline):
+        yield from _output_problems(key_path, path, by_field)
 
 
 def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between the private fields of a pipeline and the rest of it."""
     if not pipeline.private:
         return
-    answers = {look_up.output_field for look_up in pipeline.enrich}
+    answers = {lookup.output_field for lookup in pipeline.enrich}
     for index, private in enumerate(pipeline.private):
-        place: KeyPath = ("private", index, "path")
+        key_path: KeyPath = ("private", index, "path")
         top = private.path.split(".")[0]
         if top in answers or top in {f"_{name}" for name in _ENGINE_FIELDS}:
-            yield place, f"{private.path!r} is no field that events come with: keep its source private instead"
+            yield key_path, f"{private.path!r} is no field that events come with: keep its source private instead"
         for other in range(index):
             if _overlap(private.path, pipeline.private[other].path):
                 text = f"{private.path!r} and {pipeline.private[other].path!r} hold each other; leave one out"
-                yield place, text, (("private", other, "path"),)
-    for place, path in _paths_before_enrichment(pipeline):
+                yield key_path, text, (("private", other, "path"),)
+    for key_path, path in _paths_before_enrichment(pipeline):
         for index, private in enumerate(pipeline.private):
-            if place[0] != "enrich" and _overlap(path, private.path):
+            if key_path[0] != "enrich" and _overlap(path, private.path):
                 text = (
                     f"{path!r} is private: what names, routes, dates or identifies an event is kept as it is; "
                     "choose another field"
                 )
-                yield place, text, (("private", index, "path"),)
+                yield key_path, text, (("private", index, "path"),)
     if pipeline.archive is not None:
         yield ("archive",), "an archive keeps payloads as they came, private fields in them; leave one of the two out"
     yield from _column_problems(pipeline)
 
 
-def _output_problems(place: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
+def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
     top, *rest = path.split(".")
     if top in by_field:
         answers = by_field[top].output_names
         if rest and rest[0] not in answers:
-            yield place, f"{top} has no answer {rest[0]!r}; {suggest_name(rest[0], answers)}"
+            yield key_path, f"{top} has no answer {rest[0]!r}; {suggest_name(rest[0], answers)}"
     elif top.startswith("_") and rest and top.removeprefix("_") not in _ENGINE_FIELDS:
-        yield place, f"no enrichment is called {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
+        yield key_path, f"no enrichment is called {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
 
 
 def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -188,11 +190,11 @@ def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, table in enumerate(pipeline.tables):
         for position, column in enumerate(table.columns):
             keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
-            place: KeyPath = ("tables", index, "columns", position)
+            key_path: KeyPath = ("tables", index, "columns", position)
             if keep == "nothing" and column.required:
-                yield (*place, "required"), f"nothing is kept of {column.path!r}: the column is always null"
+                yield (*key_path, "required"), f"nothing is kept of {column.path!r}: the column is always null"
             if keep == "network" and column.type != "string":
-                yield (*place, "type"), f"the network of {column.path!r} is a text; declare type: string"
+                yield (*key_path, "type"), f"the network of {column.path!r} is a text; declare type: string"
 
 
 def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -207,8 +209,8 @@ def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, 
     for index, table in enumerate(pipeline.tables):
         for path in table.when:
             yield ("tables", index, "when", path), path
-    for index, look_up in enumerate(pipeline.enrich):
-        yield ("enrich", index, "of"), look_up.path
+    for index, lookup in enumerate(pipeline.enrich):
+        yield ("enrich", index, "of"), lookup.path
 
 
 def _column_paths(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -120,15 +120,18 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
     """Fields that cannot be kept: the event itself, one twice, or one whose name an event has of its own."""
     read = _paths_read_from_events(pipeline)
     for index, path in enumerate(unwrap.keep):
-        place = ("unwrap", "keep", index)
+        key_path = ("unwrap", "keep", index)
         if _overlap(path, unwrap.path):
-            yield place, f"{path} and {unwrap.path}, where the events are, are one in the other; name what is beside it"
+            yield (
+                key_path,
+                f"{path} and {unwrap.path}, where the events are, are one in the other; name what is beside it",
+            )
         twice = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
         if twice is not None:
-            yield place, f"{path} and {twice} are one in the other; leave one of them out"
+            yield key_path, f"{path} and {twice} are one in the other; leave one of them out"
         name = path.split(".")[0]
         if name in _ENGINE_FIELDS:
-            yield place, f"{name} is a field that the engine adds to events; it cannot be kept"
+            yield key_path, f"{name} is a field that the engine adds to events; it cannot be kept"
         own = next(
             (
                 other
@@ -139,7 +142,7 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
         )
         if own is not None:
             yield (
-                place,
+                key_path,
                 f"{own} is read of the events, which therefore have {name!r} themselves: an event would have it "
                 f"twice. Keep {own} too, if it is of the wrapper",
             )

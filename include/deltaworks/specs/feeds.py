@@ -107,11 +107,11 @@ class FeedSpec(Spec):
             problems.append((("name",), f"take a name of at most {_MAX_NAME_LENGTH} letters"))
         for field in ("key", "columns"):
             names = getattr(self, field)
-            taken = self.key if field == "columns" else ()
+            used_names = self.key if field == "columns" else ()
             for position, name in enumerate(names):
                 if name in names[:position]:
                     problems.append(((field, position), f"{name!r} is named twice"))
-                elif name in taken:
+                elif name in used_names:
                     problems.append(((field, position), f"{name!r} is in the key, which is sent anyway; leave it out"))
         raise_problems(problems)
         return self
@@ -127,12 +127,12 @@ def feed_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     readable = [table.name for table in pipeline.gold.tables] + [view.name for view in pipeline.views]
     first: dict[str, KeyPath] = {}
     for index, feed in enumerate(pipeline.feeds):
-        place: KeyPath = ("feeds", index)
+        key_path: KeyPath = ("feeds", index)
         if feed.name in first:
-            yield (*place, "name"), f"two feeds are called {feed.name!r}; rename one", ((*first[feed.name], "name"),)
-        first.setdefault(feed.name, place)
+            yield (*key_path, "name"), f"two feeds are called {feed.name!r}; rename one", ((*first[feed.name], "name"),)
+        first.setdefault(feed.name, key_path)
         if feed.reads not in readable:
             yield (
-                (*place, "reads"),
+                (*key_path, "reads"),
                 f"{feed.reads!r} is no gold table and no view of this pipeline; {suggest_name(feed.reads, readable)}",
             )

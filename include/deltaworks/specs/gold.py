@@ -171,7 +171,10 @@ class GoldSpec(Spec):
     def cross_pipeline_inputs(self) -> tuple[tuple[str, str], ...]:
         """The gold tables of other pipelines that are read: pipeline and table, sorted."""
         reads = {
-            place for table in self.tables for name in table.reads if (place := cross_pipeline_table(name)) is not None
+            key_path
+            for table in self.tables
+            for name in table.reads
+            if (key_path := cross_pipeline_table(name)) is not None
         }
         return tuple(sorted(reads))
 
@@ -259,9 +262,9 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
         ValueError: tables read each other in a circle, which is named.
     """
     declared = {table.name: table for table in tables}
-    circle = find_cycle(declared.values())
-    if circle:
-        raise ValueError(f"gold tables read each other in a circle: {' reads '.join(circle)}")
+    cycle = find_cycle(declared.values())
+    if cycle:
+        raise ValueError(f"gold tables read each other in a circle: {' reads '.join(cycle)}")
     return [declared[name] for name in _topological_sorter(declared).static_order()]
 
 

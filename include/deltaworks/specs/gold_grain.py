@@ -42,15 +42,15 @@ def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tupl
 
 
 def _hours_without_grain(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
-    for place, affects in _affects_specs(gold):
+    for key_path, affects in _affects_specs(gold):
         if affects.hours:
-            yield (*place, "hours"), f"{gold.name!r} is rebuilt by dates; write days: [0], or declare `grain`"
+            yield (*key_path, "hours"), f"{gold.name!r} is rebuilt by dates; write days: [0], or declare `grain`"
 
 
 def _mixed_units(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
-    for place, affects in _affects_specs(gold):
+    for key_path, affects in _affects_specs(gold):
         if affects.hours and affects.days != AffectsSpec().days:
-            yield (*place, "days"), "a change affects either hours or days; write days as hours: [-24]"
+            yield (*key_path, "days"), "a change affects either hours or days; write days as hours: [-24]"
 
 
 def _affects_specs(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, AffectsSpec]]:

@@ -7,7 +7,20 @@ from typing import Any
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: Lists for which the loader takes a scalar.
-_SCALAR_OR_LIST_KEYS = ("id", "path", "by", "newest_by", "key", "keep", "sum", "distinct", "y", "of", "subject")
+_SCALAR_OR_LIST_KEYS = (
+    "id",
+    "path",
+    "by",
+    "newest_by",
+    "key",
+    "keep",
+    "sum",
+    "distinct",
+    "y",
+    "entity",
+    "inhibited_by",
+    "subject",
+)
 
 
 def pipeline_json_schema() -> dict[str, Any]:

@@ -95,7 +95,7 @@ class KeyedTable:
             deleted_when=declared.deleted_when,
             partition_by=declared.partition_by,
             history_types=history.column_types(),
-            history_is_mutable=history.mutable is not None,
+            is_history_mutable=history.mutable is not None,
         )
 
     @property
@@ -147,16 +147,16 @@ def keyed_problems(table: TableSpec) -> Iterator[Problem]:
 
 def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[Problem]:
     for column, values in keyed.deleted_when.items():
-        place = ("keyed", "deleted_when", column)
+        key_path = ("keyed", "deleted_when", column)
         problem = column_problem(column, types, tuple(DELETION_TYPES))
         if problem:
-            yield place, problem
+            yield key_path, problem
             continue
         wrong = [value for value in values if type(value) is not DELETION_TYPES[types[column]]]
         if wrong:
-            yield place, f"{column!r} is {types[column]}, and {wrong[0]!r} is no such value"
+            yield key_path, f"{column!r} is {types[column]}, and {wrong[0]!r} is no such value"
         elif not values:
-            yield place, "give a value"
+            yield key_path, "give a value"
 
 
 def column_problem(

@@ -166,7 +166,7 @@ def live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             )
             continue
         check = _latest_problems if live.kind == "latest" else _count_problems
-        yield from ((("live", index, *place), text) for place, text in check(live, bronze[live.reads]))
+        yield from ((("live", index, *key_path), text) for key_path, text in check(live, bronze[live.reads]))
 
 
 def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -186,15 +186,15 @@ def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Ke
         if name not in types:
             text = f"{live.name!r} groups by {name}, no column of {live.reads!r}; {suggest_name(name, types)}"
             yield ("group_by", position), text
-    taken = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
+    used_names = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
     for key, names, problem_of in (("sum", live.sum, _sum_problem), ("distinct", live.distinct, _distinct_problem)):
         for position, name in enumerate(names):
             problem = problem_of(name, types)
-            if problem is None and f"{name}_{key}" in taken:
+            if problem is None and f"{name}_{key}" in used_names:
                 problem = f"the table would have two columns {name}_{key}; name each column once"
             if problem is not None:
                 yield (key, position), problem
-            taken.append(f"{name}_{key}")
+            used_names.append(f"{name}_{key}")
 
 
 def _sum_problem(name: str, types: Mapping[str, str]) -> str | None:

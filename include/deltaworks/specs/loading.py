@@ -41,8 +41,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return load_yaml(data, kind="rt")
     except InvalidYamlError as error:
-        mistake = SpecError(path, error.line, "", error.problem)
-        raise ConfigError("SPEC_NOT_YAML", f"{mistake}.", hint="Mend the YAML there.") from error
+        spec_error = SpecError(path, error.line, "", error.problem)
+        raise ConfigError("SPEC_NOT_YAML", f"{spec_error}.", hint="Mend the YAML there.") from error
 
 
 def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Declaration:
@@ -93,4 +93,4 @@ def parse_spec(model: type[SpecType], declaration: Declaration) -> SpecType:
     try:
         return model.model_validate(declaration.data)
     except ValidationError as error:
-        raise invalid_spec_error([mistake for _, mistake in to_spec_errors(error, declaration, model)]) from None
+        raise invalid_spec_error([spec_error for _, spec_error in to_spec_errors(error, declaration, model)]) from None

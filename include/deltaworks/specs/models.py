@@ -111,12 +111,12 @@ class ModelSpec(Spec):
         seen: dict[str, KeyPath] = {}
         for group, columns in self.feature_groups.items():
             for index, column in enumerate(columns):
-                place = ("groups", group, index)
+                key_path = ("groups", group, index)
                 if column in seen:
-                    yield place, f"{column!r} is there twice; name it in one group", (seen[column],)
+                    yield key_path, f"{column!r} is there twice; name it in one group", (seen[column],)
                 elif column in (*self.entity, self.timestamp):
-                    yield place, f"{column!r} names the row, and is nothing to predict from; leave it out"
-                seen.setdefault(column, place)
+                    yield key_path, f"{column!r} names the row, and is nothing to predict from; leave it out"
+                seen.setdefault(column, key_path)
         for key in ("algorithms", "baselines"):
             names = getattr(self, key)
             if len(set(names)) < len(names):
@@ -141,12 +141,12 @@ def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between models and gold tables, each at its place."""
     gold = {table.name: table for table in pipeline.gold.tables}
     for index, model in enumerate(pipeline.models):
-        for place, text in (*_table_problems(model, gold), *_warning_problems(model, gold)):
-            yield ("models", index, *place), text
+        for key_path, text in (*_table_problems(model, gold), *_warning_problems(model, gold)):
+            yield ("models", index, *key_path), text
     models = {model.name: model for model in pipeline.models}
     for index, table in enumerate(pipeline.gold.tables):
-        for place, text in _reader_problems(table, models):
-            yield ("gold", "tables", index, *place), text
+        for key_path, text in _reader_problems(table, models):
+            yield ("gold", "tables", index, *key_path), text
 
 
 def _table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
@@ -176,10 +176,10 @@ def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> I
         model = models.get(name)
         if model is None:
             continue
-        place: KeyPath = ("reads", position)
+        key_path: KeyPath = ("reads", position)
         if model.features not in table.reads:
             text = f"{name!r} gives scores to the rows of {model.features!r}: write reads: [{model.features}, {name}]"
-            yield place, text
+            yield key_path, text
         if table.affects == "same":
             yield ("affects",), f"{name!r} is read, whose models hold from a date on: write {name}: onwards"
         elif isinstance(table.affects, Mapping) and isinstance(table.affects.get(name), AffectsSpec):

@@ -28,20 +28,20 @@ class Overrides:
     file: Path | None = None
     key_prefix: KeyPath = ()
 
-    def variable(self, place: KeyPath) -> str | None:
+    def variable(self, key_path: KeyPath) -> str | None:
         """The variable that sets a place, or what it is in; None where none does."""
-        return next((name for keys, name in self.variables.items() if place[: len(keys)] == keys), None)
+        return next((name for keys, name in self.variables.items() if key_path[: len(keys)] == keys), None)
 
-    def is_overridden(self, place: KeyPath, document: Any) -> bool:
+    def is_overridden(self, key_path: KeyPath, document: Any) -> bool:
         """Whether what stands at a place is an override, and not the file's own."""
         node: Any = self.values
-        for part in place:
+        for part in key_path:
             if not isinstance(node, Mapping):
                 return True
             if part not in node:
                 return False
             node, document = node[part], _child(document, part)
-        return bool(place) and (not isinstance(node, Mapping) or document is None)
+        return bool(key_path) and (not isinstance(node, Mapping) or document is None)
 
 
 def _child(node: Any, part: str | int) -> Any:
@@ -128,7 +128,7 @@ class UnusedOverride:
     is left from something that was removed, and no more than a remark.
     """
 
-    place: KeyPath
+    key_path: KeyPath
     variable: str | None
     text: str
     is_typo: bool
@@ -152,7 +152,7 @@ def unused_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collec
         thing = f"{kind.removesuffix('s')} called {name!r}" if kind in declared else f"kind of declaration {kind!r}"
         advice = f"did you mean {nearest!r}?" if nearest else _removal_advice(origin, kind, candidates, declared)
         yield UnusedOverride(
-            place=("overrides", kind, name) if kind in declared else ("overrides", kind),
+            key_path=("overrides", kind, name) if kind in declared else ("overrides", kind),
             variable=origin,
             text=f"there is no {thing}; {advice}",
             is_typo=nearest is not None or origin is not None or kind not in declared,

@@ -61,24 +61,24 @@ def declared_tables(
 
 def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     first: dict[str, KeyPath] = {}
-    for place, table in declared_tables(pipeline):
+    for key_path, table in declared_tables(pipeline):
         if table.name in first:
             text = f"table {table.name} is declared twice in this pipeline; give one of them another name"
-            yield (*place, "name"), text, ((*first[table.name], "name"),)
+            yield (*key_path, "name"), text, ((*first[table.name], "name"),)
         elif table.name in RESERVED_TABLES and not isinstance(table, TableSpec):
-            yield (*place, "name"), f"the name {table.name!r} is the engine's own; choose another"
-        first.setdefault(table.name, place)
+            yield (*key_path, "name"), f"the name {table.name!r} is the engine's own; choose another"
+        first.setdefault(table.name, key_path)
     for index, history in enumerate(pipeline.tables):
         keyed = KeyedTable.from_history(history)
         if keyed is None:
             continue
-        place = ("tables", index, "keyed")
+        key_path = ("tables", index, "keyed")
         if keyed.name in first:
             text = f"table {keyed.name} is declared twice in this pipeline; give the keyed one another name, by `table`"
-            yield place, text, (first[keyed.name],)
+            yield key_path, text, (first[keyed.name],)
         elif keyed.name in RESERVED_TABLES:
-            yield place, f"the name {keyed.name!r} is the engine's own; choose another, by `table`"
-        first.setdefault(keyed.name, place)
+            yield key_path, f"the name {keyed.name!r} is the engine's own; choose another, by `table`"
+        first.setdefault(keyed.name, key_path)
 
 
 def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -87,26 +87,26 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     types |= {table.name: dict(table.types) for table in pipeline.keyed_tables}
     for index, gold in enumerate(pipeline.gold.tables):
         for position, read in enumerate(gold.reads):
-            place = ("gold", "tables", index, "reads", position)
+            key_path = ("gold", "tables", index, "reads", position)
             if cross_pipeline_table(read) is not None:
                 continue
             if read not in partitions:
-                yield place, f"{gold.name!r} reads {read!r}, no table here; {suggest_name(read, partitions)}"
+                yield key_path, f"{gold.name!r} reads {read!r}, no table here; {suggest_name(read, partitions)}"
                 continue
             texts = [name for name in partitions[read] if read not in types or types[read].get(name) == "string"]
             if gold.affects == "same" and gold.partition_by not in texts:
                 yield (
-                    place,
+                    key_path,
                     f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r} "
                     "of type string",
                 )
         own = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
-        yield from ((("gold", "tables", index, *place), text) for place, text in own)
-    circle = find_cycle(pipeline.gold.tables)
-    if circle:
-        places = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}
-        first, *others = sorted(places[name] for name in {*circle})
-        yield first, f"gold tables read each other in a circle: {' reads '.join(circle)}", tuple(others)
+        yield from ((("gold", "tables", index, *key_path), text) for key_path, text in own)
+    cycle = find_cycle(pipeline.gold.tables)
+    if cycle:
+        key_paths = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}
+        first, *others = sorted(key_paths[name] for name in {*cycle})
+        yield first, f"gold tables read each other in a circle: {' reads '.join(cycle)}", tuple(others)
 
 
 def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -124,13 +124,13 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
     if isinstance(gold.affects, str | AffectsSpec):
         return
     for name, affects in gold.affects.items():
-        place: KeyPath = ("affects", name)
+        key_path: KeyPath = ("affects", name)
         if name not in gold.reads:
-            yield place, f"{gold.name!r} does not read {name!r}; {suggest_name(name, gold.reads)}"
+            yield key_path, f"{gold.name!r} does not read {name!r}; {suggest_name(name, gold.reads)}"
         elif affects == "onwards" and (missing := _missing_date(pipeline, name)):
-            yield place, f"`onwards` needs a date from which a change of {name!r} counts: {missing}"
+            yield key_path, f"`onwards` needs a date from which a change of {name!r} counts: {missing}"
         elif isinstance(affects, AffectsSpec) and name in {reference.name for reference in pipeline.references}:
-            yield place, f"{name!r} is not partitioned by date: write `onwards` or `all`"
+            yield key_path, f"{name!r} is not partitioned by date: write `onwards` or `all`"
     for name in gold.reads:
         if name not in gold.affects:
             yield ("affects",), f"it says nothing of {name!r}; write {name}: {{days: [0]}}, onwards or all"
@@ -153,8 +153,8 @@ def _missing_date(pipeline: PipelineSpec, name: str) -> str:
 
 def _reference_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, reference in enumerate(pipeline.references):
-        for place, text in (*_column_problems(reference), *_file_problems(reference)):
-            yield ("references", index, *place), text
+        for key_path, text in (*_column_problems(reference), *_file_problems(reference)):
+            yield ("references", index, *key_path), text
     if pipeline.references and not pipeline.gold.tables:
         yield ("references",), "gold builds take them over, and no gold table is declared"
 
@@ -192,13 +192,13 @@ def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, view in enumerate(pipeline.views):
         for position, read in enumerate(view.reads):
             if read not in tables:
-                place = ("views", index, "reads", position)
-                yield place, f"{view.name!r} reads {read!r}, no table or view here; {suggest_name(read, tables)}"
-    circle = find_cycle(pipeline.views)
-    if circle:
-        places = {view.name: ("views", index, "reads") for index, view in enumerate(pipeline.views)}
-        first, *others = sorted(places[name] for name in {*circle})
-        yield first, f"views read each other in a circle: {' reads '.join(circle)}", tuple(others)
+                key_path = ("views", index, "reads", position)
+                yield key_path, f"{view.name!r} reads {read!r}, no table or view here; {suggest_name(read, tables)}"
+    cycle = find_cycle(pipeline.views)
+    if cycle:
+        key_paths = {view.name: ("views", index, "reads") for index, view in enumerate(pipeline.views)}
+        first, *others = sorted(key_paths[name] for name in {*cycle})
+        yield first, f"views read each other in a circle: {' reads '.join(cycle)}", tuple(others)
 
 
 def readable_by_views(pipeline: PipelineSpec) -> list[str]:
@@ -287,11 +287,11 @@ def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             f"{mutations.notifications!r} is no table that announces another; "
             f"{suggest_name(mutations.notifications, announcing)}",
         )
-    taken = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
-    taken += [table.name for table in pipeline.gold.tables] + [keyed.name for keyed in pipeline.keyed_tables]
-    taken += [reference.name for reference in pipeline.references] + [view.name for view in pipeline.views]
+    used_names = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
+    used_names += [table.name for table in pipeline.gold.tables] + [keyed.name for keyed in pipeline.keyed_tables]
+    used_names += [reference.name for reference in pipeline.references] + [view.name for view in pipeline.views]
     for key in ("names", "intervals"):
         name = getattr(mutations, key)
-        if name in taken:
+        if name in used_names:
             yield ("mutations", key), f"{name!r} is declared as another table; mutations make this one themselves"
-        taken.append(name)
+        used_names.append(name)

@@ -236,10 +236,12 @@ def _subject_problems(privacy: PrivacySpec) -> list[Problem]:
     tokens = {field.path: field for field in privacy.fields if field.action in TOKEN_ACTIONS}
     problems: list[Problem] = []
     for index, path in enumerate(privacy.subject):
-        place = ("subject", index) if len(privacy.subject) > 1 else ("subject",)
+        key_path = ("subject", index) if len(privacy.subject) > 1 else ("subject",)
         if path not in tokens:
             text = f"{path!r} becomes no token here, so it names nobody; {suggest_name(path, tokens)}"
-            problems.append((place, text))
+            problems.append((key_path, text))
         elif "[]" in path:
-            problems.append((place, f"{path!r} is of many; the subject of an event is one: name a field of the event"))
+            problems.append(
+                (key_path, f"{path!r} is of many; the subject of an event is one: name a field of the event")
+            )
     return problems

@@ -58,20 +58,23 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
         field = privacy.field_for(column.path)
         if field is None:
             continue
-        place: KeyPath = ("columns", position)
-        itself = field.path == column.path
+        key_path: KeyPath = ("columns", position)
+        is_field_itself = field.path == column.path
         if field.action == "drop" and column.required:
-            yield (*place, "required"), f"{field.path!r} is dropped: the column is always null, and every row would go"
-        elif itself and field.action != "drop" and column.type != "string":
-            what = "a token" if field.action in TOKEN_ACTIONS else "an address"
+            yield (
+                (*key_path, "required"),
+                f"{field.path!r} is dropped: the column is always null, and every row would go",
+            )
+        elif is_field_itself and field.action != "drop" and column.type != "string":
+            replacement = "a token" if field.action in TOKEN_ACTIONS else "an address"
             text = (
-                f"{column.name!r} is {column.type}, and {column.path!r} becomes {what}, a text: every event would go "
+                f"{column.name!r} is {column.type}, and {column.path!r} becomes {replacement}, a text: every event would go "
                 "to quarantine; declare type: string"
             )
-            yield (*place, "type"), text
-        elif not itself and field.action != "drop" and "[]" not in field.path:
+            yield (*key_path, "type"), text
+        elif not is_field_itself and field.action != "drop" and "[]" not in field.path:
             text = f"{field.path!r} is a value of its own, nothing lies below it; name {field.path!r}"
-            yield (*place, "path"), text
+            yield (*key_path, "path"), text
 
 
 def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
@@ -82,8 +85,8 @@ def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySp
             continue
         kind = _nested_type(parse_type(column.type), inner.split("."))
         if kind is not None and str(kind) != "string":
-            what = "a token" if field.action in TOKEN_ACTIONS else "an address"
-            text = f"{field.path!r} becomes {what}, a text, and the type has {kind} there; declare string for it"
+            replacement = "a token" if field.action in TOKEN_ACTIONS else "an address"
+            text = f"{field.path!r} becomes {replacement}, a text, and the type has {kind} there; declare string for it"
             yield ("columns", position, "type"), text
 
 
@@ -138,8 +141,10 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
             if (field := _personal_field(column, privacy)) is not None
         }
         # Of the newest rows what is old is forgotten within the day; a token in them goes with its view.
-        forgotten = live.expire_after_minutes is not None and live.expire_after_minutes <= _MAX_EXPIRY_MINUTES
-        if forgotten:
+        expires_within_a_day = (
+            live.expire_after_minutes is not None and live.expire_after_minutes <= _MAX_EXPIRY_MINUTES
+        )
+        if expires_within_a_day:
             columns = {name: field for name, field in columns.items() if field.action not in TOKEN_ACTIONS}
         for key in ("group_by", "key", "keep"):
             for position, name in enumerate(getattr(live, key)):
@@ -153,13 +158,13 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
 
 def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Upkeep under which nothing would be gone by the deadline."""
-    upkeep, erase = pipeline.maintenance, privacy.erase
-    if upkeep.vacuum_dry_run:
+    maintenance, erase = pipeline.maintenance, privacy.erase
+    if maintenance.vacuum_dry_run:
         text = "files of erased rows would never go: with `privacy`, write vacuum_dry_run: false"
         yield ("maintenance", "vacuum_dry_run"), text
-    days = upkeep.file_retention_hours / 24
+    days = maintenance.file_retention_hours / 24
     if erase.purge_within_days + days + SPARE_DAYS > erase.deadline_days:
-        key = "time_travel_hours" if upkeep.time_travel_hours > upkeep.vacuum_retention_hours else ""
+        key = "time_travel_hours" if maintenance.time_travel_hours > maintenance.vacuum_retention_hours else ""
         key = key or "vacuum_retention_hours"
         most = max(0, int(24 * (erase.deadline_days - SPARE_DAYS - erase.purge_within_days)))
         text = (
@@ -173,18 +178,18 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
 def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """What names and dates an event, and what routes it, is read of the stripped event: some of it must stay."""
     event = pipeline.event
-    places: list[tuple[KeyPath, str]] = []
+    key_paths: list[tuple[KeyPath, str]] = []
     if event.name.path is not None:
-        places.append((("event", "name", "path"), event.name.path))
+        key_paths.append((("event", "name", "path"), event.name.path))
     for index, path in enumerate(event.time.path):
-        places.append((("event", "time", "path", *([index] if len(event.time.path) > 1 else [])), path))
+        key_paths.append((("event", "time", "path", *([index] if len(event.time.path) > 1 else [])), path))
     for index, table in enumerate(pipeline.tables):
-        places += [(("tables", index, "when", path), path) for path in table.when]
-    for place, path in places:
+        key_paths += [(("tables", index, "when", path), path) for path in table.when]
+    for key_path, path in key_paths:
         field = privacy.field_for(path)
         if field is not None:
             text = f"{path!r} is personal: what names, dates or routes an event is read as sent; choose another field"
-            yield place, text
+            yield key_path, text
     for index, path in enumerate(event.id):
         field = privacy.field_for(path)
         if field is not None and field.action not in TOKEN_ACTIONS:
@@ -200,11 +205,11 @@ def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
         if privacy.field_for(private.path) is not None:
             text = f"{private.path!r} is declared in `privacy` too; leave it out here: privacy comes first"
             yield ("private", index, "path"), text
-    for index, look_up in enumerate(pipeline.enrich):
-        field = privacy.field_for(look_up.path)
+    for index, lookup in enumerate(pipeline.enrich):
+        field = privacy.field_for(lookup.path)
         if field is not None and field.action != "truncate_ip":
             text = (
-                f"{look_up.path!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
+                f"{lookup.path!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
             )
             yield ("enrich", index, "of"), text
     paths = [column.path for table in pipeline.tables for column in table.columns]

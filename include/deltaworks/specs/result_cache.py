@@ -96,7 +96,7 @@ def _version(library: str) -> str:
 def _read(file: Path, is_valid: Callable[[Any], bool]) -> dict[str, T]:
     try:
         answers = json.loads(file.read_bytes())
-        sound = all(map(is_valid, answers.values()))
+        cache = all(map(is_valid, answers.values()))
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
-    return answers if sound else {}
+    return answers if cache else {}

@@ -57,7 +57,7 @@ def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> 
 def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
     """What the stream of a pipeline takes: its own share over that of its class, and what live tables add."""
     share = environment.shares.of_stream(spec.stream.share, live=bool(spec.aggregation_tables))
-    share = replace(share, beside=extra_task_slots(spec))
+    share = replace(share, extra_tasks=extra_task_slots(spec))
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
         return replace(share, driver_memory=spec.stream.driver_memory)
     return share

@@ -173,7 +173,7 @@ class ClusterShares(Spec):
         declared: ShareSpec = getattr(self, job_class)
         default = self._limit_to_cluster(DEFAULTS[job_class])
         values = {name: value for name, value in declared if value not in (None, "")}
-        return replace(default, **values, sized=declares_size(declared))
+        return replace(default, **values, is_size_declared=declares_size(declared))
 
     def of_stream(self, own: StreamShareSpec | None = None, *, live: bool = False) -> Share:
         """What a stream takes.
@@ -185,7 +185,7 @@ class ClusterShares(Spec):
         share = self.of("stream")
         if own is not None:
             values = {name: value for name, value in own if value is not None}
-            share = replace(share, **values, sized=share.is_size_declared or declares_size(own))
+            share = replace(share, **values, is_size_declared=share.is_size_declared or declares_size(own))
         return replace(share, executors=share.executors + self.live.executors) if live else share
 
     def pools(self) -> dict[str, Pool]:

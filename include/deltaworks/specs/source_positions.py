@@ -20,7 +20,7 @@ from deltaworks.specs.base import KeyPath
 class Location:
     """A place in the data. `branches` are the values on the way that may be one of several, and which was tried."""
 
-    place: KeyPath
+    key_path: KeyPath
     union_branches: tuple[tuple[KeyPath, str], ...] = ()
 
 
@@ -43,9 +43,9 @@ def location_of(loc: KeyPath, data: Any, *, missing: bool) -> Location:
     return Location(tuple(kept), tuple(branches))
 
 
-def value_at(place: KeyPath, data: Any) -> Any:
+def value_at(key_path: KeyPath, data: Any) -> Any:
     """What stands at a place; None where nothing does."""
-    for part in place:
+    for part in key_path:
         if not _has_child(data, part):
             return None
         data = data[part]
@@ -58,20 +58,20 @@ def _has_child(node: Any, part: str | int) -> bool:
     return isinstance(node, list) and isinstance(part, int) and part < len(node)
 
 
-def line_of(document: Any, place: KeyPath) -> tuple[int, KeyPath]:
+def line_of(document: Any, key_path: KeyPath) -> tuple[int, KeyPath]:
     """The 1-based line of the deepest part of a place that the file has, and the place up to the part behind it."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     node, line = document, 1
-    for index, part in enumerate(place):
+    for index, part in enumerate(key_path):
         if isinstance(node, CommentedMap) and part in node:
             line = _line(node.lc.key, part, line)
         elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
             line = _line(node.lc.item, part, line)
         else:
-            return line, place[: index + 1]
+            return line, key_path[: index + 1]
         node = node[part]
-    return line, place
+    return line, key_path
 
 
 def _line(position: Any, part: str | int, default: int) -> int:

@@ -30,7 +30,7 @@ class SpecError:
 def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
     """The error of a file with mistakes: SPEC_INVALID, listing them all."""
     number = len(errors)
-    listed = "\n  ".join(str(mistake) for mistake in errors)
+    listed = "\n  ".join(str(spec_error) for spec_error in errors)
     return ConfigError(
         "SPEC_INVALID",
         f"{number} mistake{'s' * (number != 1)} in {errors[0].file.name}:\n  {listed}",

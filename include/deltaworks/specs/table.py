@@ -220,13 +220,13 @@ def _column_problems(table: TableSpec) -> Iterator[Problem]:
     engine = {name for name, _ in _engine_columns(table)}
     first: dict[str, KeyPath] = {}
     for index, column in enumerate(table.columns):
-        place: KeyPath = ("columns", index, "name")
+        key_path: KeyPath = ("columns", index, "name")
         if column.name in engine:
-            yield place, f"column {column.name} is declared twice: the engine adds it itself; choose another name"
+            yield key_path, f"column {column.name} is declared twice: the engine adds it itself; choose another name"
         elif column.name in first:
             text = f"column {column.name} is declared twice; give one of them another name"
-            yield place, text, (first[column.name],)
-        first.setdefault(column.name, place)
+            yield key_path, text, (first[column.name],)
+        first.setdefault(column.name, key_path)
 
 
 def _layout_problems(table: TableSpec) -> Iterator[Problem]:
@@ -263,10 +263,10 @@ def _rule_problems(table: TableSpec) -> Iterator[Problem]:
     types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in table.columns}
     first: dict[str, KeyPath] = {}
     for index, rule in enumerate(table.rules):
-        place: KeyPath = ("rules", index, "name")
+        key_path: KeyPath = ("rules", index, "name")
         if rule.name in first:
-            yield place, f"rule {rule.name!r} is declared twice", (first[rule.name],)
-        first.setdefault(rule.name, place)
+            yield key_path, f"rule {rule.name!r} is declared twice", (first[rule.name],)
+        first.setdefault(rule.name, key_path)
         problem = table_rule_problem(rule.check, types)
         if problem is not None:
             yield ("rules", index, "check"), f"rule {rule.name!r}: {problem}"
@@ -295,11 +295,11 @@ def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
     if ORG_COLUMN not in columns or columns[ORG_COLUMN].type != "string":
         yield ("mutable",), f"a mutable table has a column {ORG_COLUMN!r} of type string"
     pairs = _mutable_columns(mutable)
-    for place, name in pairs:
+    for key_path, name in pairs:
         if name not in columns:
-            yield place, f"there is no column {name!r} in this table; {suggest_name(name, columns)}"
+            yield key_path, f"there is no column {name!r} in this table; {suggest_name(name, columns)}"
         elif name in table.partition_by:
-            yield place, f"{name!r} is a partition column: a value that changes cannot be, nor what it was"
+            yield key_path, f"{name!r} is a partition column: a value that changes cannot be, nor what it was"
     named = [name for _, name in pairs]
     for name in sorted({name for name in named if named.count(name) > 1}):
         yield ("mutable",), f"column {name!r} stands for two things; each has a column of its own"
@@ -312,17 +312,17 @@ def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
 
 def _mutable_columns(mutable: MutableSpec) -> list[tuple[tuple[str | int, ...], str]]:
     """Every column that is named, with the place that names it."""
-    places: list[tuple[tuple[str | int, ...], str]] = [
+    key_paths: list[tuple[tuple[str | int, ...], str]] = [
         (("mutable", "id"), mutable.id),
         (("mutable", "origin"), mutable.origin),
     ]
     for name, origin in mutable.fields.items():
-        places += [(("mutable", "fields", name), name), (("mutable", "fields", name), origin)]
-    return places
+        key_paths += [(("mutable", "fields", name), name), (("mutable", "fields", name), origin)]
+    return key_paths
 
 
 def _origin_problems(
-    columns: Mapping[str, ColumnSpec], name: str, origin: str, place: tuple[str | int, ...]
+    columns: Mapping[str, ColumnSpec], name: str, origin: str, key_path: tuple[str | int, ...]
 ) -> Iterator[Problem]:
     if name not in columns or origin not in columns:
         return
@@ -330,7 +330,7 @@ def _origin_problems(
     if (changing.path, changing.type, changing.time_format) != (kept.path, kept.type, kept.time_format):
         written = ", ".join(filter(None, (changing.path, changing.type, changing.unit, changing.format, changing.zone)))
         yield (
-            place,
+            key_path,
             f"{origin!r} keeps what arrived for {name!r}: give it the same path, type and unit, format and zone "
             f"({written})",
         )

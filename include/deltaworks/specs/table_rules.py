@@ -100,14 +100,14 @@ def table_rule_problem(check: str, columns: Mapping[str, str]) -> str | None:
 @functools.lru_cache(maxsize=1024)
 def _cached_problem(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
     judges = code_digest(("duckdb",), _CODE_FILES)
-    sound = _rule_cache(cache_folder() / "sound_rules.json")
+    cache = _rule_cache(cache_folder() / "valid_rules.json")
     digest = hashlib.sha256(json.dumps([judges, check, columns]).encode()).hexdigest()
-    if judges and digest in sound:
+    if judges and digest in cache:
         return None
     problem = _validate(check, columns)
     if judges and problem is None:
-        sound.put(digest, True)
-        sound.save()
+        cache.put(digest, True)
+        cache.save()
     return problem
 
 

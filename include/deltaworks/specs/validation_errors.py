@@ -38,23 +38,23 @@ class Declaration:
         """The file with its lines; read at the first mistake, of which most files have none."""
         return self.read_document()
 
-    def error_at(self, place: KeyPath, text: str) -> SpecError:
+    def error_at(self, key_path: KeyPath, text: str) -> SpecError:
         """A mistake at a place; where an override put it there, at the place of that."""
-        place = _selected_source_path(place, self)
-        line, shown = line_of(self.document, place)
+        key_path = _selected_source_path(key_path, self)
+        line, shown = line_of(self.document, key_path)
         key = ".".join(str(part) for part in shown)
-        if not self.overrides.is_overridden(place, self.document):
+        if not self.overrides.is_overridden(key_path, self.document):
             return SpecError(self.path, line, key, text)
-        variable = self.overrides.variable(place)
+        variable = self.overrides.variable(key_path)
         if variable is not None or self.overrides.file is None:
             return SpecError(self.path, line, f"{key} (set by {variable or 'an override'})", text)
-        place = (*self.overrides.key_prefix, *place)
-        line, shown = line_of(_load_document(self.overrides.file), place)
+        key_path = (*self.overrides.key_prefix, *key_path)
+        line, shown = line_of(_load_document(self.overrides.file), key_path)
         return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown), text)
 
-    def line_number(self, place: KeyPath) -> int:
+    def line_number(self, key_path: KeyPath) -> int:
         """The line of a place."""
-        return line_of(self.document, place)[0]
+        return line_of(self.document, key_path)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class _PydanticError:
     location: Location
 
     @property
-    def place(self) -> KeyPath:
-        return self.location.place
+    def key_path(self) -> KeyPath:
+        return self.location.key_path
 
 
 def to_spec_errors(
     error: ValidationError, declaration: Declaration, model: type[BaseModel]
 ) -> list[tuple[KeyPath, SpecError]]:
     """Every mistake with its place in the data, in the order of the file."""
-    cut = list(_split_types(declaration.data, ()))
+    split_types = list(_split_types(declaration.data, ()))
     problems = [
         _PydanticError(
             details, location_of(_selected_source_path(details["loc"], declaration), declaration.data, missing=missing)
@@ -79,53 +79,55 @@ def to_spec_errors(
         for details in error.errors()
         for missing in [details["type"] == "missing"]
     ]
-    problems = [problem for problem in problems if not _is_consequence(problem, cut, declaration)]
+    problems = [problem for problem in problems if not _is_consequence(problem, split_types, declaration)]
     alternatives = _union_errors(problems)
-    listed = [
-        (type_.place, declaration.error_at(type_.place, f'quote it, because of its comma: type: "{type_.text}"'))
-        for type_ in cut
+    located = [
+        (type_.key_path, declaration.error_at(type_.key_path, f'quote it, because of its comma: type: "{type_.text}"'))
+        for type_ in split_types
     ]
     for problem in problems:
-        value = next((place for place, _ in problem.location.union_branches if place in alternatives), None)
+        value = next((key_path for key_path, _ in problem.location.union_branches if key_path in alternatives), None)
         if value is None:
-            listed.append((problem.place, _to_spec_error(problem, declaration, model)))
+            located.append((problem.key_path, _to_spec_error(problem, declaration, model)))
             continue
-        several = alternatives[value]
-        within = [other for other in several if _is_inside(other, value, declaration)]
-        if problem in within:
-            listed.append((problem.place, _to_spec_error(problem, declaration, model)))
-        elif not within and problem is several[0]:
-            errors = [(other.error["type"], other.error.get("ctx", {})) for other in several]
-            listed.append(
+        alternatives_tried = alternatives[value]
+        inside = [other for other in alternatives_tried if _is_inside(other, value, declaration)]
+        if problem in inside:
+            located.append((problem.key_path, _to_spec_error(problem, declaration, model)))
+        elif not inside and problem is alternatives_tried[0]:
+            errors = [(other.error["type"], other.error.get("ctx", {})) for other in alternatives_tried]
+            located.append(
                 (value, declaration.error_at(value, union_error_message(errors, value_at(value, declaration.data))))
             )
-    distinct = dict.fromkeys(listed)
+    distinct = dict.fromkeys(located)
     return sorted(distinct, key=lambda item: (str(item[1].file) != str(declaration.path), item[1].line))
 
 
 def _to_spec_error(problem: _PydanticError, declaration: Declaration, model: type[BaseModel]) -> SpecError:
-    error, place = problem.error, problem.place
+    error, key_path = problem.error, problem.key_path
     context: Mapping[str, Any] = error.get("ctx", {})
     if error["type"] == "extra_forbidden":
-        return declaration.error_at(place, unknown_key_message(str(place[-1]), allowed_keys(error["loc"], model)))
+        return declaration.error_at(key_path, unknown_key_message(str(key_path[-1]), allowed_keys(error["loc"], model)))
     if error["type"].startswith("union_tag"):
-        place = (*place, "kind")
+        key_path = (*key_path, "kind")
     text = error_message(error["type"], error["input"], context, message=error["msg"])
-    others = context.get("others", ())
-    if others:
+    related = context.get("related", ())
+    if related:
         above = error["loc"][: len(error["loc"]) - context["depth"]]
-        text += f"; also on {format_lines(declaration.line_number((*above, *other)) for other in others)}"
-    return declaration.error_at(place, text)
+        text += f"; also on {format_lines(declaration.line_number((*above, *other)) for other in related)}"
+    return declaration.error_at(key_path, text)
 
 
 def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_PydanticError]]:
     """The problems of values that are none of several alternatives, by the place of the value."""
     tried: dict[KeyPath, set[str]] = {}
     for problem in problems:
-        for place, label in problem.location.union_branches:
-            tried.setdefault(place, set()).add(label)
+        for key_path, label in problem.location.union_branches:
+            tried.setdefault(key_path, set()).add(label)
     return {
-        value: [problem for problem in problems if any(place == value for place, _ in problem.location.union_branches)]
+        value: [
+            problem for problem in problems if any(key_path == value for key_path, _ in problem.location.union_branches)
+        ]
         for value, labels in tried.items()
         if len(labels) > 1
     }
@@ -133,31 +135,31 @@ def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_Pydanti
 
 def _is_inside(problem: _PydanticError, value: KeyPath, declaration: Declaration) -> bool:
     """Whether a problem is of something within a value, which is then meant as that alternative."""
-    return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.place) > len(value)
+    return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.key_path) > len(value)
 
 
 @dataclass(frozen=True, slots=True)
 class _SplitType:
     """A type that YAML cut at its comma: `{type: decimal(12,2)}` has the keys `type` and `2)`."""
 
-    place: KeyPath
+    key_path: KeyPath
     fragments: frozenset[str]
     text: str
 
 
-def _split_types(node: Any, place: KeyPath) -> Iterator[_SplitType]:
+def _split_types(node: Any, key_path: KeyPath) -> Iterator[_SplitType]:
     if isinstance(node, Mapping):
         kind = node.get("type")
         if isinstance(kind, str) and not _has_balanced_brackets(kind):
-            yield from _rejoin_type(node, kind, place)
+            yield from _rejoin_type(node, kind, key_path)
         for key, value in node.items():
-            yield from _split_types(value, (*place, str(key)))
+            yield from _split_types(value, (*key_path, str(key)))
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            yield from _split_types(value, (*place, index))
+            yield from _split_types(value, (*key_path, index))
 
 
-def _rejoin_type(node: Mapping[Any, Any], kind: str, place: KeyPath) -> Iterator[_SplitType]:
+def _rejoin_type(node: Mapping[Any, Any], kind: str, key_path: KeyPath) -> Iterator[_SplitType]:
     keys = [str(key) for key in node]
     pieces: list[str] = []
     for key in keys[keys.index("type") + 1 :]:
@@ -166,7 +168,7 @@ def _rejoin_type(node: Mapping[Any, Any], kind: str, place: KeyPath) -> Iterator
         pieces.append(key)
         text = ",".join([kind, *pieces])
         if _has_balanced_brackets(text):
-            yield _SplitType((*place, "type"), frozenset(pieces), text)
+            yield _SplitType((*key_path, "type"), frozenset(pieces), text)
             return
 
 
@@ -174,13 +176,15 @@ def _has_balanced_brackets(text: str) -> bool:
     return all(text.count(opening) <= text.count(closing) for opening, closing in _BRACKETS.items())
 
 
-def _is_consequence(problem: _PydanticError, cut: list[_SplitType], declaration: Declaration) -> bool:
+def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], declaration: Declaration) -> bool:
     """Whether a problem only follows from another: a piece of a cut type, or too few items where some are wrong."""
-    place, kind = problem.place, problem.error["type"]
-    for type_ in cut:
-        if place[:-1] == type_.place[:-1] and (place == type_.place or str(place[-1]) in type_.fragments):
+    key_path, kind = problem.key_path, problem.error["type"]
+    for type_ in split_types:
+        if key_path[:-1] == type_.key_path[:-1] and (
+            key_path == type_.key_path or str(key_path[-1]) in type_.fragments
+        ):
             return True
-    declared_items = value_at(place, declaration.data)
+    declared_items = value_at(key_path, declaration.data)
     context = problem.error.get("ctx", {})
     return kind == "too_short" and isinstance(declared_items, list) and len(declared_items) >= context["min_length"]
 

@@ -15,7 +15,7 @@ from tests.unit.rules.rule_harness import RATE, RATE_SQL, rules_project
 
 BASED = RATE.replace(
     "fire: {above: 0.1}, clear: {above: 0.09}",
-    "samples: 100, baseline: {of: hour_of_week}, fire: {above_baseline: 1.1}, clear: {above_baseline: 1.05}",
+    "min_samples: 100, baseline: {kind: hour_of_week}, fire: {above_baseline: 1.1}, clear: {above_baseline: 1.05}",
 )
 
 
@@ -46,22 +46,22 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("baseline: {of: hour_of_week}, ", "", "above_baseline says nothing without a baseline; declare `baseline`"),
-        ("samples: 100, ", "", "of how many samples a value is made decides how far it strays; declare `samples`"),
+        ("baseline: {kind: hour_of_week}, ", "", "above_baseline says nothing without a baseline; declare `baseline`"),
+        ("min_samples: 100, ", "", "of how many samples a value is made decides how far it strays; declare `samples`"),
         ("{above_baseline: 1.05}", "{above_baseline: 1.2}", "1.2 lies beyond 1.1 of `fire`"),
         ("clear: {above_baseline: 1.05}", "clear: {above: 2}", "`fire` has no above"),
         ("{above_baseline: 1.1}", "{above_baseline: 1.1, below: 0}", "are two directions; write a rule for each"),
         ("fire: {above_baseline: 1.1}", "fire: {}", "name a bound, such as above: 0.05"),
-        ("{of: hour_of_week}", "{of: fixed}", "name the number that values are compared with"),
-        ("{of: hour_of_week}", "{of: hour_of_weak}", "did you mean 'hour_of_week'?"),
-        ("{of: hour_of_week}", "{of: peers, weeks: 3}", "weeks is of hour_of_week and hour_of_day"),
-        ("{of: hour_of_week}", "{of: peers, within: [cnd]}", "'cnd' is no label of this rule; did you mean 'cdn'?"),
-        ("{of: hour_of_week}", "{of: peers, within: [cdn]}", "peers are told apart by a label"),
-        ("{of: hour_of_week}", "{of: hour_of_week, weeks: 2, min_weeks: 3}", "only 2 weeks are looked at"),
+        ("{kind: hour_of_week}", "{kind: fixed}", "name the number that values are compared with"),
+        ("{kind: hour_of_week}", "{kind: hour_of_weak}", "did you mean 'hour_of_week'?"),
+        ("{kind: hour_of_week}", "{kind: peers, weeks: 3}", "weeks is of hour_of_week and hour_of_day"),
+        ("{kind: hour_of_week}", "{kind: peers, within: [cnd]}", "'cnd' is no label of this rule; did you mean 'cdn'?"),
+        ("{kind: hour_of_week}", "{kind: peers, within: [cdn]}", "peers are told apart by a label"),
+        ("{kind: hour_of_week}", "{kind: hour_of_week, weeks: 2, min_weeks: 3}", "only 2 weeks are looked at"),
         ("labels: [cdn]", "labels: [value]", "'value' is a column of its own in the answer"),
-        ("labels: [cdn]", "labels: [cdn], together: {by: [region]}", "'region' is no label of this rule"),
-        ("labels: [cdn]", "labels: [cdn], unless: [origin]", "there is no rule 'origin' in this pipeline"),
-        ("labels: [cdn]", "labels: [cdn], unless: [rate]", "rules hold each other back in a circle: rate unless rate"),
+        ("labels: [cdn]", "labels: [cdn], grouping: {by: [region]}", "'region' is no label of this rule"),
+        ("labels: [cdn]", "labels: [cdn], inhibited_by: [origin]", "there is no rule 'origin' in this pipeline"),
+        ("labels: [cdn]", "labels: [cdn], inhibited_by: [rate]", "rules hold each other back in a circle: rate unless rate"),
         ("labels: [cdn]", "labels: [cdn], step_minutes: 15, for_minutes: 20", "write a multiple of that"),
         ("labels: [cdn]", "labels: [cdn], stale_seconds: 60", "a minute is judged after 90 s; write no less"),
         (
@@ -70,7 +70,7 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
             "did you mean 'evaluation_delay_seconds'?",
         ),
         ("reads: [errors_minute]", "reads: [errors_minutes]", "did you mean 'errors_minute'?"),
-        ("alerts/rate.sql", "alerts/rates.sql", "did you mean 'alerts/rate.sql'?"),
+        ("rules/rate.sql", "rules/rates.sql", "did you mean 'rules/rate.sql'?"),
         (
             "reads: [errors_minute]",
             "reads: [orders], evaluation_delay_seconds: 30",
@@ -84,11 +84,11 @@ def test_a_rule_that_cannot_be_judged_is_refused(tmp_path: Path, before: str, af
 
     assert said in message
     assert "pipelines/shop/pipeline.yaml:" in message
-    assert "alerts.0" in message
+    assert "rules.0" in message
 
 
 def test_two_rules_have_two_names(tmp_path: Path) -> None:
-    assert "alerts.1.name: rule rate is declared twice" in refused(tmp_path, RATE, RATE)
+    assert "rules.1.name: rule rate is declared twice" in refused(tmp_path, RATE, RATE)
 
 
 def test_a_label_is_no_private_field(tmp_path: Path) -> None:

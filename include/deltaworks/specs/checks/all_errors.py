@@ -48,18 +48,18 @@ class ValidationResult:
     replaced: set[KeyPath] = field(default_factory=set)
     replaced_names: set[str] = field(default_factory=set)
 
-    def is_replaced(self, place: KeyPath) -> bool:
+    def is_replaced(self, key_path: KeyPath) -> bool:
         """Whether a place is in something put aside."""
-        return any(place[: len(prefix)] == prefix for prefix in self.replaced)
+        return any(key_path[: len(prefix)] == prefix for prefix in self.replaced)
 
-    def is_consequence(self, place: KeyPath, text: str) -> bool:
+    def is_consequence(self, key_path: KeyPath, text: str) -> bool:
         """Whether a mistake can be one only because something was put aside."""
-        said = re.split(r"; (?:did you mean|known are)", text)[0]
-        named = any(f"'{name}'" in said or f"`{name}`" in said for name in self.replaced_names)
+        message = re.split(r"; (?:did you mean|known are)", text)[0]
+        named = any(f"'{name}'" in message or f"`{name}`" in message for name in self.replaced_names)
         sections = [str(prefix[0]) for prefix in self.replaced if len(prefix) == 1]
-        named = named or any(re.search(rf"\b{section}\b", said) for section in sections)
-        of_tables = place[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.replaced)
-        return self.is_replaced(place) or named or of_tables
+        named = named or any(re.search(rf"\b{section}\b", message) for section in sections)
+        of_tables = key_path[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.replaced)
+        return self.is_replaced(key_path) or named or of_tables
 
 
 def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> ValidationResult:
@@ -77,28 +77,32 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
         except ValidationError as error:
             problems = to_spec_errors(error, result.declaration, PipelineSpec)
         # All are judged by what was aside before any of them was met.
-        new = [(place, mistake) for place, mistake in problems if not result.is_consequence(place, mistake.text)]
-        result.errors += [replace(mistake, text=_PLACEHOLDER_NAME.sub("", mistake.text)) for _, mistake in new]
+        new = [
+            (key_path, spec_error)
+            for key_path, spec_error in problems
+            if not result.is_consequence(key_path, spec_error.text)
+        ]
+        result.errors += [replace(spec_error, text=_PLACEHOLDER_NAME.sub("", spec_error.text)) for _, spec_error in new]
         if result.spec is not None:
             break
         before = set(result.replaced)
-        for place, _ in problems:
+        for key_path, _ in problems:
             # What was aside before and is wrong all the same needs more to be put aside.
-            if not result.is_replaced(place) or any(place[: len(prefix)] == prefix for prefix in before):
-                _replace_invalid(result, place, data)
+            if not result.is_replaced(key_path) or any(key_path[: len(prefix)] == prefix for prefix in before):
+                _replace_invalid(result, key_path, data)
         if result.replaced == before:
             break
     return result
 
 
-def _replace_invalid(result: ValidationResult, place: KeyPath, data: dict[str, Any]) -> None:
+def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str, Any]) -> None:
     """Replace what is at a place, or the least around it that can be, by something right."""
-    for prefix, stand_in in _replacement_candidates(place, data):
+    for prefix, replacement in _replacement_candidates(key_path, data):
         if prefix in result.replaced:
             continue
         result.replaced.add(prefix)
         result.replaced_names |= _declared_names(prefix, data)
-        _replace(data, prefix, stand_in)
+        _replace(data, prefix, replacement)
         if "columns" in prefix:
             # What they say of a column of an unknown type cannot be judged.
             for key in ("rules", "mutable"):
@@ -116,42 +120,42 @@ _OPTIONAL = {
 }
 
 
-def _replacement_candidates(place: KeyPath, data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     """What could be put aside for a place, the least first, with what takes its part."""
-    head = str(place[0]) if place else ""
-    item = _table_key_path(place)
+    head = str(key_path[0]) if key_path else ""
+    item = _table_key_path(key_path)
     if item is not None and value_at(item, data) is not None:
-        below = place[len(item) :]
+        below = key_path[len(item) :]
         if below and below[0] in _OPTIONAL[head]:
             yield (*item, below[0]), _REMOVE
         column = value_at((*item, *below[:2]), data) if below[:1] == ("columns",) and len(below) > 2 else None
         if isinstance(column, dict) and below[2] != "name" and _is_name(column.get("name")):
             yield (*item, *below[:2]), {"name": column["name"], "path": "aside", "type": "string"}
         yield item, _placeholder_table(item, data)
-    if head == "sources" and len(place) > 1:
-        yield place[:2], copy.deepcopy(_PLACEHOLDERS["source"])
+    if head == "sources" and len(key_path) > 1:
+        yield key_path[:2], copy.deepcopy(_PLACEHOLDERS["source"])
     if head == "pipeline":
         yield ("pipeline",), "aside"
     elif head in _PLACEHOLDERS:
         yield (head,), copy.deepcopy(_PLACEHOLDERS[head])
     else:
-        yield from (((*place[:length],), _REMOVE) for length in (2, 1) if len(place) >= length)
+        yield from (((*key_path[:length],), _REMOVE) for length in (2, 1) if len(key_path) >= length)
 
 
-def _table_key_path(place: KeyPath) -> KeyPath | None:
+def _table_key_path(key_path: KeyPath) -> KeyPath | None:
     """The table that a place is in."""
-    length = 3 if place[:2] == ("gold", "tables") else 2
-    is_item = place[:1] in (("tables",), ("live",)) or length == 3
-    return place[:length] if is_item and len(place) >= length else None
+    length = 3 if key_path[:2] == ("gold", "tables") else 2
+    is_item = key_path[:1] in (("tables",), ("live",)) or length == 3
+    return key_path[:length] if is_item and len(key_path) >= length else None
 
 
 def _placeholder_table(item: KeyPath, data: dict[str, Any]) -> dict[str, Any]:
     """A table that takes the part of one; it keeps the name, where that is one: readers of it are not to blame."""
     items, index = value_at(item[:-1], data), item[-1]
-    declared = items[index] if isinstance(items[index], dict) else {}
-    taken = [other.get("name") for other in items if isinstance(other, dict) and other is not declared]
-    name = declared.get("name")
-    if not _is_name(name) or name in taken or name == "quarantine":
+    declaration = items[index] if isinstance(items[index], dict) else {}
+    used_names = [other.get("name") for other in items if isinstance(other, dict) and other is not declaration]
+    name = declaration.get("name")
+    if not _is_name(name) or name in used_names or name == "quarantine":
         name = f"aside_{item[0]}_{index}"
     first = value_at(("tables", 0, "name"), data)
     first = first if _is_name(first) else "aside"
@@ -166,19 +170,19 @@ def _is_name(name: Any) -> bool:
     return isinstance(name, str) and NAME_PATTERN.match(name) is not None
 
 
-def _declared_names(place: KeyPath, data: dict[str, Any]) -> set[str]:
+def _declared_names(key_path: KeyPath, data: dict[str, Any]) -> set[str]:
     """What others could name of what is put aside: a table, or all of a list of tables."""
-    node = value_at(_table_key_path(place) or place, data)
+    node = value_at(_table_key_path(key_path) or key_path, data)
     items = node if isinstance(node, list) else [node]
     return {item["name"] for item in items if isinstance(item, dict) and isinstance(item.get("name"), str)}
 
 
-def _replace(data: dict[str, Any], place: KeyPath, replacement: Any) -> None:
-    node: Any = value_at(place[:-1], data)
+def _replace(data: dict[str, Any], key_path: KeyPath, replacement: Any) -> None:
+    node: Any = value_at(key_path[:-1], data)
     if isinstance(node, dict) and replacement is not _REMOVE:
-        node[place[-1]] = replacement
+        node[key_path[-1]] = replacement
     elif isinstance(node, dict):
-        node.pop(place[-1], None)
-    elif isinstance(node, list) and isinstance(place[-1], int) and place[-1] < len(node):
+        node.pop(key_path[-1], None)
+    elif isinstance(node, list) and isinstance(key_path[-1], int) and key_path[-1] < len(node):
         # An item is never removed: those behind it would get other places.
-        node[place[-1]] = replacement
+        node[key_path[-1]] = replacement

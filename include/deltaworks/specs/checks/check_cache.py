@@ -71,11 +71,11 @@ def cached_project_check(root: Path | None = None) -> ProjectReport:
     root = root or project_root()
     files = _declaration_files(root)
     digest = _digest(root, files)
-    sound = ResultCache[dict[str, Any]](
-        cache_folder() / "sound_projects.json", max_entries=MAX_PROJECTS, is_valid=_is_report
+    cache = ResultCache[dict[str, Any]](
+        cache_folder() / "valid_projects.json", max_entries=MAX_PROJECTS, is_valid=_is_report
     )
-    if digest is not None and digest in sound:
-        return _parse_report(sound.get(digest))
+    if digest is not None and digest in cache:
+        return _parse_report(cache.get(digest))
     # Loaded here: it loads pydantic and every spec.
     from deltaworks.specs.checks.project import check_project
 
@@ -98,8 +98,8 @@ def cached_project_check(root: Path | None = None) -> ProjectReport:
         relays=len(check.relays),
     )
     if digest is not None and not check.errors and _reads_only_declared_files(files or (), root, check):
-        sound.put(digest, _to_json(answer))
-        sound.save()
+        cache.put(digest, _to_json(answer))
+        cache.save()
     return answer
 
 
@@ -130,12 +130,12 @@ def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
 
 def _libraries() -> Iterator[tuple[str, str]]:
     """Every library that can be imported, with its version, by the names of the folders that installers leave."""
-    for place in sys.path:
+    for key_path in sys.path:
         try:
-            names = os.listdir(place)
+            names = os.listdir(key_path)
         except OSError:
             continue
-        yield from sorted((place, name) for name in names if name.endswith((".dist-info", ".egg-info", ".pth")))
+        yield from sorted((key_path, name) for name in names if name.endswith((".dist-info", ".egg-info", ".pth")))
 
 
 def _reads_only_declared_files(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:

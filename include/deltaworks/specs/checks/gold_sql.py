@@ -20,7 +20,7 @@ from deltaworks.specs.validation_errors import Declaration
 
 
 def gold_sql_errors(
-    spec: PipelineSpec, declared: Declaration, *, unknown: Collection[str] = (), skip: Collection[str] = ()
+    spec: PipelineSpec, declaration: Declaration, *, unknown: Collection[str] = (), skip: Collection[str] = ()
 ) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of gold tables, views, panels and rules, and with what these say of it.
 
@@ -34,10 +34,12 @@ def gold_sql_errors(
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
     columns |= {reference.name: list(reference.column_types()) for reference in spec.references}
     columns |= dict.fromkeys([*unknown, *skip])
-    places: dict[str, KeyPath] = {table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)}
+    key_paths: dict[str, KeyPath] = {
+        table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)
+    }
     cache = QueryCache()
     for table in build_order(spec.gold.tables):
-        path = declared.path.parent / table.sql
+        path = declaration.path.parent / table.sql
         if table.name in skip or not path.is_file():
             columns[table.name] = None
             continue
@@ -46,19 +48,19 @@ def gold_sql_errors(
             view_name(name): _scored_columns(columns, models[name].features) if name in models else columns.get(name)
             for name in table.reads
         }
-        answer, mistakes = read_sql_file(path, views, spec, cache, purpose="gold")
-        yield from mistakes
+        answer, errors = read_sql_file(path, views, spec, cache, purpose="gold")
+        yield from errors
         columns[table.name] = answer
         if answer is not None:
-            for place, text in _answer_problems(table, answer):
-                yield declared.error_at((*places[table.name], *place), text)
+            for key_path, text in _answer_problems(table, answer):
+                yield declaration.error_at((*key_paths[table.name], *key_path), text)
     columns |= {model.name: list(MODEL_COLUMNS) for model in spec.models}
-    yield from model_errors(spec, declared, columns, cache)
-    yield from _view_errors(spec, declared, columns, cache)
-    yield from panel_errors(spec, declared, columns, cache)
-    yield from rule_errors(spec, declared, columns, cache)
+    yield from model_errors(spec, declaration, columns, cache)
+    yield from _view_errors(spec, declaration, columns, cache)
+    yield from panel_errors(spec, declaration, columns, cache)
+    yield from rule_errors(spec, declaration, columns, cache)
     cache.save()
-    yield from _dedupe_errors(spec, declared, unknown)
+    yield from _dedupe_errors(spec, declaration, unknown)
 
 
 def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
@@ -68,39 +70,42 @@ def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
 
 
 def _view_errors(
-    spec: PipelineSpec, declared: Declaration, columns: dict[str, Columns], cache: QueryCache
+    spec: PipelineSpec, declaration: Declaration, columns: dict[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
     """What is wrong with the SQL of views. Columns of tables that only the engine makes are not known here."""
     if find_cycle(spec.views):
         return
     for view in view_order(spec.views):
-        path = declared.path.parent / view.sql
+        path = declaration.path.parent / view.sql
         columns[view.name] = None
         if path.is_file():
             tables = {name: columns.get(name) for name in view.reads}
-            columns[view.name], mistakes = read_sql_file(path, tables, spec, cache, purpose="view")
-            yield from mistakes
+            columns[view.name], errors = read_sql_file(path, tables, spec, cache, purpose="view")
+            yield from errors
 
 
 def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """Columns that are declared of an answer and that it lacks."""
-    places: list[tuple[KeyPath, str]] = [(("partition_by",), table.partition_by)]
+    key_paths: list[tuple[KeyPath, str]] = [(("partition_by",), table.partition_by)]
     if table.grain is not None:
-        places.append((("grain", "column"), table.grain.column))
+        key_paths.append((("grain", "column"), table.grain.column))
     intervals = table.checks.intervals
     if intervals is not None:
-        places += [(("checks", "intervals", "by", index), name) for index, name in enumerate(intervals.by)]
-        places += [(("checks", "intervals", "from"), intervals.start), (("checks", "intervals", "to"), intervals.end)]
+        key_paths += [(("checks", "intervals", "by", index), name) for index, name in enumerate(intervals.by)]
+        key_paths += [
+            (("checks", "intervals", "from"), intervals.start),
+            (("checks", "intervals", "to"), intervals.end),
+        ]
     for check in ("unique", "not_null"):
-        places += [(("checks", check, index), name) for index, name in enumerate(getattr(table.checks, check))]
-    for place, name in places:
+        key_paths += [(("checks", check, index), name) for index, name in enumerate(getattr(table.checks, check))]
+    for key_path, name in key_paths:
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield place, f"the answer of {table.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the answer of {table.sql} has no column {name!r}; {advice}"
 
 
-def _dedupe_errors(spec: PipelineSpec, declared: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:
+def _dedupe_errors(spec: PipelineSpec, declaration: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:
     """A key of copies that a table lacks which is read."""
     if spec.gold.dedupe is None:
         return
@@ -110,4 +115,4 @@ def _dedupe_errors(spec: PipelineSpec, declared: Declaration, unknown: Collectio
             nearest = closest_match(spec.gold.dedupe.by, table.column_types())
             advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
             text = f"{table.name!r}, which gold reads, has no column {spec.gold.dedupe.by!r}{advice}"
-            yield declared.error_at(("gold", "dedupe", "by"), text)
+            yield declaration.error_at(("gold", "dedupe", "by"), text)

@@ -10,7 +10,7 @@ from deltaworks.specs.spec_errors import SpecError
 from deltaworks.specs.validation_errors import Declaration
 
 
-def json_path_errors(spec: PipelineSpec, declared: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
+def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
     """Every path into JSON whose names are divided by something else than points.
 
     Names of columns in files (CSV, Parquet) may have a slash of their own; so may one name of a path with points, such
@@ -18,10 +18,10 @@ def json_path_errors(spec: PipelineSpec, declared: Declaration) -> Iterator[tupl
     """
     if spec.source.format != "json":
         return
-    for place, path in declared_paths(spec):
+    for key_path, path in declared_paths(spec):
         if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
             meant = path.strip("/").replace("/", ".")
-            yield place, declared.error_at(place, f"a path has points between its names: write {meant}")
+            yield key_path, declaration.error_at(key_path, f"a path has points between its names: write {meant}")
 
 
 def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -37,7 +37,7 @@ def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("event", "time", "path", *([index] if len(times) > 1 else [])), path
     for index, path in enumerate(spec.event.id):
         yield ("event", "id", index), path
-    yield from ((("enrich", index, "of"), look_up.path) for index, look_up in enumerate(spec.enrich))
+    yield from ((("enrich", index, "of"), lookup.path) for index, lookup in enumerate(spec.enrich))
     yield from ((("private", index, "path"), private.path) for index, private in enumerate(spec.private))
     for index, table in enumerate(spec.tables):
         for name in table.when:

@@ -17,7 +17,7 @@ _LABEL_COLUMN = "holds"
 
 
 def model_errors(
-    spec: PipelineSpec, declared: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+    spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of labels, and with the columns that models name.
 
@@ -27,29 +27,29 @@ def model_errors(
     gold = {table.name for table in spec.gold.tables}
     for index, model in enumerate(spec.models):
         answer: Columns = None
-        path = declared.path.parent / model.label
+        path = declaration.path.parent / model.label
         if path.is_file():
             tables = {view_name(name): columns.get(name) if name in gold else None for name in model.reads}
-            answer, mistakes = read_sql_file(path, tables, spec, cache, purpose="gold")
-            yield from mistakes
-        for place, text in (*_feature_problems(model, columns.get(model.features)), *_label_problems(model, answer)):
-            yield declared.error_at(("models", index, *place), text)
+            answer, errors = read_sql_file(path, tables, spec, cache, purpose="gold")
+            yield from errors
+        for key_path, text in (*_feature_problems(model, columns.get(model.features)), *_label_problems(model, answer)):
+            yield declaration.error_at(("models", index, *key_path), text)
 
 
 def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyPath, str]]:
     if columns is None:
         return
-    places: list[tuple[KeyPath, str]] = [(("at",), model.timestamp), *_entity_columns(model)]
-    places += [
+    key_paths: list[tuple[KeyPath, str]] = [(("at",), model.timestamp), *_entity_columns(model)]
+    key_paths += [
         (("groups", group, index), name)
         for group, names in model.feature_groups.items()
         for index, name in enumerate(names)
     ]
-    for place, name in places:
+    for key_path, name in key_paths:
         if name not in columns:
             nearest = closest_match(name, columns)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
-            yield place, f"the gold table {model.features!r} has no column {name!r}; {advice}"
+            yield key_path, f"the gold table {model.features!r} has no column {name!r}; {advice}"
 
 
 def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath, str]]:

@@ -46,12 +46,12 @@ def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
             names.add(str(node.this).lower())
         elif isinstance(node, exp.Func):
             names |= {str(name).lower() for name in node.sql_names()}
-    mistakes: dict[int, SpecError] = {}
+    errors: dict[int, SpecError] = {}
     for name in sorted(names & _VOLATILE_FUNCTIONS):
         instead = "write $to instead" if name not in _RANDOM_FUNCTIONS else "leave it out"
         text = f"{name} says something else each time it is asked, and a rule must not; {instead}"
-        mistakes.setdefault(_line(sql, name), SpecError(path, _line(sql, name), "", text))
-    return list(mistakes.values())
+        errors.setdefault(_line(sql, name), SpecError(path, _line(sql, name), "", text))
+    return list(errors.values())
 
 
 def _line(sql: str, name: str) -> int:

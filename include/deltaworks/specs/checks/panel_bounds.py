@@ -23,9 +23,9 @@ def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
     query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []
-    mistakes = list(_unknown_parameters(path, sql, query))
-    if mistakes:
-        return mistakes
+    errors = list(_unknown_parameters(path, sql, query))
+    if errors:
+        return errors
     if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
         return [SpecError(path, 1, "", f"it reads all there is: it has no $from; {_EXAMPLE}")]
     if not any(_filters_rows(parameter) for parameter in query.find_all(exp.Placeholder)):

@@ -16,7 +16,7 @@ from deltaworks.specs.validation_errors import Declaration
 
 
 def panel_errors(
-    spec: PipelineSpec, declared: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+    spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of panels, and with the columns that panels name.
 
@@ -26,20 +26,20 @@ def panel_errors(
     tables = {name: columns.get(name) for name in readable_by_views(spec)}
     for index, dashboard in enumerate(spec.dashboards):
         for number, panel in enumerate(dashboard.panels):
-            path = declared.path.parent / panel.sql
+            path = declaration.path.parent / panel.sql
             if not path.is_file():
                 continue
-            answer, mistakes = read_sql_file(path, tables, spec, cache, purpose="panel")
-            yield from mistakes
-            if answer is not None and not mistakes:
-                for place, text in _column_problems(panel, answer):
-                    yield declared.error_at(("dashboards", index, "panels", number, *place), text)
+            answer, errors = read_sql_file(path, tables, spec, cache, purpose="panel")
+            yield from errors
+            if answer is not None and not errors:
+                for key_path, text in _column_problems(panel, answer):
+                    yield declaration.error_at(("dashboards", index, "panels", number, *key_path), text)
 
 
 def _column_problems(panel: PanelSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """Columns that a panel names and its answer lacks."""
-    for place, name in panel.result_columns():
+    for key_path, name in panel.result_columns():
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield place, f"the answer of {panel.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the answer of {panel.sql} has no column {name!r}; {advice}"

@@ -88,96 +88,98 @@ class _ProjectChecker:
         """Read the environment; without one that is right its overrides are left out."""
         if not self._file.is_file():
             read_declaration(self._file)  # raises
-        declared = self._read(self._file, Overrides())
-        self._environment = self._spec(EnvironmentSpec, declared) if declared is not None else None
+        declaration = self._read(self._file, Overrides())
+        self._environment = self._spec(EnvironmentSpec, declaration) if declaration is not None else None
         if self._environment is not None:
             self._add(*self._weak_secrets(self._environment, self._file))
 
     def check_relays(self) -> None:
         """Read every relay."""
         for name, path in self._relay_files.items():
-            declared = self._read(path, self._overrides(path, "relays", name))
-            spec = self._spec(RelaySpec, declared) if declared is not None else None
-            if spec is None or declared is None:
+            declaration = self._read(path, self._overrides(path, "relays", name))
+            spec = self._spec(RelaySpec, declaration) if declaration is not None else None
+            if spec is None or declaration is None:
                 continue
             if spec.relay != name:
                 text = f"the file is called {path.name}, the relay {spec.relay!r}: give both the same name"
-                self._add(declared.error_at(("relay",), text))
+                self._add(declaration.error_at(("relay",), text))
             self.result.relays[name] = spec
 
     def check_pipelines(self) -> None:
         """Read every pipeline, to its last mistake."""
         for path in selected_pipelines(self._pipeline_files):
             name = path.parent.name
-            declared = self._read(path, self._overrides(path, "pipelines", name))
-            if declared is None:
+            declaration = self._read(path, self._overrides(path, "pipelines", name))
+            if declaration is None:
                 continue
-            reading = validate_pipeline(declared, self._cross_check)
-            spec = reading.spec
-            mistakes = list(reading.errors)
+            result = validate_pipeline(declaration, self._cross_check)
+            spec = result.spec
+            errors = list(result.errors)
             if spec is not None:
-                mistakes += [*_gold_errors(reading, spec), *self._weak_secrets(spec, path)]
-            self._add(*sorted(dict.fromkeys(mistakes), key=lambda item: (item.file != path, item.file, item.line)))
-            if mistakes or spec is None:
+                errors += [*_gold_errors(result, spec), *self._weak_secrets(spec, path)]
+            self._add(*sorted(dict.fromkeys(errors), key=lambda item: (item.file != path, item.file, item.line)))
+            if errors or spec is None:
                 continue
             if not isinstance(spec.source, FileSourceSpec) or spec.source.relay in self.result.relays:
                 self.result.pipelines[name] = spec
                 self.result.warnings += [
-                    self._with_relative_path(remark) for remark in _pipeline_warnings(spec, declared)
+                    self._with_relative_path(warning) for warning in _pipeline_warnings(spec, declaration)
                 ]
 
     def check_collectors(self) -> None:
         """Read every collector."""
         for path in collector_files(self._root).values():
-            declared = self._read(path, Overrides())
-            spec = self._spec(CollectorSpec, declared) if declared is not None else None
-            if spec is not None and declared is not None:
+            declaration = self._read(path, Overrides())
+            spec = self._spec(CollectorSpec, declaration) if declaration is not None else None
+            if spec is not None and declaration is not None:
                 problems = collector_problems(spec, path, self._pipeline_files)
-                self._add(*(declared.error_at(*problem[:2]) for problem in problems))
+                self._add(*(declaration.error_at(*problem[:2]) for problem in problems))
 
     def check_overrides(self) -> None:
         """Overrides of what is not declared: a mistake where it looks like a slip, else a remark."""
         if self._environment is None:
             return
-        declared = {"relays": set(self._relay_files), "pipelines": set(self._pipeline_files)}
+        declaration = {"relays": set(self._relay_files), "pipelines": set(self._pipeline_files)}
         file = read_declaration(self._file)
-        for aimless in unused_overrides(self._environment, declared):
-            mistake = file.error_at(aimless.place, aimless.text)
-            if aimless.variable is not None:
-                mistake = SpecError(self._file, 1, aimless.variable, aimless.text)
-            (self.result.errors if aimless.is_typo else self.result.warnings).append(self._with_relative_path(mistake))
+        for unused in unused_overrides(self._environment, declaration):
+            spec_error = file.error_at(unused.key_path, unused.text)
+            if unused.variable is not None:
+                spec_error = SpecError(self._file, 1, unused.variable, unused.text)
+            (self.result.errors if unused.is_typo else self.result.warnings).append(
+                self._with_relative_path(spec_error)
+            )
 
     def check_cluster(self) -> None:
         """Whether the cluster holds what runs on it: a remark where jobs would wait."""
         if self._environment is None:
             return
-        for place, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
-            self.result.warnings.append(self._with_relative_path(read_declaration(self._file).error_at(place, text)))
+        for key_path, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
+            self.result.warnings.append(self._with_relative_path(read_declaration(self._file).error_at(key_path, text)))
 
-    def _cross_check(self, spec: PipelineSpec, declared: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
+    def _cross_check(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
         """What a pipeline does not agree with; the mistakes of a relay itself are listed already."""
         declared_here = self._environment
         yield from cross_check_errors(
             spec,
-            declared,
+            declaration,
             relays=self._relay_files,
             invalid_relays={},
             shares=declared_here.shares if declared_here is not None else ClusterShares.defaults(),
             groups=declared_here.stream_groups if declared_here is not None else (),
             channels=declared_here.alerts.channel_kinds if declared_here is not None else None,
         )
-        yield from json_path_errors(spec, declared)
-        yield from self._source_errors(spec, declared)
+        yield from json_path_errors(spec, declaration)
+        yield from self._source_errors(spec, declaration)
 
-    def _source_errors(self, spec: PipelineSpec, declared: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
+    def _source_errors(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
         source = spec.source
         if isinstance(source, DeltaSourceSpec) and source.pipeline is not None:
-            place: KeyPath = ("source", "pipeline")
+            key_path: KeyPath = ("source", "pipeline")
             if source.pipeline not in self._pipeline_files:
                 text = (
                     f"there is no pipeline {source.pipeline!r}; {suggest_name(source.pipeline, self._pipeline_files)}"
                 )
-                yield place, declared.error_at(place, text)
+                yield key_path, declaration.error_at(key_path, text)
         relay = self.result.relays.get(source.relay) if isinstance(source, FileSourceSpec) else None
         if relay is None or not isinstance(source, FileSourceSpec) or source.bucket in relay.buckets:
             return
@@ -191,7 +193,7 @@ class _ProjectChecker:
             advice = f"add it to `buckets` in include/relays/{relay.relay}.yaml"
         yield (
             ("source", "bucket"),
-            declared.error_at(
+            declaration.error_at(
                 ("source", "bucket"), f"the relay {relay.relay!r} does not watch the bucket {source.bucket!r}; {advice}"
             ),
         )
@@ -222,48 +224,48 @@ class _ProjectChecker:
                 self._add(SpecError(path, 1, "", NO_KEYS if error.condition == "SPEC_INVALID" else error.message))
             return None
 
-    def _spec(self, model: type[SpecType], declared: Declaration) -> SpecType | None:
+    def _spec(self, model: type[SpecType], declaration: Declaration) -> SpecType | None:
         try:
-            return model.model_validate(declared.data)
+            return model.model_validate(declaration.data)
         except ValidationError as error:
-            self._add(*(mistake for _, mistake in to_spec_errors(error, declared, model)))
+            self._add(*(spec_error for _, spec_error in to_spec_errors(error, declaration, model)))
             return None
 
-    def _add(self, *mistakes: SpecError) -> None:
-        self.result.errors += [self._with_relative_path(mistake) for mistake in mistakes]
+    def _add(self, *errors: SpecError) -> None:
+        self.result.errors += [self._with_relative_path(spec_error) for spec_error in errors]
 
-    def _with_relative_path(self, mistake: SpecError) -> SpecError:
-        file = mistake.file
-        return replace(mistake, file=file.relative_to(self._root) if file.is_relative_to(self._root) else file)
+    def _with_relative_path(self, spec_error: SpecError) -> SpecError:
+        file = spec_error.file
+        return replace(spec_error, file=file.relative_to(self._root) if file.is_relative_to(self._root) else file)
 
 
-def _gold_errors(reading: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
+def _gold_errors(result: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
     """What is wrong with the SQL of gold tables, views, panels and rules, those left out that were put aside."""
     if not (spec.gold.tables or spec.views or spec.dashboards or spec.rules):
         return []
-    unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_replaced(("tables", index))}
+    unknown = {table.name for index, table in enumerate(spec.tables) if result.is_replaced(("tables", index))}
     skip = {
         table.name
         for index, table in enumerate(spec.gold.tables)
-        if reading.is_replaced(("gold", "tables", index)) or reading.is_replaced(("gold", "tables", index, "sql"))
+        if result.is_replaced(("gold", "tables", index)) or result.is_replaced(("gold", "tables", index, "sql"))
     }
-    return gold_sql_errors(spec, reading.declaration, unknown=unknown, skip=skip)
+    return gold_sql_errors(spec, result.declaration, unknown=unknown, skip=skip)
 
 
-def _pipeline_warnings(spec: PipelineSpec, declared: Declaration) -> Iterator[SpecError]:
-    for index, look_up in enumerate(spec.enrich):
-        if look_up.kind == "mmdb" and not _has_mmdb_extension():
+def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
+    for index, lookup in enumerate(spec.enrich):
+        if lookup.kind == "mmdb" and not _has_mmdb_extension():
             text = "maxminddb has no C extension here: its Python code is ten times slower; install one of its wheels"
-            yield declared.error_at(("enrich", index, "kind"), text)
+            yield declaration.error_at(("enrich", index, "kind"), text)
     gold = {table.name for table in spec.gold.tables}
-    waiting = [table for table in spec.gold.tables if table.refresh_seconds is None]
-    own = {name for table in waiting for name in table.reads if cross_pipeline_table(name) is None} - gold
+    scheduled = [table for table in spec.gold.tables if table.refresh_seconds is None]
+    local_inputs = {name for table in scheduled for name in table.reads if cross_pipeline_table(name) is None} - gold
     # What reads only gold of others is built after it, and what the stream refreshes by the stream.
-    if own and spec.gold.schedule is None:
+    if local_inputs and spec.gold.schedule is None:
         after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
         built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which gold__{spec.pipeline} runs too"
-        yield declared.error_at(
+        yield declaration.error_at(
             ("gold",),
             f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',
         )

@@ -23,21 +23,21 @@ MAX_QUERIES = 1_000
 _CODE_FILES = tuple(
     Path(__file__).parent / name
     for name in (
-        "query_mistakes.py",
+        "query_errors.py",
         "sql_names.py",
         "panel_bounds.py",
-        "changing_sql.py",
-        "../mistakes.py",
-        "../remembered.py",
+        "nondeterministic_sql.py",
+        "../spec_errors.py",
+        "../result_cache.py",
     )
 )
 
 
 class QueryCache(ResultCache[Columns]):
-    """The queries, in `sound_queries.json` of the user's cache folder."""
+    """The queries, in `valid_queries.json` of the user's cache folder."""
 
     def __init__(self, file: Path | None = None) -> None:
-        super().__init__(file or cache_folder() / "sound_queries.json", max_entries=MAX_QUERIES, is_valid=_is_columns)
+        super().__init__(file or cache_folder() / "valid_queries.json", max_entries=MAX_QUERIES, is_valid=_is_columns)
 
 
 def query_digest(sql: str, views: Mapping[str, Columns]) -> str | None:

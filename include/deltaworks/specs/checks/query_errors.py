@@ -62,15 +62,15 @@ def check_query(
         ]
     try:
         names = QueryNames(query, views)
-        mistakes = [
+        errors = [
             _unknown_table_error(path, table, views, spec)
             for table in names.unknown_tables()
             if not _is_path(table, dialect)
         ]
         # A table that is not there has any column.
-        if not mistakes:
-            mistakes = [SpecError(path, name.line, "", f"{name.text} ({note})") for name in names.unknown_columns()]
-        return names.output_columns(), sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)
+        if not errors:
+            errors = [SpecError(path, name.line, "", f"{name.text} ({note})") for name in names.unknown_columns()]
+        return names.output_columns(), sorted(dict.fromkeys(errors), key=lambda spec_error: spec_error.line)
     except SqlglotError as error:
         return None, [SpecError(path, 1, "", f"{_first_line(error)} ({note})")]
 
@@ -108,40 +108,42 @@ def _check_tokens(sql: str, dialect: str) -> None:
         if nearest is not None:
             text = f"{first.text} is no statement; did you mean {nearest}?"
             raise ParseError.new(text, description=text, line=first.line)
-    for token, following in zip(tokens, [*tokens[1:], None], strict=False):
-        if token.token_type == TokenType.COMMA and (following is None or following.token_type in _INVALID_AFTER_COMMA):
+    for token, next_token in zip(tokens, [*tokens[1:], None], strict=False):
+        if token.token_type == TokenType.COMMA and (
+            next_token is None or next_token.token_type in _INVALID_AFTER_COMMA
+        ):
             text = "a comma too many"
             raise ParseError.new(text, description=text, line=token.line)
 
 
 def _syntax_errors(path: Path, error: ParseError, note: str) -> list[SpecError]:
-    mistakes = []
+    errors = []
     for details in error.errors or [{}]:
-        what = str(details.get("description") or _first_line(error)).rstrip(".")
-        what = next((words for start, words in _PARSER_MESSAGES.items() if what.startswith(start)), what)
+        message = str(details.get("description") or _first_line(error)).rstrip(".")
+        message = next((words for start, words in _PARSER_MESSAGES.items() if message.startswith(start)), message)
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         line = int(details.get("line") or 1)
-        mistakes.append(SpecError(path, line, "", f"this is no SQL{near}: {what} ({note})"))
+        errors.append(SpecError(path, line, "", f"this is no SQL{near}: {message} ({note})"))
     # Behind the first one, others mostly follow from it.
-    return mistakes[:1]
+    return errors[:1]
 
 
 def _unknown_table_error(path: Path, table: exp.Table, views: Views, spec: PipelineSpec) -> SpecError:
     line = line_at(table.this)
-    written = ".".join(part.name for part in table.parts)
+    table_name = ".".join(part.name for part in table.parts)
     if table.db.lower() == spec.pipeline and table.name.lower() in views:
         return SpecError(path, line, "", f"tables are named without their pipeline: write {table.name}")
-    if view_name(written).lower() in views:
-        return SpecError(path, line, "", f"SQL calls a table of another pipeline {view_name(written)}: write that")
+    if view_name(table_name).lower() in views:
+        return SpecError(path, line, "", f"SQL calls a table of another pipeline {view_name(table_name)}: write that")
     declared = [*(table.name for table in spec.tables), *(table.name for table in spec.gold.tables)]
     declared += [spec.mutations.names] if spec.mutations is not None else []
     declared += [*(reference.name for reference in spec.references), *(model.name for model in spec.models)]
     declared += [view.name for view in spec.views]
     if table.name.lower() in declared and not table.db:
-        return SpecError(path, line, "", f"{written} is not among `reads`: add it there")
+        return SpecError(path, line, "", f"{table_name} is not among `reads`: add it there")
     nearest = closest_match(table.name, {*views, *declared})
     advice = f"did you mean {nearest!r}?" if nearest is not None else f"it may read {', '.join(views)}"
-    return SpecError(path, line, "", f"there is no table {written!r} in this pipeline; {advice}")
+    return SpecError(path, line, "", f"there is no table {table_name!r} in this pipeline; {advice}")
 
 
 def _is_path(table: exp.Table, dialect: str) -> bool:

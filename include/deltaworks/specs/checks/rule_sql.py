@@ -15,38 +15,38 @@ from deltaworks.specs.validation_errors import Declaration
 
 
 def rule_errors(
-    spec: PipelineSpec, declared: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+    spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of rules, and with what rules say of its answers.
 
     Args:
         columns: of the tables and views of the pipeline; those it lacks may have any.
     """
-    for index, alert in enumerate(spec.rules):
-        path = declared.path.parent / alert.sql
+    for index, rule in enumerate(spec.rules):
+        path = declaration.path.parent / rule.sql
         if not path.is_file():
             continue
-        tables = {name: columns.get(name) for name in alert.reads}
-        answer, mistakes = read_sql_file(path, tables, spec, cache, purpose="alert")
-        yield from mistakes
-        if answer is not None and not mistakes:
-            for place, text in _column_problems(alert, answer):
-                yield declared.error_at(("alerts", index, *place), text)
+        tables = {name: columns.get(name) for name in rule.reads}
+        answer, errors = read_sql_file(path, tables, spec, cache, purpose="rule")
+        yield from errors
+        if answer is not None and not errors:
+            for key_path, text in _column_problems(rule, answer):
+                yield declaration.error_at(("rules", index, *key_path), text)
 
 
-def required_columns(alert: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
+def required_columns(rule: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
     """The columns that a rule's answer must have, each with the key that asks for it."""
     yield ("sql",), MINUTE
-    for position, label in enumerate(alert.labels):
+    for position, label in enumerate(rule.labels):
         yield ("labels", position), label
-    yield (("sql",), VALUE) if alert.percentile is None else (("percentile",), BUCKET)
-    if alert.min_samples is not None:
+    yield (("sql",), VALUE) if rule.percentile is None else (("percentile",), BUCKET)
+    if rule.min_samples is not None:
         yield ("samples",), SAMPLES
 
 
-def _column_problems(alert: RuleSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
-    for place, name in required_columns(alert):
+def _column_problems(rule: RuleSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+    for key_path, name in required_columns(rule):
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield place, f"the answer of {alert.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the answer of {rule.sql} has no column {name!r}; {advice}"

@@ -10,13 +10,13 @@ from deltaworks.specs.checks.query_cache import Columns, QueryCache, query_diges
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError
 
-Purpose = Literal["gold", "view", "panel", "alert"]
+Purpose = Literal["gold", "view", "panel", "rule"]
 #: What stands before the text of a query where it is digested, so that one that is right for gold is none for a view.
 _DIGEST_PREFIXES: Final[Mapping[Purpose, str]] = {
     "gold": "",
     "view": "duckdb\0",
     "panel": "panel\0",
-    "alert": "alert\0",
+    "rule": "rule\0",
 }
 
 
@@ -40,15 +40,15 @@ def read_sql_file(
     from deltaworks.specs.checks.query_errors import check_query
 
     dialect = "spark" if purpose == "gold" else "duckdb"
-    answer, mistakes = check_query(path, sql, tables, spec, dialect=dialect)
-    if purpose in ("panel", "alert") and not mistakes:
+    answer, errors = check_query(path, sql, tables, spec, dialect=dialect)
+    if purpose in ("panel", "rule") and not errors:
         from deltaworks.specs.checks.panel_bounds import time_bound_errors
 
-        mistakes = time_bound_errors(path, sql)
-    if purpose == "alert" and not mistakes:
+        errors = time_bound_errors(path, sql)
+    if purpose == "rule" and not errors:
         from deltaworks.specs.checks.nondeterministic_sql import nondeterminism_errors
 
-        mistakes = nondeterminism_errors(path, sql)
-    if digest is not None and not mistakes:
+        errors = nondeterminism_errors(path, sql)
+    if digest is not None and not errors:
         cache.put(digest, answer)
-    return answer, mistakes
+    return answer, errors

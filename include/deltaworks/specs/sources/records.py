@@ -39,8 +39,8 @@ class KafkaSecuritySpec(Spec):
         if self.protocol == "SASL_PLAINTEXT" and (self.truststore or self.keystore):
             raise ValueError("SASL_PLAINTEXT uses no truststore and no keystore; with TLS the protocol is SASL_SSL")
         for store in ("truststore", "keystore"):
-            place, kind, secret = (getattr(self, f"{store}{part}") for part in ("", "_type", "_password"))
-            if secret is not None and (place is None or kind == "PEM"):
+            display_name, kind, secret = (getattr(self, f"{store}{part}") for part in ("", "_type", "_password"))
+            if secret is not None and (display_name is None or kind == "PEM"):
                 raise ValueError(f"{store}_password opens a {store} of type PKCS12 or JKS; a PEM file has none")
         if self.keystore is not None and self.keystore_type != "PEM" and self.keystore_password is None:
             raise ValueError(f"a keystore of type {self.keystore_type} needs keystore_password")
@@ -71,7 +71,7 @@ class KafkaSourceSpec(RecordSourceSpec):
             raise ValueError("a topic is named twice")
         return self
 
-    def place(self) -> str:
+    def display_name(self) -> str:
         """What is read, for people."""
         return ", ".join(self.topics)
 
@@ -96,7 +96,7 @@ class KinesisSourceSpec(RecordSourceSpec):
         description="of this pipeline alone; deltaworks-PIPELINE unless given",
     )
 
-    def place(self) -> str:
+    def display_name(self) -> str:
         """What is read, for people."""
         return self.stream
 

@@ -218,7 +218,7 @@ def test_a_memory_that_is_damaged_is_none(
 ) -> None:
     root = make_shop()
     cached_project_check(root)
-    (file,) = cache_folder.glob("sound_projects.json")
+    (file,) = cache_folder.glob("valid_projects.json")
     file.write_text(text)
 
     answer = cached_project_check(root)

@@ -67,7 +67,7 @@ def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_fo
     )
     assert len(were_parsed) == queries
     assert parsed == were_parsed
-    assert {path.name for path in cache_folder.iterdir()} - {"sound_rules.json"} == {"sound_queries.json"}
+    assert {path.name for path in cache_folder.iterdir()} - {"valid_rules.json"} == {"valid_queries.json"}
 
 
 def test_a_check_that_knows_every_query_loads_no_parser() -> None:
