@@ -21,7 +21,7 @@ tables:
   - {{name: requests, catch_all: true, columns: [{{name: edge, path: edge, type: string}}]}}
 gold:
   tables: [{{name: edge_minute, sql: edge_minute.sql, reads: [requests], partition_by: event_date}}]
-alerts:
+rules:
 {rules}
 """
 _GOLD = "SELECT event_date, event_time AS minute, edge, 0.0 AS latency, 0 AS requests FROM requests\n"
@@ -30,7 +30,7 @@ _RULE = """\
     reads: [edge_minute]
     sql: slow_{number}.sql
     labels: [edge]
-    samples: 500
+    min_samples: 500
     {baseline}
     fire: {fire}
     for_minutes: 3
@@ -50,7 +50,7 @@ def rules_lake(folder: Path, *, rules: int, edges: int, minutes: int, learned: b
     """
     from deltaworks.specs.project import load_catalog
 
-    baseline = "baseline: {of: hour_of_week}" if learned else ""
+    baseline = "baseline: {kind: hour_of_week}" if learned else ""
     fire = "{above_baseline: 1.1, deviations: 3}" if learned else "{above: 100}"
     declared = "".join(_RULE.format(number=number, baseline=baseline, fire=fire) for number in range(rules))
     files = {

@@ -13,7 +13,7 @@ from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 
 RULE = """\
-alerts:
+rules:
   - {name: few, reads: [events], sql: few.sql, fire: {below: 1}}
 """
 

@@ -152,7 +152,7 @@ class _PanelQueries:
         answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
         missing_tables = tuple(name for name, age in ages.items() if age is None)
         if missing_tables:
-            return dataclasses.replace(answered, absent=missing_tables)
+            return dataclasses.replace(answered, missing_tables=missing_tables)
         connection = self._connection(names, limits)
         try:
             columns, rows = _fetch_rows(connection, text, self._span, max_rows=limits.max_rows + 1, seconds=seconds)
@@ -166,7 +166,7 @@ class _PanelQueries:
                 answered, problem=f"the answer of {panel.sql} has no column {missing_columns[0]!r}"
             )
         shown = tuple(rows[: limits.max_rows])
-        return dataclasses.replace(answered, columns=columns, rows=shown, more_rows=len(rows) > len(shown))
+        return dataclasses.replace(answered, columns=columns, rows=shown, is_truncated=len(rows) > len(shown))
 
     def _read_sql(self, panel: PanelSpec) -> str:
         if panel.sql not in self._sql_by_file:

@@ -47,7 +47,7 @@ class ControlTableResult:
 
 
 def compact_control_tables(
-    catalog: Catalog, pipeline: str, *, dry_run: bool = True, fewest_files: int = MIN_FILES
+    catalog: Catalog, pipeline: str, *, dry_run: bool = True, min_files: int = MIN_FILES
 ) -> list[ControlTableResult]:
     """Merge the small files of a pipeline's control tables, and delete those merged a week ago.
 
@@ -55,14 +55,14 @@ def compact_control_tables(
     beside the stream.
 
     Args:
-        fewest_files: skip tables with fewer files.
+        min_files: skip tables with fewer files.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
     """
     catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
-    maintain = partial(_compact_and_clean, lake, pipeline, dry_run=dry_run, min_files=fewest_files)
+    maintain = partial(_compact_and_clean, lake, pipeline, dry_run=dry_run, min_files=min_files)
     own = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
     if dry_run:
         return [*(maintain(name, key) for name, key in own.items()), maintain(SNAPSHOT_TABLE, paths.table_snapshots())]

@@ -68,7 +68,7 @@ class _FirstRun:
             at, new = parse_iso(record["at"]), record["new"]
         except (ValueError, KeyError, TypeError):
             return None
-        return cls(at=at, new=new) if at is not None and isinstance(new, bool) else None
+        return cls(at=at, is_new_lake=new) if at is not None and isinstance(new, bool) else None
 
 
 def first_night_reason(

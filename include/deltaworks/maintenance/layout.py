@@ -48,7 +48,7 @@ class Layout:
             zorder_by=table.zorder_by,
             types=table.column_types(),
             cluster_by=table.cluster_by,
-            rewritten=table.mutable is not None,
+            has_mutable_rows=table.mutable is not None,
         )
 
     @property

@@ -127,7 +127,7 @@ class TableOptimizer:
             if group[0].action in SPARK_ACTIONS and self._spark is None:
                 result = replace(result, for_spark=result.for_spark + len(group))
             elif time.monotonic() >= self._deadline:
-                result = replace(result, put_off=result.deferred + len(group))
+                result = replace(result, deferred=result.deferred + len(group))
             else:
                 result = self._rewrite_group(group, result)
         return result
@@ -159,7 +159,7 @@ class TableOptimizer:
             zordered=result.zordered + (len(rewritten) if action == "zorder" else 0),
             compacted=result.compacted + (len(rewritten) if action != "zorder" else 0),
             without_spark=result.without_spark + without_spark,
-            put_off=result.deferred + overtaken,
+            deferred=result.deferred + overtaken,
             for_spark=result.for_spark + len(remaining),
             files_before=result.files_before + sum(partition.files_before for partition in rewritten),
             files_after=result.files_after + sum(partition.files for partition in rewritten),

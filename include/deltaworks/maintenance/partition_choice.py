@@ -59,11 +59,11 @@ class OptimizePolicy:
 
     def weekly(self) -> OptimizePolicy:
         """The second round, over what the daily one skipped: late arrivals are put in order, and pairs merged."""
-        return replace(self, round="weekly", fewest_small_files=2, unordered_share=0.01, open_small_files=20)
+        return replace(self, round="weekly", min_small_files=2, unordered_share=0.01, open_small_files=20)
 
     def inline(self) -> OptimizePolicy:
         """For a job that merges a table and holds its write turn, so that nobody else writes to it meanwhile."""
-        return replace(self, round="inline", fewest_small_files=2, unordered_share=0.0, closed_after=None)
+        return replace(self, round="inline", min_small_files=2, unordered_share=0.0, closed_after=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def choose_partitions(
         return TableChoice(table=layout.name, partitions=(), reason=f"it is partitioned by {has}, not as declared")
     if not health.partition_health:
         return TableChoice(table=layout.name, partitions=(), reason="it is empty")
-    chooser = _PartitionChooser(layout, ledger, now, policy, only_spark=bool(health.spark_only_reasons))
+    chooser = _PartitionChooser(layout, ledger, now, policy, needs_spark=bool(health.spark_only_reasons))
     chosen: list[PartitionChoice] = []
     skipped: Counter[str] = Counter()
     for partition in health.partition_health:
@@ -157,13 +157,13 @@ class _PartitionChooser:
     """Judges the partitions of one table."""
 
     def __init__(
-        self, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy, *, only_spark: bool
+        self, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy, *, needs_spark: bool
     ) -> None:
         self._layout = layout
         self._ledger = ledger
         self._now = now
         self._policy = policy
-        self._only_spark = only_spark
+        self._only_spark = needs_spark
 
     def choose(self, health: PartitionHealth) -> PartitionChoice | str:
         """The action for a partition, or the reason why it is skipped."""

@@ -88,7 +88,7 @@ class OpenAlerts:
             if inhibitor is None:
                 unreported.append(episode)
             elif not episode.inhibited_by:
-                evaluation.firing[labels] = replace(episode, held_by=inhibitor)
+                evaluation.firing[labels] = replace(episode, inhibited_by=inhibitor)
         return unreported
 
     def _group_by_storm_labels(self, episodes: list[Episode]) -> dict[Labels, list[Episode]]:

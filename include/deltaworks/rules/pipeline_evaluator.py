@@ -80,7 +80,7 @@ class PipelineEvaluator:
             )
             decisions = OpenAlerts(self._spec.pipeline, placeholder, state.open_alerts()).resolve_all(0)
             evaluation = RuleEvaluation(placeholder)
-            events = [alert_event(telling, evaluation, reads=(), data_until="") for telling in decisions]
+            events = [alert_event(decision, evaluation, reads=(), data_until="") for decision in decisions]
             events += RuleAlerts(self._spec.pipeline, placeholder, dict(state.rule_alerts)).resolve_all()
             deliver(self._objects, [*state.outbox, *events])
             self._objects.delete(rule_paths.rule_state(self._spec.pipeline, state.rule))
@@ -176,5 +176,5 @@ def inhibitors_first(rules: Iterable[RuleSpec]) -> list[RuleSpec]:
 
 def _evaluated_until(inhibitors: list[RuleEvaluator]) -> int | None:
     """The minute up to which it is known whether one of these fires; those whose data end hold nobody up."""
-    minutes = [judge.last_minute for judge in inhibitors if judge.is_current]
+    minutes = [inhibitor.last_minute for inhibitor in inhibitors if inhibitor.is_current]
     return min((minute for minute in minutes if minute is not None), default=None)

@@ -50,27 +50,27 @@ def _below(bound: float) -> BoundTest:
 
 
 def _above_baseline(bound: float) -> BoundTest:
-    return lambda value, usual: usual is not None and value > usual.value * bound
+    return lambda value, baseline: baseline is not None and value > baseline.value * bound
 
 
 def _below_baseline(bound: float) -> BoundTest:
-    return lambda value, usual: usual is not None and value < usual.value * bound
+    return lambda value, baseline: baseline is not None and value < baseline.value * bound
 
 
 def _spreads(bound: float) -> BoundTest:
-    return lambda value, usual: usual is not None and value - usual.value > bound * usual.spread
+    return lambda value, baseline: baseline is not None and value - baseline.value > bound * baseline.spread
 
 
 def _spreads_below(bound: float) -> BoundTest:
-    return lambda value, usual: usual is not None and usual.value - value > bound * usual.spread
+    return lambda value, baseline: baseline is not None and baseline.value - value > bound * baseline.spread
 
 
 def _above_baseline_by(bound: float) -> BoundTest:
-    return lambda value, usual: usual is not None and value - usual.value > bound
+    return lambda value, baseline: baseline is not None and value - baseline.value > bound
 
 
 def _below_baseline_by(bound: float) -> BoundTest:
-    return lambda value, usual: usual is not None and usual.value - value > bound
+    return lambda value, baseline: baseline is not None and baseline.value - value > bound
 
 
 _BOUND_TESTS: Final[Mapping[str, Callable[[float], BoundTest]]] = {

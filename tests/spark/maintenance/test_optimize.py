@@ -151,7 +151,7 @@ def test_rows_that_come_while_it_plans_are_taken_the_next_time(
         command(*arguments)
         append(pulse, 1)
 
-    monkeypatch.setattr(TableOptimizer, "_command", append_then_run)
+    monkeypatch.setattr(TableOptimizer, "_run_optimize", append_then_run)
     run(spark, pulse, tables=["events"])
     monkeypatch.undo()
 
@@ -173,7 +173,7 @@ def test_what_meets_another_writers_commit_is_tried_again_and_all_of_it_counts(
         if len(tries) == 1:
             raise ConcurrencyError("DELTA_CONFLICT", "A delete has taken rows of it.", hint="Run it again.")
 
-    monkeypatch.setattr(TableOptimizer, "_command", meets_a_delete_halfway)
+    monkeypatch.setattr(TableOptimizer, "_run_optimize", meets_a_delete_halfway)
 
     done = run(spark, pulse, tables=["events"])["events"]
 
@@ -190,7 +190,7 @@ def test_a_run_that_died_is_taken_up_where_it_was(
     for _ in range(2):
         append(pulse, 0, 1)
     monkeypatch.setattr(optimize, "BYTES_PER_GROUP", 1)
-    broken = (TableOptimizer, "_command") if point == "between groups" else (ZOrderLedger, "record")
+    broken = (TableOptimizer, "_run_optimize") if point == "between groups" else (ZOrderLedger, "record")
     works, calls = getattr(*broken), []
 
     def die_at_the_second(*arguments: Any, **named: Any) -> None:
@@ -258,7 +258,7 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_tol
             raise RuntimeError("a file is gone")
         command(self, session, group, partitions)
 
-    monkeypatch.setattr(TableOptimizer, "_command", fails)
+    monkeypatch.setattr(TableOptimizer, "_run_optimize", fails)
     with pytest.raises(RuntimeError, match="a file is gone"):
         run(spark, pulse, report=told.extend)
 

@@ -55,7 +55,7 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
         held.append(turn(stage))
         command(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TableOptimizer, "_command", looked_at)
+    monkeypatch.setattr(TableOptimizer, "_run_optimize", looked_at)
     policy = OptimizePolicy(row_group_bytes=0)
     (result,) = optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], policy=policy)
 

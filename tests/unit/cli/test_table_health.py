@@ -91,7 +91,7 @@ def test_growth_is_shown_by_the_snapshots(catalog: Catalog, lake: Lake) -> None:
     (orders,) = [line for line in shown.output.splitlines() if "shop.orders" in line]
     assert "+1.0" in orders
     (data,) = [each for each in json.loads(run("trend", "--json").output) if each["table"] == "orders"]
-    assert data["files_a_day"] == pytest.approx(1.0)
+    assert data["files_per_day"] == pytest.approx(1.0)
 
 
 def test_growth_is_drawn_for_one_table_or_the_worst(catalog: Catalog, lake: Lake, tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Stage, catal
     mend()
     before = {name: stage.lake.rows(paths.pipeline_control("shop", name)) for name in STORES}
 
-    counted = compact_control_tables(catalog, "shop", fewest_files=3)
+    counted = compact_control_tables(catalog, "shop", min_files=3)
     assert {(result.files_merged, result.dry_run) for result in counted if result.table in STORES} == {(6, True)}
     assert {files(stage, name) for name in STORES} == {6}
-    compact_control_tables(catalog, "shop", dry_run=False, fewest_files=3)
+    compact_control_tables(catalog, "shop", dry_run=False, min_files=3)
 
     assert {files(stage, name) for name in STORES} == {1}
     for name in STORES:
@@ -90,10 +90,10 @@ def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Stage
     with maintenance_lock(
         stage.objects, "edits", work="its upkeep", folder=paths.table_snapshots_maintenance(), ttl_seconds=0.3
     ):
-        left = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)}
+        left = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, min_files=2)}
     assert (left["table_health"].reason, snapshots()) == ("another pipeline's run keeps it", 4)
 
-    kept = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)}
+    kept = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, min_files=2)}
 
     assert (kept["table_health"].files_merged, snapshots()) == (4, 1)
     after = stage.lake.rows(paths.table_snapshots())
@@ -107,9 +107,9 @@ def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Stage, catal
     for batch_id in range(3):
         stage.land(processor, batch_id)
     with maintenance_lock(stage.objects, "shop", work="VACUUM", ttl_seconds=0.3):
-        assert compact_control_tables(catalog, "shop", fewest_files=2)[0].files_merged == 3, "a dry run needs no lock"
+        assert compact_control_tables(catalog, "shop", min_files=2)[0].files_merged == 3, "a dry run needs no lock"
         with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
-            compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
+            compact_control_tables(catalog, "shop", dry_run=False, min_files=2)
 
     assert files(stage, "checkpoint_store") == 3
 
@@ -122,7 +122,7 @@ def test_merging_beside_a_stream_harms_neither(stage: Stage, catalog: Catalog) -
     def merge() -> None:
         try:
             while not ended.is_set():
-                compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
+                compact_control_tables(catalog, "shop", dry_run=False, min_files=2)
         except Exception as error:
             failed.append(error)
 
@@ -145,7 +145,7 @@ def test_every_commit_says_who_made_it(stage: Stage, catalog: Catalog) -> None:
     for batch_id in range(3):
         stage.land(processor, batch_id)
 
-    compact_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
+    compact_control_tables(catalog, "shop", dry_run=False, min_files=2)
 
     for name in STORES:
         key = paths.pipeline_control("shop", name)

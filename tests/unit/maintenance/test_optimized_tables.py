@@ -73,7 +73,7 @@ def test_taken_for_tables_that_are_appended_to_open_days_of_live_and_gold_tables
     def as_appended(*arguments: object) -> object:
         return replace(read_layout(*arguments), only_closed=False)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "layout_of", as_appended)
+    monkeypatch.setattr(module, "read_layout", as_appended)
 
     found = chosen(select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT))
 

@@ -217,7 +217,7 @@ def test_no_more_files_go_than_a_person_has_approved(old: Catalog, lake: Lake) -
 def test_a_night_leaves_a_table_that_would_lose_most_of_it(
     old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deletion_limits, "FREE_BYTES", 0)
+    monkeypatch.setattr(deletion_limits, "UNLIMITED_BYTES", 0)
     dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
     dead.write_bytes(b"x" * 1_000_000)
     os.utime(dead, (0, 0))
