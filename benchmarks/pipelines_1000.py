@@ -127,7 +127,7 @@ class _Health:
         objects, now = FarObjects(self._objects(self._catalog())), utc_now()
         with clock:
             catalog = self._catalog()
-            judged = report.judge_subjects(report.subjects(catalog), objects, now=now)
+            judged = report.check_subjects(report.subjects(catalog), objects, now=now)
             verdicts = [item.verdict for item in judged]
             alert_on_verdicts(objects, verdicts, now=now)
             alert_on_overdue_jobs(objects, catalog, now=now)
@@ -144,7 +144,7 @@ class _Health:
         objects = FarObjects(self._objects(catalog))
         with clock:
             for subject in report.subjects(catalog)[:_READ_ONE_BY_ONE]:
-                report.judge_subject(subject, objects)
+                report.check_subject(subject, objects)
         clock.seconds *= PIPELINES / _READ_ONE_BY_ONE
 
     def _catalog(self) -> Catalog:

@@ -179,7 +179,7 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     catalog = load_catalog("local", root=root, skip_invalid=True)
     objects = open_objects(catalog.environment.lake)
     write_records(objects)
-    reports = health_report.judge_subjects(health_report.subjects(catalog), objects)
+    reports = health_report.check_subjects(health_report.subjects(catalog), objects)
     verdicts = {item.subject.key: health_report.verdict_to_record(item.verdict) for item in reports}
     health_report.write_verdicts(objects, verdicts, now=utc_now())
     for declared in OPERATIONS.values():

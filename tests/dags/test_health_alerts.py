@@ -23,13 +23,13 @@ from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, res
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
+from deltaworks.control.conditions import ALERTS, verdict_alerts
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.throughput import EventTotals, Throughput
-from deltaworks.control.health.verdicts import Verdict, judge
+from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.troubles import ALERTS, verdict_alerts
 from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.specs.project import load_catalog
 
@@ -113,7 +113,7 @@ def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objec
             backlog_files=100 if waits else 0,
             oldest_pending_at=(now - timedelta(minutes=waited)).isoformat() if waits else None,
         )  # fmt: skip
-        verdict = judge(beat, None, kind="stream", name="games", now=now, previous=previous, limits=limits)
+        verdict = evaluate_health(beat, None, kind="stream", name="games", now=now, previous=previous, limits=limits)
         alert_on_verdicts(objects, [verdict], now=now)
         previous, causes = verdict, [*causes, verdict.cause]
 
@@ -141,7 +141,7 @@ def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_cle
             started_at=NOW.isoformat(), last_batch_at=now.isoformat(), trigger_seconds=5, batch_id=minute,
         )  # fmt: skip
         options = {"now": now, "previous": previous, "limits": limits, "throughput": throughput}
-        previous = judge(beat, None, kind="stream", name="games", **options)
+        previous = evaluate_health(beat, None, kind="stream", name="games", **options)
         alert_on_verdicts(objects, [previous], now=now)
         causes.append(previous.cause)
         summaries |= {alert.summary for alert in alerts(objects) if alert.state.is_open}

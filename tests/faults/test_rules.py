@@ -15,7 +15,7 @@ import pytest
 from deltaworks.control import paths, rule_paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.limits import HealthLimits
-from deltaworks.control.health.report import judge_subject, subjects
+from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.unit.rules import rule_harness
 from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
@@ -175,7 +175,7 @@ class HungRules:
         """Whether health takes it for hung once its last beat is more than ten seconds old."""
         (subject,) = [item for item in subjects(self.stage.catalog) if item.kind == "rules"]
         later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=HealthLimits().stale_seconds_min - 10)
-        return judge_subject(subject, self.stage.objects, now=later).verdict.cause == "HEARTBEAT_STALE"
+        return check_subject(subject, self.stage.objects, now=later).verdict.cause == "HEARTBEAT_STALE"
 
 
 def test_a_query_that_never_ends_is_noticed(stage: RuleStage) -> None:

@@ -18,6 +18,7 @@ from deltaworks.alerts.deadman import HealthCheckHeartbeat
 from deltaworks.alerts.notification import AlertState, Notification
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
+from deltaworks.control.conditions import ALERTS, CONDITIONS, HEALTH_CAUSES
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
@@ -41,7 +42,6 @@ from deltaworks.control.summaries.stream import (
     RecentBatches,
     StreamHours,
 )
-from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES
 from deltaworks.engine.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.errors import DeltaworksError

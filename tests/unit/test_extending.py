@@ -290,7 +290,7 @@ def test_an_alert_that_is_added_is_raised_resolved_and_listed_in_the_docs(code: 
     program = f"""
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.objects import open_objects
-from deltaworks.control.troubles.docs_tables import TABLES
+from deltaworks.control.conditions.docs_tables import TABLES
 from deltaworks.maintenance.row_counts import compare_rows
 from deltaworks.specs.storage import StorageSpec
 

@@ -94,7 +94,7 @@ class CheckStreamsOperator(BaseOperator):
         set_environment_keys(catalog.environment)
         objects = open_objects(catalog.environment.lake)
         previous = _previous_verdicts(context)
-        reports = health_report.judge_subjects(
+        reports = health_report.check_subjects(
             health_report.subjects(catalog),
             objects,
             previous=previous,

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.troubles import AlertCause, severity_rank
+from deltaworks.control.conditions import AlertCause, severity_rank
 from deltaworks.specs.environment import Severity
 
 HOUR = timedelta(hours=1)

@@ -29,8 +29,8 @@ from deltaworks.alerts.notification import (
 from deltaworks.alerts.silences import Silence, active_silence, expired_silences, mark_ended, silences
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.conditions import ALERTS, AlertCause, get_alert_cause
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import ALERTS, AlertCause, get_alert_cause
 from deltaworks.errors import ConcurrencyError
 from deltaworks.specs.environment import Severity
 
@@ -90,7 +90,7 @@ def raise_alert(
     """Raise an alert of `subject`, as often as it is seen: at most one is open per cause and subject.
 
     Safe from many processes at once. People are notified at once, then after cooldowns and within the limits of its
-    cause, see `deltaworks.control.troubles`.
+    cause, see `deltaworks.control.conditions`.
 
     Args:
         severity: another than that of the cause.

@@ -23,8 +23,8 @@ from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.conditions import severity_rank
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import severity_rank
 from deltaworks.errors import DeltaworksError
 
 log = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from typing import ClassVar, Final
 from pydantic import ConfigDict, ValidationError
 
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.conditions import ALERTS
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.control.summary_paths import silences as silences_folder
-from deltaworks.control.troubles import ALERTS
 from deltaworks.errors import ConfigError, DeltaworksError
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from deltaworks.control.health.limits import age_seconds, format_duration
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import (
     Report,
+    check_subject,
     invalid_spec_reports,
-    judge_subject,
     read_verdicts,
     subjects,
     verdict_to_record,
@@ -72,7 +72,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
     previous = read_verdicts(objects)
     paused_keys = {key for key, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
     judged = [
-        judge_subject(
+        check_subject(
             subject,
             objects,
             paused={subject.dag_id: subject.key in paused_keys or None}.get,

@@ -22,7 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
 from deltaworks.console.actions import suggested_actions
-from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_for
+from deltaworks.control.conditions import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_for
 
 _FOLDER = Path(__file__).parent
 #: How a state is shown: a mark beside the word, so that no state is a colour alone.

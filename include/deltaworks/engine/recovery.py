@@ -1,4 +1,4 @@
-"""How a run starts: the stream's lease, its tables and ledger, and the checkpoint that its query continues from."""
+"""Startup and recovery of a run: lease, tables, ledger, and the checkpoint to continue from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.checkpoint import refuse_damaged_checkpoint, refuse_lost_ledger
+from deltaworks.control.records.checkpoint import reject_damaged_checkpoint, reject_lost_ledger
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
@@ -32,7 +32,7 @@ _LEDGER_READ_SECONDS = 1.0
 
 
 def stream_lease(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> Lease:
-    """The lease of a pipeline's stream, not acquired yet. Its epoch never falls behind the one in the tables."""
+    """Returns the lease of a pipeline's stream, not acquired. Its epoch is never lower than the one in the tables."""
     return Lease(
         home.objects,
         paths.stream_lease(spec.pipeline),
@@ -54,32 +54,32 @@ def open_batch_processor(
     check_dropped_tables: bool = True,
     predecessor_crashed: bool = False,
 ) -> tuple[BatchProcessor, Ledger]:
-    """Open and fence the tables and the ledger of a pipeline whose lease is ours.
+    """Opens and fences the tables and ledger of a pipeline whose lease is held.
 
     Args:
-        spark: None for one that only finishes what is prepared.
-        refuse_lost: whether to refuse a ledger that has lost batches.
-        refuse_dropped: whether to refuse a table that is gone and has had rows, instead of creating an empty one.
-        predecessor_crashed: whether the run before this one was ended by force.
+        spark: None if only prepared batches are to be completed.
+        check_ledger: reject a ledger that has lost batches.
+        check_dropped_tables: reject a missing table that had rows, instead of creating an empty one.
+        predecessor_crashed: whether the previous run was killed.
 
     Raises:
-        ConfigError: ENRICHMENT_UNREADABLE, a database that events are enriched from is missing or damaged.
+        ConfigError: ENRICHMENT_UNREADABLE, an enrichment database is missing or damaged.
         ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
         FencedError: a successor has taken over.
     """
     lake = Lake(catalog.environment.lake)
-    if spark is not None:  # who only finishes what is prepared looks nothing up
+    if spark is not None:  # completing a prepared batch needs no enrichment databases
         pin_databases(spec, lake.storage)
     owner = owner_step(spec.pipeline, epoch)
     home = PipelineHome(objects, spec.pipeline)
-    home.start_overs.refuse_unfinished()
+    home.start_overs.reject_unfinished()
     generations = home.generations.effective()
     if check_ledger:
-        # Before the ledger is created where it is gone.
+        # Before a missing ledger is created.
         _check_ledger(lake, home, generations.generation)
 
     def had_rows(table: str) -> bool:
-        # Asked of the log first, which nearly always is there: the ledger takes longer to read.
+        # The table's log is checked first, because it nearly always exists and is faster to read than the ledger.
         if not check_dropped_tables or list_log(objects, home.table(table)).newest is not None:
             return False
         return bool(committed_batches(Lake(lake.storage), home, table))
@@ -100,12 +100,12 @@ def open_batch_processor(
 
 
 def _check_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
-    """Refuse a ledger that has lost batches. Looks again: a former owner may just be completing its last batch."""
+    """Rejects a ledger that has lost batches. Retries, because a former owner may just be completing its last batch."""
     for attempt in range(1, _LEDGER_READS + 1):
         last = read_last_completed(lake, home.pipeline, generation)
         generations = home.generations.read()
         try:
-            return refuse_lost_ledger(home, generations, generation=generation, last_completed=last)
+            return reject_lost_ledger(home, generations, generation=generation, last_completed=last)
         except ContractError:
             if attempt == _LEDGER_READS:
                 raise
@@ -113,7 +113,7 @@ def _check_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
 
 
 def current_checkpoint(home: PipelineHome, ledger: Ledger) -> Generations:
-    """The checkpoint recorded, or a new one after the ledger's last batch. Call it once a torn batch is finished.
+    """Returns the recorded checkpoint, or a new one after the ledger's last batch. Call it after `complete_prepared`.
 
     Raises:
         ContractError: CHECKPOINT_DAMAGED, LEDGER_WITHOUT_OFFSET, GENERATIONS_UNREADABLE.
@@ -121,5 +121,5 @@ def current_checkpoint(home: PipelineHome, ledger: Ledger) -> Generations:
     last = ledger.last_completed()
     end = ledger.end_offset(last) if last is not None else None
     generations = home.generations.current_checkpoint(last_completed=last, end_offset=end)
-    refuse_damaged_checkpoint(home, generations)
+    reject_damaged_checkpoint(home, generations)
     return generations

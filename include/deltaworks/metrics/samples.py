@@ -82,7 +82,7 @@ def _subjects(
     previous: Mapping[str, Verdict],
     now: datetime,
 ) -> Iterator[Sample]:
-    items = health_report.judge_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
+    items = health_report.check_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
     items += health_report.invalid_spec_reports(catalog, objects, previous=previous, now=now)
     items += collector_reports(collectors, previous=previous, now=now)
     for item in items:

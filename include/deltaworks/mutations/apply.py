@@ -95,7 +95,7 @@ class MutationRun:
         """
         result = MutationResult(self._spec.pipeline)
         with self._exclusive() as lock:
-            self._home.start_overs.refuse_unfinished()
+            self._home.start_overs.reject_unfinished()
             until = self._bounds.newest()
             unfinished = self._unfinished()
             if unfinished is not None:

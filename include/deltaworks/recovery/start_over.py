@@ -247,7 +247,7 @@ class _Operation:
         self._fault("ledger")
         self._specs.record_start(spec, owner_epoch=self._lease.epoch)
         self._fault("spec")
-        self._home.generations.start_generation(begun)
+        self._home.generations.begin_generation(begun)
         self._fault("begun")
         self._home.start_overs.record_completion(begun, versions=restored_versions(self._lake, begun))
         return recreated

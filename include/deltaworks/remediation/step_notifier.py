@@ -11,9 +11,9 @@ from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.conditions import get_alert_cause
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.remediation import RemediationRecord
-from deltaworks.control.troubles import get_alert_cause
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.remediation import RemediationSpec
 

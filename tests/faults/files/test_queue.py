@@ -15,7 +15,7 @@ import pytest
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.verdicts import judge
+from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
@@ -241,7 +241,7 @@ def alert_of(landing: Any) -> str:
     """What the health page says of the relay now."""
     heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
     assert heartbeat is not None
-    return judge(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
+    return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
 
 
 @pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.alerts.notification import HOUR, AlertState, NotificationKind, update_state
-from deltaworks.control.troubles import AlertCause, severity_rank
+from deltaworks.control.conditions import AlertCause, severity_rank
 from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START
 

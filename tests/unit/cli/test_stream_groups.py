@@ -12,7 +12,7 @@ from deltaworks.cli import app, streams
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.groups import group_backoff, group_stop_flag
-from deltaworks.control.health.report import judge_subject, subjects
+from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.catalog import Catalog
@@ -83,7 +83,7 @@ def test_a_group_is_stopped_and_started_as_a_whole(
     catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
 ) -> None:
     invoke("stop", "--group", "small")
-    stopped = [judge_subject(subject, objects).verdict for subject in subjects(catalog)]
+    stopped = [check_subject(subject, objects).verdict for subject in subjects(catalog)]
 
     assert pauses(airflow) == [("pause", "stream_group__small")]
     assert {verdict.name: verdict.next_step for verdict in stopped if verdict.state == "stopped"} == {

@@ -13,8 +13,8 @@ from deltaworks.console.pages import table_read_pages
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import assets
 from deltaworks.console.table_reads import TableReadResult
+from deltaworks.control.conditions import next_step_for
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import next_step_for
 from deltaworks.errors import TransientError
 from tests.console_stage import ConsoleStage, console_stage
 from tests.unit.console.summaries_stage import put_tables, table
@@ -78,10 +78,10 @@ def test_every_route_is_in_the_table_of_answers(stage: ConsoleStage) -> None:
 @pytest.mark.parametrize("route", ANSWERS)
 def test_who_is_answered_what(stage: ConsoleStage, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult())
-    people = (None, "mallory", "eve", "vic", "ada")
+    authenticator = (None, "mallory", "eve", "vic", "ada")
     put_tables(stage.objects, "games", table("events"))
 
-    assert tuple(stage.get(address_of(route), by=name).status_code for name in people) == ANSWERS[route]
+    assert tuple(stage.get(address_of(route), by=name).status_code for name in authenticator) == ANSWERS[route]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

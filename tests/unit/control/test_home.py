@@ -71,7 +71,7 @@ def test_a_home_is_that_of_one_pipeline(home: PipelineHome) -> None:
 def test_a_rollback_is_unfinished_until_its_end_is_on_record(home: PipelineHome) -> None:
     assert home.rollbacks.get_or_create(rollback(1)) == home.rollbacks.get_or_create(rollback(1, by="grace"))
     with pytest.raises(ContractError, match=r"ROLLBACK_UNFINISHED.*restore shop orders"):
-        home.rollbacks.refuse_unfinished()
+        home.rollbacks.reject_unfinished()
 
     home.rollbacks.record_completion(rollback(1), version=10)
     home.rollbacks.record_completion(rollback(1), version=11)
@@ -83,14 +83,14 @@ def test_a_rollback_is_unfinished_until_its_end_is_on_record(home: PipelineHome)
 
 
 def test_a_start_over_begins_a_generation_once_it_has_ended(home: PipelineHome) -> None:
-    home.start_overs.refuse_unfinished()
+    home.start_overs.reject_unfinished()
     home.start_overs.get_or_create(start_over(2))
     with pytest.raises(ContractError, match="START_OVER_UNFINISHED"):
-        home.start_overs.refuse_unfinished()
+        home.start_overs.reject_unfinished()
     assert home.generations.current() == 1
 
     home.start_overs.record_completion(start_over(2), versions={"orders": 5})
-    home.start_overs.refuse_unfinished()
+    home.start_overs.reject_unfinished()
 
     assert home.generations.effective().current.first_batch == 20
     assert home.start_overs.rollback_versions("orders") == [5]

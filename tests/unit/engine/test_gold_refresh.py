@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from deltaworks.control.conditions import alert_for_verdict
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
-from deltaworks.control.health.verdicts import judge
+from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.troubles import alert_for_verdict
 from deltaworks.engine import gold_refresh
 from deltaworks.engine.driver_host import OwnDriver, SharedDriver
 from deltaworks.engine.gold_refresh import gold_refresh_running
@@ -70,7 +70,7 @@ def test_what_cannot_be_built_is_in_the_heartbeat_and_judged(heartbeat: Heartbea
     written = read_heartbeat(LocalObjects(tmp_path), "heartbeat.json")
     assert written is not None
 
-    verdict = judge(written, None, kind="stream", name="traffic", now=now)
+    verdict = evaluate_health(written, None, kind="stream", name="traffic", now=now)
 
     assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "GOLD_REFRESH_FAILING", "Mend the SQL.")
     assert "Batches land, but gold cannot be built for 5" in verdict.detail

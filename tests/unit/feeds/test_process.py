@@ -13,7 +13,7 @@ import pytest
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import outbound_paths, paths
 from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.report import judge_subject, subjects
+from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason
@@ -75,7 +75,7 @@ def test_changes_reach_a_real_queue_while_the_process_runs_and_it_ends_by_its_fl
         eventually(lambda: rows_told(stage, running.folder) == 3, "the heartbeat counts the changes")
         (subject,) = [item for item in subjects(stage.catalog) if item.kind == "feeds"]
         assert subject.dag_id == "feeds__shop"
-        assert judge_subject(subject, stage.objects).verdict.state in ("healthy", "starting")
+        assert check_subject(subject, stage.objects).verdict.state in ("healthy", "starting")
     sqs, taken = aws.client("sqs"), []
     while batch := sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
         for message in batch:

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import read_input_rate
-from deltaworks.control.health.verdicts import judge
+from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.maintenance.learn_input_rate import learn_input_rate
 from tests.unit.engine.hold_stage import Stage
@@ -51,7 +51,7 @@ def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Pa
             started_at=(last - DAY).isoformat(), last_batch_at=last.isoformat(), trigger_seconds=60, batch_id=1,
             backlog_files=0,
         )  # fmt: skip
-        return judge(beat, None, kind="stream", name="shop", now=now, input_rate=kept).cause
+        return evaluate_health(beat, None, kind="stream", name="shop", now=now, input_rate=kept).cause
 
     evening = today - timedelta(hours=6, minutes=10)
     assert cause(today + timedelta(hours=8, minutes=59), evening) == "OK"

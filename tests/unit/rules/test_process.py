@@ -12,7 +12,7 @@ import pytest
 
 from deltaworks.control import paths, rule_paths
 from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.report import judge_subject, subjects
+from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.rules import process
 from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
@@ -53,7 +53,7 @@ def verdict(stage: RuleStage, *, after_seconds: float = 0) -> tuple[str, str]:
     assert beat is not None
     now = dt.datetime.fromisoformat(beat.written_at) + dt.timedelta(seconds=after_seconds)
     (subject,) = [item for item in subjects(stage.catalog) if item.kind == "rules"]
-    found = judge_subject(subject, stage.objects, now=now).verdict
+    found = check_subject(subject, stage.objects, now=now).verdict
     return found.state, found.cause
 
 

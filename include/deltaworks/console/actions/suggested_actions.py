@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from deltaworks.control.troubles import CONDITIONS
+from deltaworks.control.conditions import CONDITIONS
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS

@@ -17,8 +17,8 @@ from deltaworks.console.pages.open_issues import alert_next_step, alert_observat
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
+from deltaworks.control.conditions import ALERTS
 from deltaworks.control.summary_paths import silences as silences_folder
-from deltaworks.control.troubles import ALERTS
 from deltaworks.errors import DeltaworksError
 
 
@@ -87,22 +87,22 @@ _SORT_KEYS = {
 TABS = ("firing", "silenced", "history")
 
 
-def view(look: PageContext) -> AlertsView:
+def view(context: PageContext) -> AlertsView:
     """What the person may see; `?show=` is one of SHOWN."""
-    alerts, problem = _alerts(look)
-    silences = _silences(look)
-    rows = [_row(look, alert, silences) for alert in alerts]
+    alerts, problem = _alerts(context)
+    silences = _silences(context)
+    rows = [_row(context, alert, silences) for alert in alerts]
     by_kind = {
         "firing": [row for row in rows if row.open and row.silence is None],
         "silenced": [row for row in rows if row.open and row.silence is not None],
         "history": [row for row in rows if not row.open],
     }
-    show = look.query.get("show", "")
+    show = context.query.get("show", "")
     show = show if show in TABS else "firing"
     history = show == "history"
     return AlertsView(
         listed=page_rows(
-            look,
+            context,
             by_kind[show],
             keys=_SORT_KEYS,
             sort="since" if history else "severity",
@@ -111,35 +111,35 @@ def view(look: PageContext) -> AlertsView:
         ),
         firing=len(by_kind["firing"]),
         silenced=len(by_kind["silenced"]),
-        silences=tuple(_silence_row(look, one) for one in silences),
-        waiting_notifications=_count_waiting(look),
-        channels=tuple((channel.name, channel.kind) for channel in look.catalog.environment.alerts.channels),
+        silences=tuple(_silence_row(context, one) for one in silences),
+        waiting_notifications=_count_waiting(context),
+        channels=tuple((channel.name, channel.kind) for channel in context.catalog.environment.alerts.channels),
         show=show,
         problem=problem,
     )
 
 
-def _alerts(look: PageContext) -> tuple[list[Alert], str]:
+def _alerts(context: PageContext) -> tuple[list[Alert], str]:
     try:
-        look.objects.fetch(look.objects.list(paths.alerts("state/")))
-        return [alert for alert in stored_alerts(look.objects) if _may_see(look, alert.subject)], ""
+        context.objects.fetch(context.objects.list(paths.alerts("state/")))
+        return [alert for alert in stored_alerts(context.objects) if _may_see(context, alert.subject)], ""
     except DeltaworksError as error:
         return [], error.message
 
 
-def _may_see(look: PageContext, subject: str) -> bool:
-    return look.person.may_read(alert_dag(look.catalog, subject))
+def _may_see(context: PageContext, subject: str) -> bool:
+    return context.person.may_read(alert_dag(context.catalog, subject))
 
 
-def _silences(look: PageContext) -> list[Silence]:
+def _silences(context: PageContext) -> list[Silence]:
     try:
-        look.objects.fetch(look.objects.list(silences_folder()))
-        return [one for one in stored_silences(look.objects) if look.may_read(one.pipeline)]
+        context.objects.fetch(context.objects.list(silences_folder()))
+        return [one for one in stored_silences(context.objects) if context.may_read(one.pipeline)]
     except DeltaworksError:
         return []
 
 
-def _silence_row(look: PageContext, one: Silence) -> SilenceRow:
+def _silence_row(context: PageContext, one: Silence) -> SilenceRow:
     words = ["deltaworks", "alerts", "silence", one.pipeline, one.cause, "--subject", one.subject, "--end"]
     return SilenceRow(
         id=one.id,
@@ -150,15 +150,15 @@ def _silence_row(look: PageContext, one: Silence) -> SilenceRow:
         reason=one.reason,
         at=parse_instant(one.at),
         until=parse_instant(one.until),
-        active=one.is_active_at(look.now),
+        active=one.is_active_at(context.now),
         command=shlex.join(words),
     )
 
 
-def _row(look: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
+def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
     standing, kind = alert.state, ALERTS.get(alert.cause)
-    pipeline = _silence_pipeline(look, alert.subject)
-    silence = active_silence(silences, cause=alert.cause, subject=alert.subject, now=look.now)
+    pipeline = _silence_pipeline(context, alert.subject)
+    silence = active_silence(silences, cause=alert.cause, subject=alert.subject, now=context.now)
     words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]
     return AlertRow(
         cause=alert.cause,
@@ -171,24 +171,24 @@ def _row(look: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
         next_step=alert_next_step(alert),
         meaning="" if kind is None else kind.meaning,
         changes=standing.changes,
-        silence=None if silence is None else _silence_row(look, silence),
+        silence=None if silence is None else _silence_row(context, silence),
         pipeline=pipeline,
         command=shlex.join([*words, "--reason", "WHY"]) if pipeline and standing.is_open else "",
-        may_silence=bool(pipeline) and look.person.may_start(f"silence_alert__{pipeline}"),
+        may_silence=bool(pipeline) and context.person.may_start(f"silence_alert__{pipeline}"),
     )
 
 
-def _silence_pipeline(look: PageContext, subject: str) -> str:
+def _silence_pipeline(context: PageContext, subject: str) -> str:
     """The pipeline whose silences may be of a subject; empty where it names none."""
-    return next((word for word in subject_words(subject) if look.catalog.declares("pipeline", word)), "")
+    return next((word for word in subject_words(subject) if context.catalog.declares("pipeline", word)), "")
 
 
-def _count_waiting(look: PageContext) -> int | None:
+def _count_waiting(context: PageContext) -> int | None:
     """Notifications that wait: of whom the health check is, for they are not of one pipeline."""
-    if not look.person.may_read(HEALTH_DAG):
+    if not context.person.may_read(HEALTH_DAG):
         return None
     try:
-        return len(look.objects.list(paths.alerts("spool/")))
+        return len(context.objects.list(paths.alerts("spool/")))
     except DeltaworksError:
         return None
 

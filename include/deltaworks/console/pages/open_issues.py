@@ -17,10 +17,10 @@ from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
+from deltaworks.control.conditions import ALERTS, alert_for_verdict, next_step_for, verdict_alerts
+from deltaworks.control.conditions.definitions import SEVERITIES
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
-from deltaworks.control.troubles import ALERTS, alert_for_verdict, next_step_for, verdict_alerts
-from deltaworks.control.troubles.definitions import SEVERITIES
 from deltaworks.errors import DeltaworksError
 
 _VERDICT_ALERTS: Final = verdict_alerts()
@@ -47,7 +47,7 @@ class OpenIssue:
 
 
 def open_issues(
-    look: PageContext, reports: list[Report], verdicts: Mapping[str, Verdict], *, pipeline: str = ""
+    context: PageContext, reports: list[Report], verdicts: Mapping[str, Verdict], *, pipeline: str = ""
 ) -> list[OpenIssue]:
     """Unhealthy verdicts, then open alerts on anything else that somebody has to act on. The gravest first.
 
@@ -55,16 +55,16 @@ def open_issues(
         judged: the verdicts of the health check, by subject.
         pipeline: alerts of this one alone.
     """
-    stored = _open_alerts(look)
-    issues: list[OpenIssue] = [] if pipeline else list(_silent_health_check(look))
+    stored = _open_alerts(context)
+    issues: list[OpenIssue] = [] if pipeline else list(_silent_health_check(context))
     shown = {(SILENT, need.subject) for need in issues}
     for item in reports:
-        if item.verdict.is_unhealthy and not _is_storage_outage(look, item):
+        if item.verdict.is_unhealthy and not _is_storage_outage(context, item):
             same = [alert for alert in stored if _is_same_issue(item, alert)]
             shown |= {(alert.cause, alert.subject) for alert in same}
             issues += _verdict_issues(item, verdicts, same)
     for alert in stored:
-        of_another = pipeline and pipeline_of(look.catalog, alert.subject) != pipeline
+        of_another = pipeline and pipeline_of(context.catalog, alert.subject) != pipeline
         if not of_another and (alert.cause, alert.subject) not in shown:
             issues.append(_alert_issue(alert))
     return sorted(issues, key=lambda need: (-severity_rank(need.severity), need.cause, need.subject))
@@ -75,12 +75,12 @@ def unhealthy_since(item: Report, verdicts: Mapping[str, Verdict]) -> datetime |
     return item.verdict.since if item.subject.key in verdicts else None
 
 
-def health_checked_at(look: PageContext) -> datetime | None:
+def health_checked_at(context: PageContext) -> datetime | None:
     """When the health check last ran, for who may see it; None where it never has."""
-    if not look.person.may_read(HEALTH_DAG):
+    if not context.person.may_read(HEALTH_DAG):
         return None
     try:
-        stored = look.objects.get(paths.alerts("health.json"))
+        stored = context.objects.get(paths.alerts("health.json"))
         return parse_instant(json.loads(stored.data)["written_at"]) if stored else None
     except (DeltaworksError, ValueError, KeyError, TypeError):
         return None
@@ -92,10 +92,10 @@ def severity_rank(severity: str) -> int:
     return severities.index(severity) if severity in severities else -1
 
 
-def _silent_health_check(look: PageContext) -> Iterator[OpenIssue]:
+def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
     """That the health check is silent, by its own heartbeat: whoever raises the alert on it may be as dead."""
-    ran_at = health_checked_at(look)
-    if ran_at is None or look.now - ran_at <= timedelta(seconds=look.catalog.environment.alerts.deadman_seconds):
+    ran_at = health_checked_at(context)
+    if ran_at is None or context.now - ran_at <= timedelta(seconds=context.catalog.environment.alerts.deadman_seconds):
         return
     yield OpenIssue(
         cause=SILENT,
@@ -107,9 +107,9 @@ def _silent_health_check(look: PageContext) -> Iterator[OpenIssue]:
     )
 
 
-def _is_storage_outage(look: PageContext, item: Report) -> bool:
+def _is_storage_outage(context: PageContext, item: Report) -> bool:
     """Whether nothing is known of it but that the storage has not answered this page, which says so once for all."""
-    return bool(look.objects.problem) and item.verdict.cause == UNREADABLE
+    return bool(context.objects.problem) and item.verdict.cause == UNREADABLE
 
 
 def _is_same_issue(item: Report, alert: Alert) -> bool:
@@ -184,11 +184,11 @@ def alert_next_step(alert: Alert) -> str:
     return str(alert.detail.get("next_step") or "") or next_step_for(alert.cause)
 
 
-def _open_alerts(look: PageContext) -> list[Alert]:
+def _open_alerts(context: PageContext) -> list[Alert]:
     try:
-        keys = look.objects.list(paths.alerts("state/"))
-        look.objects.fetch(keys)
-        stored = [alert for alert in alerts(look.objects) if alert.state.is_open]
+        keys = context.objects.list(paths.alerts("state/"))
+        context.objects.fetch(keys)
+        stored = [alert for alert in alerts(context.objects) if alert.state.is_open]
     except DeltaworksError:
         return []
-    return [alert for alert in stored if look.person.may_read(alert_dag(look.catalog, alert.subject))]
+    return [alert for alert in stored if context.person.may_read(alert_dag(context.catalog, alert.subject))]

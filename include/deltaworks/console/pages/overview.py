@@ -10,12 +10,12 @@ from functools import lru_cache
 import orjson
 
 from deltaworks.console.alert_subjects import HEALTH_DAG
+from deltaworks.console.host import PendingApproval
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.erasures import NamespaceCounts, approaching_deadlines
 from deltaworks.console.pages.open_issues import OpenIssue, health_checked_at, open_issues, unhealthy_since
 from deltaworks.console.safe_reads import parse_instant, read_or_none
-from deltaworks.console.host import PendingApproval
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
@@ -85,75 +85,81 @@ class Overview:
         return f"{len(self.issues)} need you, {bad} unhealthy{waiting}"
 
 
-def view(look: PageContext) -> Overview:
+def view(context: PageContext) -> Overview:
     """The page as it is now, for what the person may see. `?only=words` keeps the rows that have them."""
-    reports, verdicts = visible_reports(look)
-    needs = open_issues(look, reports, verdicts)
-    rows = [process_row(look, item, verdicts) for item in reports]
-    only = look.query.get("only", "").strip()
+    reports, verdicts = visible_reports(context)
+    needs = open_issues(context, reports, verdicts)
+    rows = [process_row(context, item, verdicts) for item in reports]
+    only = context.query.get("only", "").strip()
     shown_rows = [row for row in rows if only.lower() in f"{row.kind} {row.name} {row.state} {row.cause}".lower()]
     shown_rows.sort(key=lambda row: (_STATE_ORDER.index(row.state), row.name))
     return Overview(
         issues=tuple(needs),
         streams=tuple(row for row in shown_rows if row.kind == "stream"),
         other_processes=tuple(row for row in shown_rows if row.kind != "stream"),
-        checked_at=health_checked_at(look),
-        warning=channel_warning(look.catalog.environment.alerts),
+        checked_at=health_checked_at(context),
+        warning=channel_warning(context.catalog.environment.alerts),
         only=only,
         hidden_rows=len(rows) - len(shown_rows),
-        erasures=approaching_deadlines(look),
-        approvals=look.pending_approvals,
+        erasures=approaching_deadlines(context),
+        approvals=context.pending_approvals,
     )
 
 
-def visible_reports(look: PageContext) -> tuple[list[Report], Mapping[str, Verdict]]:
+def visible_reports(context: PageContext) -> tuple[list[Report], Mapping[str, Verdict]]:
     """Every report that the person may see, as of now, and the verdicts of the health check, which know since when."""
-    reports, previous = _declared_reports(look, only=lambda subject: True)
-    if look.person.may_read(HEALTH_DAG):
+    reports, previous = _declared_reports(context, only=lambda subject: True)
+    if context.person.may_read(HEALTH_DAG):
         # A collector is run by no DAG, and a vault belongs to no pipeline: whoever may see the health check sees them.
-        reports += process_reports(look.catalog, look.objects, previous=previous, now=look.now)
+        reports += process_reports(context.catalog, context.objects, previous=previous, now=context.now)
     return reports, previous
 
 
-def stream_report(look: PageContext, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
+def stream_report(context: PageContext, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
     """The report of one stream as of now, None where there is no such stream, and the verdicts of the health check."""
     reports, previous = _declared_reports(
-        look, only=lambda subject: (subject.kind, subject.name) == ("stream", pipeline)
+        context, only=lambda subject: (subject.kind, subject.name) == ("stream", pipeline)
     )
     return next(iter(reports), None), previous
 
 
-def _declared_reports(look: PageContext, *, only: Callable[[Subject], bool]) -> tuple[list[Report], Mapping[str, Verdict]]:
+def _declared_reports(
+    context: PageContext, *, only: Callable[[Subject], bool]
+) -> tuple[list[Report], Mapping[str, Verdict]]:
     """Reports of streams, relays and the like, rightly declared or not."""
-    objects, catalog = look.objects, look.catalog
-    valid_subjects = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id) and only(item)]
+    objects, catalog = context.objects, context.catalog
+    valid_subjects = [
+        item for item in health_report.subjects(catalog) if context.person.may_read(item.dag_id) and only(item)
+    ]
     objects.fetch([paths.health_verdicts(), *(key for subject in valid_subjects for key in _object_keys(subject))])
     try:
         previous = health_report.read_verdicts(objects)
     except DeltaworksError:
         previous = {}
-    reports = [_report(look, subject, previous) for subject in valid_subjects]
+    reports = [_report(context, subject, previous) for subject in valid_subjects]
     invalid_reports = (
-        health_report.invalid_spec_reports(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
+        health_report.invalid_spec_reports(catalog, objects, previous=previous, now=context.now)
+        if catalog.broken
+        else []
     )
-    reports += [item for item in invalid_reports if look.person.may_read(item.subject.dag_id) and only(item.subject)]
+    reports += [item for item in invalid_reports if context.person.may_read(item.subject.dag_id) and only(item.subject)]
     return reports, previous
 
 
-def _report(look: PageContext, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
+def _report(context: PageContext, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
     """A report as of now; a heartbeat with values of another release is a verdict, and ends no page."""
-    paused = look.paused_dags
+    paused = context.paused_dags
     try:
-        return health_report.judge_subject(
+        return health_report.check_subject(
             subject,
-            look.objects,
+            context.objects,
             previous=previous,
-            now=look.now,
+            now=context.now,
             paused=lambda dag_id: None if paused is None else dag_id in paused,
         )
     except (ValueError, TypeError, AttributeError) as error:
         before = previous.get(subject.key)
-        verdict = unreadable_verdict(error, kind=subject.kind, name=subject.name, now=look.now, previous=before)
+        verdict = unreadable_verdict(error, kind=subject.kind, name=subject.name, now=context.now, previous=before)
         return Report(subject, verdict, None)
 
 
@@ -166,13 +172,13 @@ def _object_keys(subject: Subject) -> list[str]:
     return keys
 
 
-def process_row(look: PageContext, item: Report, verdicts: Mapping[str, Verdict]) -> ProcessRow:
+def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdict]) -> ProcessRow:
     """A relay, stream or process as a row."""
     verdict, beat, subject = item.verdict, item.heartbeat, item.subject
-    hour = item.throughput.last_hour(look.now)
+    hour = item.throughput.last_hour(context.now)
     left = verdict.time_left_seconds
     is_stream = subject.kind == "stream"
-    fresh = read_or_none(lambda: recent_freshness(look.objects, subject.name, look.now)) if is_stream else None
+    fresh = read_or_none(lambda: recent_freshness(context.objects, subject.name, context.now)) if is_stream else None
     return ProcessRow(
         kind=subject.kind,
         name=subject.name,
@@ -184,24 +190,24 @@ def process_row(look: PageContext, item: Report, verdicts: Mapping[str, Verdict]
         since=unhealthy_since(item, verdicts),
         heartbeat_at=parse_instant(beat.written_at if beat else None),
         waiting_since=parse_instant(beat.oldest_pending_at if beat else None),
-        source_expires_at=None if left is None else (look.now + timedelta(seconds=left)).replace(microsecond=0),
+        source_expires_at=None if left is None else (context.now + timedelta(seconds=left)).replace(microsecond=0),
         rows=hour.rows if is_stream else None,
         quarantined=hour.quarantined if is_stream else None,
         held=tuple(str(held.get("table", "")) for held in beat.held) if beat else (),
         error=str((beat.error or {}).get("condition", "")) if beat else "",
         dead_letters=beat.dead_letters if beat else None,
         spark_ui=(beat.ui or "") if beat else "",
-        may_restart=look.person.may_start(subject.dag_id),
+        may_restart=context.person.may_start(subject.dag_id),
         bronze_p50_seconds=fresh[0] if fresh else None,
         bronze_p95_seconds=fresh[1] if fresh else None,
-        rows_by_hour=_rows_by_hour(look, subject.name) if is_stream else (),
+        rows_by_hour=_rows_by_hour(context, subject.name) if is_stream else (),
     )
 
 
-def _rows_by_hour(look: PageContext, pipeline: str) -> tuple[float | None, ...]:
+def _rows_by_hour(context: PageContext, pipeline: str) -> tuple[float | None, ...]:
     """Rows of each of the last 24 hours; None where no batch landed within it."""
-    stored = read_or_none(lambda: look.objects.get(summary_paths.stream_hours(pipeline)))
-    return _parse_rows_by_hour(stored.data, look.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
+    stored = read_or_none(lambda: context.objects.get(summary_paths.stream_hours(pipeline)))
+    return _parse_rows_by_hour(stored.data, context.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
 
 
 @lru_cache(maxsize=256)

@@ -66,12 +66,12 @@ def collector_reports(
             wrong = unreadable_verdict(facts.error, kind="collector", name=facts.name, now=now, previous=before)
             reports.append(Report(subject, wrong, None))
         elif facts.heartbeats:
-            verdict = judge_collector(facts.name, facts.heartbeats, facts.lost_events, now=now, previous=before)
+            verdict = evaluate_collector(facts.name, facts.heartbeats, facts.lost_events, now=now, previous=before)
             reports.append(Report(subject, verdict, None))
     return reports
 
 
-def judge_collector(
+def evaluate_collector(
     name: str,
     heartbeats: Sequence[CollectorHeartbeat],
     lost_events: LostEvents | None,

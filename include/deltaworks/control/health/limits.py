@@ -52,7 +52,7 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A state, its cause (a row of `deltaworks.control.troubles`, or a condition), what was seen and what to do."""
+    """A state, its cause (a row of `deltaworks.control.conditions`, or a condition), what was seen and what to do."""
 
     state: HealthState
     cause: str

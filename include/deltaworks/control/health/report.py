@@ -23,9 +23,9 @@ from deltaworks.control.health.throughput import Throughput, read_with_replays
 from deltaworks.control.health.verdicts import (
     SubjectKind,
     Verdict,
+    evaluate_health,
     invalid_spec_verdict,
     is_live,
-    judge,
     unreadable_verdict,
 )
 from deltaworks.control.objects import ObjectStore
@@ -130,7 +130,7 @@ def limits_of(spec: PipelineSpec) -> HealthLimits:
     )
 
 
-def judge_subject(
+def check_subject(
     subject: Subject,
     objects: ObjectStore,
     *,
@@ -140,10 +140,10 @@ def judge_subject(
 ) -> Report:
     """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
     now = now or utc_now()
-    return _judge_facts(_read(subject, objects, now), paused=paused, previous=previous, now=now)
+    return _evaluate_facts(_read(subject, objects, now), paused=paused, previous=previous, now=now)
 
 
-def judge_subjects(
+def check_subjects(
     selected: Iterable[Subject],
     objects: ObjectStore,
     *,
@@ -158,7 +158,7 @@ def judge_subjects(
     """
     now = now or utc_now()
     all_facts = map_concurrently(lambda subject: _read(subject, objects, now), selected)
-    return [_judge_facts(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
+    return [_evaluate_facts(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFact
         return _SubjectFacts(subject, error=error)
 
 
-def _judge_facts(
+def _evaluate_facts(
     facts: _SubjectFacts, *, paused: PausedLookup, previous: Mapping[str, Verdict] | None, now: datetime
 ) -> Report:
     subject, before = facts.subject, (previous or {}).get(facts.subject.key)
@@ -197,7 +197,7 @@ def _judge_facts(
         )
         return Report(subject, verdict_on_error, None)
     is_running = facts.heartbeat is not None and is_live(facts.heartbeat, subject.limits, now)
-    verdict = judge(
+    verdict = evaluate_health(
         facts.heartbeat,
         facts.stop,
         kind=subject.kind,

@@ -44,14 +44,14 @@ def vault_reports(
         subject = Subject("vault", name, privacy_control(name), HealthLimits())
         before = (previous or {}).get(subject.key)
         try:
-            verdict = judge_vault(name, read_vault_heartbeat(objects, name), now=now, previous=before)
+            verdict = evaluate_vault(name, read_vault_heartbeat(objects, name), now=now, previous=before)
         except Exception as error:
             verdict = unreadable_verdict(error, kind="vault", name=name, now=now, previous=before)
         reports.append(Report(subject, verdict, None))
     return reports
 
 
-def judge_vault(
+def evaluate_vault(
     name: str, heartbeat: VaultHeartbeat | None, *, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
     """The worst of what is on record of a vault: a pure function of what was read."""

@@ -67,7 +67,7 @@ class Verdict:
         return self.state == "unhealthy"
 
 
-def judge(
+def evaluate_health(
     heartbeat: Heartbeat | None,
     stop: StopRequest | None,
     *,

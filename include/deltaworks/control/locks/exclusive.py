@@ -123,7 +123,7 @@ def maintenance_lock(
         current = objects.get(key)
         return _already_running(pipeline, work, LeaseRecord.decode(current.data) if current else None)
 
-    _refuse_live_holder(objects, key, pipeline, work, ttl_seconds=ttl_seconds, poll_seconds=poll_seconds)
+    _reject_live_holder(objects, key, pipeline, work, ttl_seconds=ttl_seconds, poll_seconds=poll_seconds)
     with exclusive_lock(
         objects,
         key,
@@ -138,7 +138,7 @@ def maintenance_lock(
         yield lock
 
 
-def _refuse_live_holder(
+def _reject_live_holder(
     objects: ObjectStore, key: str, pipeline: str, work: str, *, ttl_seconds: float, poll_seconds: float
 ) -> None:
     """Watch the lease until it is renewed, which only a live holder does, or unchanged for its time to live."""

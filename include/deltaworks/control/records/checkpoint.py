@@ -77,7 +77,7 @@ def _json_problem(data: bytes) -> str:
     return ""
 
 
-def refuse_damaged_checkpoint(home: PipelineHome, generations: Generations) -> None:
+def reject_damaged_checkpoint(home: PipelineHome, generations: Generations) -> None:
     """Refuse to start a query on a checkpoint that is damaged.
 
     Raises:
@@ -118,7 +118,7 @@ def describe_ledger_gap(
     return ""
 
 
-def refuse_lost_ledger(
+def reject_lost_ledger(
     home: PipelineHome, generations: Generations | None, *, generation: int, last_completed: int | None
 ) -> None:
     """Refuse to start where the ledger has been lost or set back.

@@ -258,14 +258,14 @@ class Erasures:
         Raises:
             ConfigError: ERASURE_ENDED, ERASURE_STARTED, ERASURE_REASON_MISSING.
         """
-        _refuse_ended(request)
+        _reject_ended(request)
         if request.has_reached("suppressed") or self._is_suppressed(request.request_id):
             raise ConfigError(
                 "ERASURE_STARTED",
                 f"The erasure {request.request_id} has begun: events of the person are dropped, for good.",
                 hint="Let it end. A refusal is decided before the first run.",
             )
-        _refuse_without_reason(reason)
+        _require_reason(reason)
         return self.record_state(request, "refused", by=by, detail={"reason": reason})
 
     def _is_suppressed(self, request_id: str) -> bool:
@@ -281,8 +281,8 @@ class Erasures:
         Raises:
             ConfigError: ERASURE_ENDED, ERASURE_REASON_MISSING, ERASURE_NOT_EXTENDED.
         """
-        _refuse_ended(request)
-        _refuse_without_reason(reason)
+        _reject_ended(request)
+        _require_reason(reason)
         if request.is_extended or now > request.deadline_at:
             why = "was extended before" if request.is_extended else f"was due by {request.deadline_at:%Y-%m-%d}"
             raise ConfigError(
@@ -307,7 +307,7 @@ class Erasures:
         return erasure_paths.erasure_step(self._namespace, request_id, number)
 
 
-def _refuse_ended(request: ErasureRequest) -> None:
+def _reject_ended(request: ErasureRequest) -> None:
     if not request.is_open:
         raise ConfigError(
             "ERASURE_ENDED",
@@ -316,7 +316,7 @@ def _refuse_ended(request: ErasureRequest) -> None:
         )
 
 
-def _refuse_without_reason(reason: str) -> None:
+def _require_reason(reason: str) -> None:
     if not reason.strip():
         raise ConfigError(
             "ERASURE_REASON_MISSING",

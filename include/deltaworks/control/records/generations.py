@@ -87,7 +87,7 @@ class GenerationStore:
         """The pipeline's generation; the first where nothing is recorded yet."""
         return self.effective().generation
 
-    def start_generation(self, start_over: StartOver) -> None:
+    def begin_generation(self, start_over: StartOver) -> None:
         """Have the next start begin the new generation. Idempotent. Call it while holding the pipeline's lease.
 
         Raises:

@@ -158,7 +158,7 @@ class Rollbacks:
             paths.rollback_completion(self._pipeline, rollback.ordinal), RollbackCompletion(version=version)
         )
 
-    def refuse_unfinished(self) -> None:
+    def reject_unfinished(self) -> None:
         """Refuse what must not come between the parts of a rollback. One listing.
 
         Raises:

@@ -134,7 +134,7 @@ class SpecRecords:
         if accepted:
             refused = [change for change in refused if change.effect is not Effect.MIXED_ROWS]
         if refused:
-            raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, refused), hint=refused[0].advice)
+            raise ContractError("SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, refused), hint=refused[0].advice)
         return changes
 
     def accept(self, spec: PipelineSpec, *, by: str, reason: str) -> list[SpecChange]:
@@ -147,7 +147,7 @@ class SpecRecords:
         changes = [] if current is None else unsafe_changes(classify_changes(current, spec))
         final = [change for change in changes if change.effect is not Effect.MIXED_ROWS]
         if final:
-            raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, final), hint=final[0].advice)
+            raise ContractError("SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, final), hint=final[0].advice)
         if current is not None and changes:
             accepted = AcceptedChange(
                 from_fingerprint=current.fingerprint(),
@@ -201,7 +201,7 @@ class SpecRecords:
         return paths.accepted_change(self._pipeline, old.fingerprint(), new.fingerprint())
 
 
-def _refusal_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
+def _rejection_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
     listed = "; ".join(f"{change.field} from {change.old!r} to {change.new!r}" for change in changes)
     return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {listed}."
 

@@ -126,7 +126,7 @@ class StartOvers:
         end = paths.start_over_completion(self._pipeline, newest).removeprefix(folder)
         return newest, newest == 1 or end in names
 
-    def refuse_unfinished(self) -> None:
+    def reject_unfinished(self) -> None:
         """Refuse to begin anything on tables that are half recreated. One listing.
 
         Raises:

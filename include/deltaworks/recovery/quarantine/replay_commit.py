@@ -54,9 +54,9 @@ def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: 
     """
     with reread_lease(home).held(wait_seconds=WAIT_SECONDS):
         if not starting_over:
-            home.start_overs.refuse_unfinished()
+            home.start_overs.reject_unfinished()
         if not rolling_back:
-            home.rollbacks.refuse_unfinished()
+            home.rollbacks.reject_unfinished()
         yield
 
 

@@ -46,7 +46,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
     spec = catalog.pipeline(pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     lake = Lake(catalog.environment.lake)
-    home.start_overs.refuse_unfinished()
+    home.start_overs.reject_unfinished()
     generation = home.generations.current()
     lease = stream_lease(lake, home, spec)
     with lease.held(wait_seconds=spec.stream.lease_ttl_seconds * 1.5):

@@ -16,8 +16,8 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.actions.suggested_actions import command_form_path, process_actions, suggest_action
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.conditions import ALERTS, HEALTH_CAUSES
 from deltaworks.control.health.throughput import EventTotals, Throughput
-from deltaworks.control.troubles import ALERTS, HEALTH_CAUSES
 from deltaworks.operations.registry import OPERATIONS
 from tests.console_stage import ConsoleStage, ago, write_beat
 from tests.unit.console.actions.test_fields import params_of
@@ -141,7 +141,7 @@ def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(stage: Co
 def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble: Trouble) -> None:
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
-        stage.acts.forms[declared.dag_id(subject)] = params_of(declared)
+        stage.actions.forms[declared.dag_id(subject)] = params_of(declared)
 
     answer = stage.get(trouble.form)
 
@@ -163,9 +163,9 @@ def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble
     ],
 )
 def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) -> None:
-    act = suggest_action(cause, subject)
-    if act is not None:
-        _, _, operation, name = act.path.partition("?")[0].split("/")
+    action = suggest_action(cause, subject)
+    if action is not None:
+        _, _, operation, name = action.path.partition("?")[0].split("/")
         assert OPERATIONS[operation].scope == ("relay" if subject.startswith("relay") else "pipeline")
         assert name
 
@@ -173,7 +173,7 @@ def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) ->
 @pytest.mark.parametrize("name", [one.name for one in OPERATIONS.values() if one.scope == "namespace"])
 def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(stage: ConsoleStage, name: str) -> None:
     declared = OPERATIONS[name]
-    stage.acts.forms[declared.dag_id("games")] = params_of(declared)
+    stage.actions.forms[declared.dag_id("games")] = params_of(declared)
 
     assert stage.get(f"/acts/{declared.name}/games").status_code == 404
     assert command_form_path(f"deltaworks {declared.command} games") == ""
@@ -181,11 +181,12 @@ def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(st
 
 def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
     words = {
-        state: [act.label for act in process_actions("stream", "games", state)] for state in ("stopped", "healthy")
+        state: [action.label for action in process_actions("stream", "games", state)]
+        for state in ("stopped", "healthy")
     }
 
     assert words == {"stopped": ["start"], "healthy": ["restart", "stop"]}
-    assert [act.path for act in process_actions("stream", "games", "healthy", ("purchase",))][-1] == (
+    assert [action.path for action in process_actions("stream", "games", "healthy", ("purchase",))][-1] == (
         "/acts/control/games?verb=resume&target=purchase"
     )
     assert process_actions("rules", "judging", "healthy") == ()

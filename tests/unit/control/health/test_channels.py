@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.control.conditions import HEALTH_CAUSES
 from deltaworks.control.health.channels import channel_finding, channel_warning
-from deltaworks.control.troubles import HEALTH_CAUSES
 from deltaworks.specs.environment import AlertsSpec
 from deltaworks.specs.project import load_catalog
 from tests.unit.maintenance.table_data import project

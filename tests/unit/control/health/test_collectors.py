@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from deltaworks.control.conditions import alert_for_verdict
 from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter
-from deltaworks.control.health.collectors import judge_collector
+from deltaworks.control.health.collectors import evaluate_collector
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.collector import (
@@ -21,7 +22,6 @@ from deltaworks.control.records.collector import (
     read_collector_heartbeats,
     read_hour_counts,
 )
-from deltaworks.control.troubles import alert_for_verdict
 from deltaworks.specs.project import load_catalog
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.specs.conftest import write_project
@@ -69,7 +69,7 @@ def beat(**changes: Any) -> CollectorHeartbeat:
     ],
 )
 def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any], cause: str, said: str) -> None:
-    verdict = judge_collector("edge", [beat(**facts)], None, now=NOW)
+    verdict = evaluate_collector("edge", [beat(**facts)], None, now=NOW)
     assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
     assert said in verdict.detail
     if verdict.is_unhealthy:
@@ -80,14 +80,14 @@ def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any],
 def test_one_process_that_is_ill_is_enough_and_one_that_is_long_gone_is_nobodys_concern() -> None:
     gone = beat(id="a" * 32, state="ended", written_at=ago(days=3))
     stale = beat(id="b" * 32, written_at=ago(hours=1))
-    assert judge_collector("edge", [gone, beat()], None, now=NOW).state == "healthy"
-    assert judge_collector("edge", [beat(), stale], None, now=NOW).cause == "COLLECTOR_STALE"
+    assert evaluate_collector("edge", [gone, beat()], None, now=NOW).state == "healthy"
+    assert evaluate_collector("edge", [beat(), stale], None, now=NOW).cause == "COLLECTOR_STALE"
 
 
 def test_lost_events_are_named_before_all_else_and_since_when() -> None:
     losses = LostEvents(checked_at=ago(minutes=5), missing=(MissingRange(id="c" * 32, first=7, last=9),))
-    first = judge_collector("edge", [beat(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
-    verdict = judge_collector("edge", [beat(damaged=("x",))], losses, now=NOW, previous=first)
+    first = evaluate_collector("edge", [beat(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
+    verdict = evaluate_collector("edge", [beat(damaged=("x",))], losses, now=NOW, previous=first)
     assert (verdict.cause, verdict.since) == ("EVENTS_LOST", NOW - timedelta(hours=1))
     assert "3 acknowledged events" in verdict.detail
     assert "cccccccc: 7-9" in verdict.detail

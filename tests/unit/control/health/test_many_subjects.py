@@ -13,7 +13,7 @@ from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.health.limits import HealthLimits
-from deltaworks.control.health.report import Subject, judge_subject, judge_subjects
+from deltaworks.control.health.report import Subject, check_subject, check_subjects
 from deltaworks.control.objects import LocalObjects, StoredObject
 
 SUBJECTS = [
@@ -46,9 +46,9 @@ def test_many_are_read_at_once_and_judged_as_each_alone(tmp_path: Path) -> None:
         beat(objects, subject.name)
     objects.put(paths.heartbeat(SUBJECTS[5].control), b"torn")
 
-    together = judge_subjects(SUBJECTS, Gathering(tmp_path, parties=len(SUBJECTS)))
+    together = check_subjects(SUBJECTS, Gathering(tmp_path, parties=len(SUBJECTS)))
 
-    alone = [judge_subject(subject, objects) for subject in SUBJECTS]
+    alone = [check_subject(subject, objects) for subject in SUBJECTS]
     assert [(item.subject, item.verdict.cause) for item in together] == [
         (item.subject, item.verdict.cause) for item in alone
     ]
@@ -63,7 +63,7 @@ def test_airflow_is_asked_of_what_does_not_run_alone(tmp_path: Path) -> None:
         questions.append(dag_id)
         return True
 
-    first, second, third = judge_subjects(SUBJECTS[:3], objects, paused=paused)
+    first, second, third = check_subjects(SUBJECTS[:3], objects, paused=paused)
 
     assert questions == ["stream__s1", "stream__s2"]
     assert first.verdict.state == "healthy"

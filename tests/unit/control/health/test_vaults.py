@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.health.vaults import judge_vault
+from deltaworks.control.conditions import alert_for_verdict
+from deltaworks.control.health.vaults import evaluate_vault
 from deltaworks.control.records.vault import VaultHeartbeat
-from deltaworks.control.troubles import alert_for_verdict
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def beat(**fields: Any) -> VaultHeartbeat:
     ],
 )
 def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: str) -> None:
-    verdict = judge_vault("players", beat(**fields), now=NOW)
+    verdict = evaluate_vault("players", beat(**fields), now=NOW)
 
     assert (verdict.kind, verdict.cause, verdict.is_unhealthy) == ("vault", cause, cause != "OK")
     assert cause == "OK" or alert_for_verdict(cause) == "VAULT_UNHEALTHY"
@@ -47,10 +47,10 @@ def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: s
 
 
 def test_one_whose_job_has_never_run_is_given_an_hour() -> None:
-    first = judge_vault("players", None, now=NOW)
-    later = judge_vault("players", None, now=NOW + timedelta(minutes=30), previous=first)
-    at_last = judge_vault("players", None, now=NOW + timedelta(minutes=61), previous=later)
-    still = judge_vault("players", None, now=NOW + timedelta(minutes=62), previous=at_last)
+    first = evaluate_vault("players", None, now=NOW)
+    later = evaluate_vault("players", None, now=NOW + timedelta(minutes=30), previous=first)
+    at_last = evaluate_vault("players", None, now=NOW + timedelta(minutes=61), previous=later)
+    still = evaluate_vault("players", None, now=NOW + timedelta(minutes=62), previous=at_last)
 
     assert [verdict.cause for verdict in (first, later, at_last, still)] == [
         *("STARTING", "STARTING"),

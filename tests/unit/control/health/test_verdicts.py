@@ -14,7 +14,13 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import Finding, HealthLimits
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import EventTotals, Throughput
-from deltaworks.control.health.verdicts import Verdict, invalid_spec_verdict, judge, unreadable_verdict, verdict_of
+from deltaworks.control.health.verdicts import (
+    Verdict,
+    evaluate_health,
+    invalid_spec_verdict,
+    unreadable_verdict,
+    verdict_of,
+)
 from deltaworks.errors import ConfigError
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -44,7 +50,7 @@ def beat(**changes: Any) -> Heartbeat:
 
 
 def verdict_on(heartbeat: Heartbeat | None, stop: StopRequest | None = None, **options: Any) -> Verdict:
-    return judge(heartbeat, stop, kind="stream", name="games", **{"now": NOW, **options})
+    return evaluate_health(heartbeat, stop, kind="stream", name="games", **{"now": NOW, **options})
 
 
 def test_a_fresh_heartbeat_with_nothing_waiting_is_healthy() -> None:

@@ -13,8 +13,8 @@ from deltaworks.control.records.checkpoint import (
     damaged_files,
     describe_ledger_gap,
     live_next_version,
-    refuse_damaged_checkpoint,
-    refuse_lost_ledger,
+    reject_damaged_checkpoint,
+    reject_lost_ledger,
 )
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.errors import ContractError
@@ -54,7 +54,7 @@ def test_each_damaged_file_a_start_reads_is_named(local_objects: LocalObjects, n
     local_objects.put(key(name), damage)
 
     with pytest.raises(ContractError, match="CHECKPOINT_DAMAGED") as caught:
-        refuse_damaged_checkpoint(PipelineHome(local_objects, "games"), FIRST)
+        reject_damaged_checkpoint(PipelineHome(local_objects, "games"), FIRST)
 
     assert name in caught.value.message
     assert "checkpoint repair games" in caught.value.hint
@@ -97,7 +97,7 @@ def test_a_batch_prepared_too_far_ahead_gives_a_lost_ledger_away(
 
     assert "is prepared" in behind(local_objects, last)
     with pytest.raises(ContractError, match="LEDGER_BEHIND"):
-        refuse_lost_ledger(PipelineHome(local_objects, "games"), FIRST, generation=1, last_completed=last)
+        reject_lost_ledger(PipelineHome(local_objects, "games"), FIRST, generation=1, last_completed=last)
 
 
 @pytest.mark.parametrize("last", [None, 0, 1])

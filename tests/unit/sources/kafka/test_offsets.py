@@ -51,7 +51,7 @@ def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path)
         run="r",
         at="2026-01-01T00:00:00+00:00",
     )
-    PipelineHome(objects, "shop").generations.start_generation(begun)
+    PipelineHome(objects, "shop").generations.begin_generation(begun)
 
     TopicIds(PipelineHome(objects, "shop")).check({"orders": "two"})
 

@@ -1,7 +1,7 @@
 """The table of troubles: every condition of an error, every cause of a health verdict, every alert, a row each.
 
 What can go wrong is declared here and nowhere else: which alert reports it, and the tables of docs/reference/conditions.md and
-docs/reference/alerts.md, follow from the rows (`deltaworks.control.troubles.docs_tables` writes the tables).
+docs/reference/alerts.md, follow from the rows (`deltaworks.control.conditions.docs_tables` writes the tables).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from deltaworks.control.troubles.alerts import ERASURES, JOBS, MONITORING, OUTBOUND, RULES, STREAMS
-from deltaworks.control.troubles.collector import COLLECTOR
-from deltaworks.control.troubles.data import DATA
-from deltaworks.control.troubles.declarations import DECLARATIONS
-from deltaworks.control.troubles.definitions import SEVERITIES, AlertCause, Condition, severity_rank
-from deltaworks.control.troubles.erasure import ERASURE
-from deltaworks.control.troubles.health import HEALTH
-from deltaworks.control.troubles.outbound import OUTBOUND_CONDITIONS
-from deltaworks.control.troubles.privacy import PRIVACY
-from deltaworks.control.troubles.recovery import RECOVERY
-from deltaworks.control.troubles.runtime import RUNTIME
-from deltaworks.control.troubles.stack import STACK
-from deltaworks.control.troubles.vault import VAULT
+from deltaworks.control.conditions.alerts import ERASURES, JOBS, MONITORING, OUTBOUND, RULES, STREAMS
+from deltaworks.control.conditions.collector import COLLECTOR
+from deltaworks.control.conditions.data import DATA
+from deltaworks.control.conditions.declarations import DECLARATIONS
+from deltaworks.control.conditions.definitions import SEVERITIES, AlertCause, Condition, severity_rank
+from deltaworks.control.conditions.erasure import ERASURE
+from deltaworks.control.conditions.health import HEALTH
+from deltaworks.control.conditions.outbound import OUTBOUND_CONDITIONS
+from deltaworks.control.conditions.privacy import PRIVACY
+from deltaworks.control.conditions.recovery import RECOVERY
+from deltaworks.control.conditions.runtime import RUNTIME
+from deltaworks.control.conditions.stack import STACK
+from deltaworks.control.conditions.vault import VAULT
 from deltaworks.errors import ConfigError
 
 __all__ = [
@@ -97,7 +97,7 @@ def get_alert_cause(name: str) -> AlertCause:
     raise ConfigError(
         "ALERT_CAUSE_UNKNOWN",
         f"No alert is called {name!r}.",
-        hint=f"Did you mean {nearest[0]!r}?" if nearest else "Add a row to deltaworks.control.troubles.alerts.",
+        hint=f"Did you mean {nearest[0]!r}?" if nearest else "Add a row to deltaworks.control.conditions.alerts.",
     )
 
 

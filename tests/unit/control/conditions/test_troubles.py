@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.control.troubles import (
+from deltaworks.control.conditions import (
     ALERTS,
     CONDITIONS,
     HEALTH_CAUSES,
@@ -25,7 +25,7 @@ from deltaworks.control.troubles import (
     severity_rank,
     verdict_alerts,
 )
-from deltaworks.control.troubles.docs_tables import PAGES, page_with_tables
+from deltaworks.control.conditions.docs_tables import PAGES, page_with_tables
 from deltaworks.errors import (
     ConcurrencyError,
     ConfigError,

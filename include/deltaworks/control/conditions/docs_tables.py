@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deltaworks.control.troubles import (
+from deltaworks.control.conditions import (
     ALERTS,
     CONDITIONS,
     HEALTH_CAUSES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.control.troubles.definitions import Condition, conditions_of
+from deltaworks.control.conditions.definitions import Condition, conditions_of
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, TransientError
 
 COLLECTOR: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.control.troubles.definitions import Condition, conditions_of
+from deltaworks.control.conditions.definitions import Condition, conditions_of
 from deltaworks.errors import ConfigError
 
 DECLARATIONS: Final = (
@@ -78,7 +78,7 @@ DECLARATIONS: Final = (
         Condition(
             "ALERT_CAUSE_UNKNOWN",
             "an alert was raised under a name that has no row",
-            "use the nearest one that is named, or add a row to `deltaworks.control.troubles.alerts`",
+            "use the nearest one that is named, or add a row to `deltaworks.control.conditions.alerts`",
         ),
         Condition(
             "OVERRIDE_UNKNOWN",

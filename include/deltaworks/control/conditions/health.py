@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.control.troubles.definitions import Condition
+from deltaworks.control.conditions.definitions import Condition
 from deltaworks.errors import ContractError
 
 HEALTH: Final = (

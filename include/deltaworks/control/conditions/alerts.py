@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.control.troubles.definitions import AlertCause
+from deltaworks.control.conditions.definitions import AlertCause
 
 #: Of relays and streams, as the health check judges them.
 STREAMS: Final = (
