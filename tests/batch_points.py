@@ -1,7 +1,7 @@
-"""Points in the life of a batch at which tests let something happen, around the engine's own functions.
+"""Points in the life of a batch at which tests can inject actions, by wrapping functions of the engine.
 
 Points: `files_written`, `prepared`, `committed:<table>`, `committed`, `completed`; of held tables `held:<table>`
-(before a turn on it is granted), `caught_up:<table>` and `recorded:<table>`; of keyed tables `merging:<table>` and
+(before a turn is granted), `caught_up:<table>` and `recorded:<table>`; of keyed tables `merging:<table>` and
 `merged:<table>`.
 """
 
@@ -21,12 +21,12 @@ from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.engine.ledger import Ledger
 
 Fault = Callable[[str], None]
-#: By the epoch of the owner whose batches it is about; None is every owner.
+#: By owner epoch; None is any owner.
 _FAULTS: dict[int | None, Fault] = {}
 
 
 def call_at_points_of(epoch: int | None, fault: Fault | None) -> None:
-    """From now on, call `fault` with every point that this owner, or for None any owner, reaches; None ends that."""
+    """Calls `fault` at every point that this owner, or any owner if None, reaches; a fault of None stops that."""
     _install()
     if fault is None:
         _FAULTS.pop(epoch, None)
@@ -36,7 +36,7 @@ def call_at_points_of(epoch: int | None, fault: Fault | None) -> None:
 
 @contextmanager
 def call_at_points(fault: Fault) -> Iterator[None]:
-    """Call `fault` with every point that any owner in this process reaches while the block runs."""
+    """Calls `fault` at every point that any owner in this process reaches while the block runs."""
     _install()
     _FAULTS[None] = fault
     try:
@@ -46,7 +46,7 @@ def call_at_points(fault: Fault) -> Iterator[None]:
 
 
 def clear_faults() -> None:
-    """Nothing happens at any point from now on."""
+    """Removes all faults."""
     _FAULTS.clear()
 
 

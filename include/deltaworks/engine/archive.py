@@ -1,6 +1,6 @@
-"""Writes the payloads that a task reads into the archive, in the same pass that lands their rows.
+"""Archives the payloads that a task reads, in the same pass that writes their rows.
 
-The files are a share of the batch like those of every table: prepared, committed and completed with it, each once.
+Archive files are part of the batch like those of any table: prepared, committed and completed with it, exactly once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class ArchiveWriter:
         self._to_archive = to_archive
 
     def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches, archived on their way: before anything of them is read."""
+        """Yields the batches, each archived before it is read."""
         for batch in batches:
             if batch.num_rows:
                 self._writers.add(ARCHIVE, archive_rows(self._to_archive(batch), self._stamp))
             yield batch
 
     def files(self) -> dict[str, tuple[WrittenFile, ...]]:
-        """The files of the archive, complete once everything has been read."""
+        """Returns the archive files; complete once all batches were read."""
         self._writers.flush()
         files = tuple(file for _, file in self._writers.files)
         return {ARCHIVE: files} if files else {}

@@ -1,7 +1,7 @@
-"""What became of a pipeline's batches, read from its records: the ledger, prepared batches, tables and the file log.
+"""History of a pipeline's batches, from the ledger, prepared batches, tables and the file event log.
 
-Reads only, needs no JVM and no lease, and is safe beside a running stream. A batch is shown from the moment it is
-prepared; while it is not complete, the tables themselves are asked which of its steps have landed.
+Read-only; needs neither a JVM nor a lease, and is safe during a running stream. A batch is listed from the moment it is
+prepared; until it is complete, its tables' logs show which steps are committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ State = Literal["complete", "prepared"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSummary:
-    """One batch. `held` names tables that wait for their share; offsets are the source's, start excluded."""
+    """Summary of one batch. `held` lists tables that have not committed it; the start offset is exclusive."""
 
     generation: int
     batch_id: int
@@ -50,7 +50,7 @@ class BatchSummary:
 
     @property
     def seconds(self) -> float | None:
-        """From prepared to complete; None while it is not."""
+        """Seconds from prepared to complete; None until complete."""
         if self.prepared_at is None or self.completed_at is None:
             return None
         return (self.completed_at - self.prepared_at).total_seconds()
@@ -58,7 +58,7 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One object a batch read."""
+    """One object that a batch read."""
 
     seq: int
     key: str
@@ -67,9 +67,9 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDetail:
-    """One batch with all that is on record of it.
+    """All records of one batch.
 
-    The outcome of a step is the ledger's, or `pending` or `landed` while the batch is not complete.
+    A step's outcome is the ledger's, or `pending` or `landed` while the batch is not complete.
     """
 
     summary: BatchSummary
@@ -83,7 +83,7 @@ class BatchDetail:
 
 
 class BatchHistory:
-    """One pipeline's batches. Those of generations before are in the ledger, under numbers of their own. Used by one
+    """History of one pipeline's batches. Batches of earlier generations have numbers of their own. Used by one
     thread."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
@@ -97,24 +97,23 @@ class BatchHistory:
         }
 
     def last_completed(self) -> int | None:
-        """The newest complete batch, or None before the first."""
+        """Returns the newest complete batch; None before the first."""
         return last_completed(self._stores[CHECKPOINT_STORE], self._spec.pipeline, self._generation)
 
     def recent(self, last: int = 20) -> list[BatchSummary]:
-        """The newest `last` batches of all generations, oldest first, one that is prepared and not complete among
-        them."""
+        """Returns the newest `last` batches of all generations, oldest first, including a prepared one."""
         newest = self._newest_batch()
         return self._filter_seq(max(0, newest - last + 1), newest, in_all=True)
 
     def completed(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
-        """The complete batches whose rows the tables have, from `first` to `last`, both included, oldest first."""
+        """Returns the complete batches whose rows are in the tables, from `first` to `last` inclusive, oldest first."""
         newest = self.last_completed()
         if newest is None:
             return []
         return self._filter_seq(first, newest if last is None else min(last, newest))
 
     def source_metadata(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
-        """By complete batch what is on record of its source: records, bytes, when they arrived."""
+        """Returns the recorded source metadata by complete batch: records, bytes, arrival times."""
         newest = self.last_completed()
         if newest is None:
             return {}
@@ -122,10 +121,10 @@ class BatchHistory:
         return {row["batch_id"]: json.loads(row["source_metadata"] or "{}") for row in rows}
 
     def detail(self, batch_id: int) -> BatchDetail:
-        """One batch.
+        """Returns all records of one batch.
 
         Raises:
-            ConfigError: BATCH_UNKNOWN, neither the ledger nor a prepared batch has it.
+            ConfigError: BATCH_UNKNOWN, there is no such batch.
         """
         rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id, all_generations=True)
         prepared = self._home.prepared.read(self._generation, batch_id)
@@ -142,7 +141,7 @@ class BatchHistory:
         return self._prepared_detail(prepared)
 
     def _newest_batch(self) -> int:
-        """The newest batch there is a record of, -1 before the first."""
+        """Returns the newest recorded batch; -1 before the first."""
         completed = self.last_completed()
         newest = -1 if completed is None else completed
         while self._home.prepared.read(self._generation, newest + 1) is not None:
@@ -173,7 +172,7 @@ class BatchHistory:
         return sorted(rows, key=lambda row: row["batch_id"])
 
     def _surviving_batches_filter(self) -> Any:
-        """This generation's batches, and those of earlier ones that a rollback left in the tables."""
+        """Selects this generation's batches, and earlier ones that a rollback kept."""
         condition = ds.field("generation") == self._generation
         for generation in range(1, self._generation):
             last = self._home.start_overs.last_surviving_batch(generation, current=self._generation)
@@ -194,7 +193,7 @@ class BatchHistory:
             spec_fingerprint=row["spec_fingerprint"],
             code_version=row["code_version"],
             steps=tuple(StepOutcome(**{name: step[name] for name in StepOutcome.__slots__}) for step in ordered),
-            # Another generation may have read another place.
+            # Another generation may have had another source.
             files=self._files(source) if row["generation"] == self._generation else (),
         )
 
@@ -227,7 +226,7 @@ class BatchHistory:
         )
 
     def _files(self, source: Mapping[str, Any]) -> tuple[SourceFile, ...]:
-        """The objects of a batch, from the file event log; none where it read none."""
+        """Returns the batch's objects from the file event log; empty for other sources."""
         declared = self._spec.source
         if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
             return ()
@@ -237,7 +236,7 @@ class BatchHistory:
 
 
 def held_tables_by_batch(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
-    """By batch, the tables whose share is held back and has not been caught up. `steps` are rows of the ledger."""
+    """Returns, by batch, the tables with a held step that is not caught up. `steps` are ledger rows."""
     held: dict[int, tuple[str, ...]] = {}
     for table, batch_id in held_steps(steps):
         held[batch_id] = (*held.get(batch_id, ()), table)

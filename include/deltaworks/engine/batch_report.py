@@ -1,4 +1,4 @@
-"""What is said of a batch once it has landed: in the log, in heartbeats, in the progress table."""
+"""Report of a completed batch, for the log, heartbeats and the progress table."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """How a batch went. Seconds by phase; a resumed batch spent none in preparing.
+    """Report of one batch. Durations are by phase; a resumed batch has no prepare time.
 
-    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
-    beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
-    `arrived_us` is when what was read arrived, in microseconds since 1970, sampled evenly by rank; empty where the
-    source does not say. `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code,
-    field and events; `rejected_events` the same by the name of the event in place of the field.
+    `rule_warnings` is JSON: rows by `table.rule`, None without warnings. `over_budget` is JSON: payloads by the name of
+        the
+    exceeded limit. `objects_missing` counts objects deleted before they were read; `missing_examples` names some.
+    `arrived_us` are arrival times in microseconds since 1970, a sample at even ranks; empty if the source has none.
+    `events` counts all events read. `rejected` has the most frequent quarantine reasons (code, field, events);
+    `rejected_events` the same with the event name instead of the field.
     """
 
     batch_id: int
@@ -40,5 +41,5 @@ class BatchReport:
 
 
 def parse_counts(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
-    """Counts by two texts, as a record read from JSON has them."""
+    """Converts counts read from JSON to tuples of (code, name, events)."""
     return tuple((code, name, int(events)) for code, name, events in rows)

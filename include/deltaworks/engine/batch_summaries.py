@@ -1,4 +1,4 @@
-"""The progress log of a stream, with the small summaries that its thread keeps beside the table."""
+"""Creates the progress log of a stream, including the small summaries that its thread writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.specs.storage import StorageSpec
 def progress_log(
     storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMetrics
 ) -> ProgressLog:
-    """The progress log of one run of a pipeline's stream, not started.
+    """Returns the progress log of one run of a pipeline's stream, not started.
 
     Raises:
         ContractError: GENERATIONS_UNREADABLE.

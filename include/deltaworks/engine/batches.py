@@ -1,12 +1,12 @@
-"""A batch from its file events to its ledger rows: prepare, commit, complete.
+"""Processes a batch in three phases: prepare, commit, complete.
 
-- *prepare*: one Spark pass writes the files, then one put-if-absent object fixes what the batch is.
-- *commit*: every table's share, in parallel, each guarded by its transaction id and the owner epoch.
-- *complete*: the ledger rows.
+- *prepare*: one Spark pass writes the files, then one object, put-if-absent, fixes the batch's content.
+- *commit*: all tables in parallel, each guarded by its transaction id and the owner epoch.
+- *complete*: the ledger rows are written.
 
-A batch met again, after any crash, starts at the first of the three that has not happened: files already written are
-committed, not written again. A table that is held is left out of the commits, and catches up later from the same
-records. Nothing here rests on a clock, on a replay being identical, or on Airflow.
+After a crash a batch resumes at the first phase that has not completed: files already written are committed, not
+written again. Held tables are skipped and catch up later from the same prepared batches. Correctness depends neither on
+clocks, nor on identical replays, nor on Airflow.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """Under whose lease the batch runs."""
+    """The lease owner and owner epoch of a batch."""
 
     owner: str
     step: Step
 
 
 class BatchProcessor:
-    """Lands batches of one pipeline, and between them serves those who wait for its tables.
+    """Processes batches of one pipeline, and serves requests for its tables between batches.
 
-    Batches come from one thread. `serve` may be called from another one: it waits for no batch; a batch waits for it.
+    Batches are processed by one thread. `serve_requests` may be called from another: it never waits for a batch, but a
+    batch waits for it.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class BatchProcessor:
         ownership: Ownership,
         predecessor_crashed: bool = False,
     ) -> None:
-        """Take over the pipeline's tables.
+        """Opens the pipeline's held tables and keyed tables.
 
         Args:
-            spark: None for one that only finishes what is prepared.
-            predecessor_crashed: whether the run before this one was ended by force: its batch is read carefully at once.
+            spark: None if only prepared batches are to be completed.
+            predecessor_crashed: whether the previous run was killed; its batch is then read isolated right away.
         """
         self._spark = spark
         self._spec = spec
@@ -114,11 +115,11 @@ class BatchProcessor:
 
     @property
     def held(self) -> list[HeldTable]:
-        """The tables whose commits are held back now."""
+        """The held tables."""
         return self._holds.records()
 
     def serve_requests(self) -> bool:
-        """Look at what others ask of the stream's tables; False where a batch is under way, which looks itself."""
+        """Serves requests for tables. Returns False while a batch is running, which serves them itself."""
         if not self._batch_lock.acquire(blocking=False):
             return False
         try:
@@ -128,15 +129,15 @@ class BatchProcessor:
         return True
 
     def use_checkpoint(self, generations: Generations) -> None:
-        """Number batches by another checkpoint from now on."""
+        """Numbers batches by another checkpoint from now on."""
         self._generations = generations
 
     def batch_id(self, spark_batch_id: int) -> int:
-        """Our number of one of Spark's batches."""
+        """Converts Spark's batch id to Deltaworks' batch id."""
         return self._generations.current.first_batch + spark_batch_id
 
     def offset_range(self, spark_batch_id: int) -> OffsetRange:
-        """Between which offsets one of Spark's batches lies: what its offset log says.
+        """Returns the offset range of a Spark batch, from Spark's offset log.
 
         Raises:
             TransientError: OFFSET_LOG_UNREADABLE.
@@ -149,15 +150,15 @@ class BatchProcessor:
     def process(
         self, source: Slice, spark_batch_id: int, *, on_job_start: Callable[[], None] = lambda: None
     ) -> BatchReport | None:
-        """Land one batch; None when the ledger has it already.
+        """Processes one batch; returns None if the ledger already has it.
 
         Args:
-            on_job: called before each of the many jobs of a batch on which tasks die.
+            on_job_start: called before each of the Spark jobs of an isolated batch.
 
         Raises:
-            FencedError: a successor has taken over; nothing more was written.
-            TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed with another slice than Spark's is now;
-                OFFSET_LOG_UNREADABLE, Spark's log does not say what the slice is.
+            FencedError: a successor has taken over; nothing was written.
+            TransientError: CHECKPOINT_SUPERSEDED, the batch was prepared with another slice than Spark's current one;
+                OFFSET_LOG_UNREADABLE, Spark's log does not contain the slice.
         """
         with self._batch_lock:
             return self._process(source, spark_batch_id, on_job_start)
@@ -166,7 +167,7 @@ class BatchProcessor:
         batch_id = self.batch_id(spark_batch_id)
         start, end = self.offset_range(spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
-            # Spark repeats the last batch where it could not note it; anything else is another slice.
+            # Spark repeats the last batch if it could not record it; any other batch is a different slice.
             if batch_id < self._last_completed or self._ledger.end_offset(batch_id) != end:
                 self._retire_checkpoint(batch_id)
             return None
@@ -185,22 +186,22 @@ class BatchProcessor:
         return report
 
     def _retire_checkpoint(self, batch_id: int) -> None:
-        """End on a checkpoint whose slice is not what this batch landed.
+        """Ends the run on a checkpoint whose slice differs from the committed batch.
 
-        A former owner that was paused, while its checkpoint was lost and replaced, has fixed the batch with its own
-        slice; or Spark has planned the batch again, since files of its checkpoint were lost. What it planned beyond the
-        slice that landed would count as done here; the next checkpoint starts at the end of what the ledger has.
+        Either a former owner was paused while its checkpoint was lost and replaced, and prepared the batch with its own
+        slice; or Spark planned the batch again after checkpoint files were lost. Otherwise the rest of Spark's slice
+        would count as done. The next checkpoint starts at the end offset in the ledger.
         """
         self._home.generations.retire_checkpoint()
         raise TransientError(
             "CHECKPOINT_SUPERSEDED",
-            f"Batch {batch_id} of {self._spec.pipeline!r} has landed with another slice than the one that checkpoint "
+            f"Batch {batch_id} of {self._spec.pipeline!r} was committed with another slice than checkpoint "
             f"{self._generations.current.ordinal} has for it.",
-            hint="Nothing: the next run continues after it with a new checkpoint.",
+            hint="Nothing to do: the next run continues after this batch with a new checkpoint.",
         )
 
     def complete_prepared(self) -> BatchReport | None:
-        """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
+        """Completes a batch that was prepared but not completed, if there is one. Call it before the query starts."""
         following = 0 if self._last_completed is None else self._last_completed + 1
         prepared = self._home.prepared.read(self._generations.generation, following)
         if prepared is None:
@@ -249,14 +250,14 @@ class BatchProcessor:
         if source.is_empty():
             return FanOutResult()
         if self._spark is None:
-            raise TransientError("SPARK_UNAVAILABLE", "A batch is read by Spark, which does not run here.")
+            raise TransientError("SPARK_UNAVAILABLE", "Reading a batch needs Spark, which is not running here.")
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
         spark = self._spark
         target = self._file_target()
         ingested_at = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
         windows = duplicate_windows(self._spec, self._lake, self._tables, now=ingested_at)
         batch_name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
-        # Once for both passes: all rows of a batch have their answers from the same databases.
+        # Shared by both passes, so that all rows of a batch use the same databases.
         inputs = ParserInputs.pin(self._spec, self._lake.storage, seal_for_batch=batch_name)
 
         def run_pass(evolved: EvolvedColumns) -> FanOutResult:
@@ -332,7 +333,7 @@ class BatchProcessor:
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
             ranges_lost=int(prepared.source.get("ranges_lost", 0)),
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
-            # One that an earlier release prepared counts no events.
+            # Batches prepared by an earlier release have no event count.
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
             rejected=parse_counts(prepared.source.get("rejected", ())),
             rejected_events=parse_counts(prepared.source.get("rejected_events", ())),
@@ -343,6 +344,6 @@ class BatchProcessor:
         if prepared_table.writer != "spark":
             return
         for file in prepared_table.files:
-            # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
+            # If this fails, the staged file becomes an orphan, which only takes space.
             with contextlib.suppress(Exception):
                 self._home.objects.delete(f"{staging_key(prepared.pipeline, prepared_table.table)}/{file['path']}")

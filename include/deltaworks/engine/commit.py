@@ -1,8 +1,8 @@
-"""The commit phase of a batch: every table's share, in parallel, each retried on its own.
+"""Commit phase of a batch: all tables in parallel, each with its own retries.
 
-One table that keeps failing does not hold the others: once its retries are spent it is suspended, its share stays in
-the prepared batch, and the batch continues. A batch fails as a whole only where nothing else would be right: a
-successor has taken over, quarantine cannot be written, or the storage does not answer.
+A failing table does not stop the others: after its retries it is suspended, its files stay in the prepared batch, and
+the batch continues. The batch fails only if a successor has taken over, quarantine cannot be written, or the storage is
+unreachable.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from deltaworks.tables.steps import CAUGHT_UP, HELD, batch_step
 
 log = logging.getLogger(__name__)
 COMMIT_THREADS = 8
-#: What is waited between the attempts of one step. A commit that merely met other writers has tried 30 times before.
+#: Waits between the attempts of one step. A commit that only met conflicts has been tried 30 times before.
 RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStores:
-    """What the batches of one pipeline land in, and what keeps the records of them."""
+    """The stores of one pipeline: its lake, objects, ledger and tables."""
 
     lake: Lake
     objects: ObjectStore
@@ -42,7 +42,7 @@ class BatchStores:
 
 
 class TableCommitter:
-    """Commits one share through the writer of its table, again where that can help."""
+    """Commits one table's part of a batch through its writer, with retries."""
 
     def __init__(self, tables: TableSet, writers: dict[str, TableWriter], *, owner: Step) -> None:
         self._tables = tables
@@ -50,10 +50,10 @@ class TableCommitter:
         self._owner = owner
 
     def commit(self, batch: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
-        """Make the share part of its table, once.
+        """Commits the prepared files to their table, exactly once.
 
         Raises:
-            DeltaworksError: the last attempt's, at once where trying again cannot help.
+            DeltaworksError: the last attempt's error; immediately if a retry cannot help.
         """
         for wait_seconds in (*RETRY_SECONDS, None):
             try:
@@ -79,16 +79,17 @@ class TableCommitter:
         if prepared_table.table not in self._tables.handles:
             raise ContractError(
                 "TABLE_NOT_DECLARED",
-                f"Pipeline {batch.pipeline!r} declares no table {prepared_table.table!r} any more, and batches hold rows of it.",
+                f"Pipeline {batch.pipeline!r} no longer declares table {prepared_table.table!r}, but batches have "
+                "rows for it.",
                 hint="Declare the table again until it has caught up.",
             )
-        # Files that were staged only Spark can move; a table that has changed since may need it for the others.
+        # Only Spark can commit staged files; a changed table may need Spark for other files too.
         needs_spark = "spark" in (prepared_table.writer, self._tables.writer_by_table[prepared_table.table])
         return self._writers["spark" if needs_spark else "fan_out"].commit(batch, prepared_table, owner=self._owner)
 
 
 def held_outcome(batch: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
-    """The ledger's row of a share that stays in its prepared batch."""
+    """Returns the ledger row of a step that is held."""
     return StepOutcome(
         step=batch_step(batch.pipeline, batch.generation, prepared_table.table, batch.batch_id).app_id,
         table_name=prepared_table.table,
@@ -110,13 +111,13 @@ def commit_tables(
     is_held: Callable[[str], bool],
     suspend: Callable[[str, int, DeltaworksError], None],
 ) -> list[StepOutcome]:
-    """Commit every share of the batch that is not held, tables in parallel, and suspend the tables that fail.
+    """Commits all tables of the batch that are not held, in parallel, and suspends failing tables.
 
-    Notification tables come after the others: what they tell of has landed, or is held back as they are then. A
-    suspension is durable before this returns, so that the batch is never complete without it.
+    Notification tables are committed after the tables they announce. Suspensions are durable before this returns, so a
+    batch is never complete without them.
 
     Raises:
-        DeltaworksError: the batch must not continue; it is met again as it is.
+        DeltaworksError: the batch cannot continue; the next run retries the same prepared batch.
     """
 
     def commit_one(share: PreparedTable) -> StepOutcome | DeltaworksError:
@@ -149,7 +150,7 @@ def commit_tables(
 
 
 def _commit_order(batch: PreparedBatch, tables: TableSet) -> Iterator[list[PreparedTable]]:
-    """The shares that are committed together: of data, then of the notifications of it."""
+    """Yields the tables to commit together: first data tables, then notification tables."""
     for is_notification in (False, True):
         prepared_tables = [
             share for share in batch.tables if (share.table in tables.announced_table_of) is is_notification
@@ -171,5 +172,5 @@ def _raise_if_batch_fails(failed: dict[str, DeltaworksError], tables: TableSet, 
 
 
 def caught_up_outcome(outcome: StepOutcome) -> StepOutcome:
-    """The ledger's row of a share that was held back and is committed now."""
+    """Returns the ledger row of a held step that is now committed."""
     return replace(outcome, outcome=CAUGHT_UP)

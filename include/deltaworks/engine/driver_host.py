@@ -1,7 +1,7 @@
-"""Who hosts a run: a driver of its own, which ends with it, or one that it shares with other pipelines.
+"""The driver that hosts a run: its own driver process, or one shared with other pipelines.
 
-What a run may do to its process differs. Alone, it ends the process where nothing more may be written. In company it
-ends itself: what it has under way is held off by the owner epoch in the tables, as that of any former owner.
+With its own driver, a run ends the process when nothing more may be written. In a shared driver it ends only itself;
+work in progress is fenced by the owner epoch in the tables.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from deltaworks.errors import FencedError, TransientError
 from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
-#: How long a run that was started though its stop flag is set takes to say so.
+#: Wait of a run that starts although its stop flag is set, before it ends.
 STOP_FLAG_DELAY_SECONDS = 20.0
-#: How long the end of a run that is not alone waits for its batch. One that is stopped in the middle of its Python has
-#: cost the thread of a query its stack.
+#: Wait for a running batch at the end of a run in a shared driver. Interrupting it within its Python code has corrupted
+#: the stack of the query's thread.
 BATCH_END_SECONDS = 60.0
 
 
 class DriverHost(Protocol):
-    """What a run needs of its driver. `limits_time`: the run ends after `max_run_seconds` of its own."""
+    """Driver operations that a run needs. `has_run_limit`: the run ends after `max_run_seconds`."""
 
     has_run_limit: bool
     stop_flag_delay_seconds: float
 
     def pool(self, name: str) -> str:
-        """The scheduler's pool of a query."""
+        """Returns the scheduler pool of a query."""
 
     def on_lease_lost(self) -> None:
-        """Called from a thread once the lease is lost: nothing more may be started."""
+        """Called from a thread after the lease is lost. Nothing more may be started."""
 
     def stop_reason(self) -> str | None:
-        """Why the run has to end now, if it has to.
+        """Returns why the run must end now, or None.
 
         Raises:
             FencedError: LEASE_LOST.
         """
 
     def on_stall(self, error: TransientError) -> None:
-        """A batch has hung; the heartbeat says so."""
+        """Called when a batch has stalled; the heartbeat already reports it."""
 
     def await_batch(self, is_under_way: Callable[[], bool]) -> None:
-        """Called before the queries of a run are stopped, when no further batch begins."""
+        """Called before the run's queries are stopped; no new batch starts."""
 
     def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
-        """Called once the queries of a run were stopped."""
+        """Called after the run's queries were stopped."""
 
 
 class OwnDriver:
-    """A driver that runs one stream. Its process ends with the run, by force where it must."""
+    """A driver with one stream. Its process ends with the run, by force if necessary."""
 
     has_run_limit = True
     stop_flag_delay_seconds = STOP_FLAG_DELAY_SECONDS
@@ -64,7 +64,7 @@ class OwnDriver:
         return name
 
     def on_lease_lost(self) -> None:
-        # Nothing more may be started under a lost lease. The epoch in the tables refuses what is under way.
+        # Nothing may be started under a lost lease. The owner epoch in the tables fences work in progress.
         exit_immediately(launching_jvm(), exit_code=FencedError.exit_code)
 
     def stop_reason(self) -> str | None:
@@ -81,10 +81,10 @@ class OwnDriver:
 
 
 class SharedDriver:
-    """A driver that runs the streams of a group; one object for each run of a pipeline. Safe between threads.
+    """A driver with the streams of a group; one object per run of a pipeline. Thread-safe.
 
     Args:
-        end_driver: ends the whole process. Called only where a batch that hangs cannot be ended alone.
+        exit_driver: ends the process. Called only if a stalled batch cannot be ended separately.
     """
 
     has_run_limit = False
@@ -97,7 +97,7 @@ class SharedDriver:
         self._lost = threading.Event()
 
     def request_end(self, reason: str) -> None:
-        """Have the run end after the batch under way. Idempotent."""
+        """Ends the run after the current batch. Idempotent."""
         self._reason = self._reason or reason
 
     def pool(self, name: str) -> str:
@@ -119,19 +119,20 @@ class SharedDriver:
             _wait_while(is_under_way, BATCH_END_SECONDS)
 
     def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
-        # Spark cancels its jobs; Python that waits for something else, nobody can end but with the process.
+        # Spark cancels its jobs, but blocked Python code ends only with the process.
         if _wait_while(is_under_way, BATCH_END_SECONDS):
             self._exit_driver(
                 TransientError(
                     "BATCH_STALLED",
-                    f"A batch of {self._pipeline!r} hangs and cannot be ended alone, so the driver of its group ends.",
-                    hint="The next run resumes every pipeline of the group; see the driver log for where it hung.",
+                    f"A batch of {self._pipeline!r} has stalled and cannot be interrupted, so its group's driver "
+                    "exits.",
+                    hint="The next run resumes every pipeline of the group. The driver log shows where it stalled.",
                 )
             )
 
 
 def exit_driver(error: TransientError) -> None:
-    """End this process and its JVM at once, and tell the launcher why."""
+    """Ends this process and its JVM immediately, and reports the error to the launcher."""
     log.error("%s", error)
     print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
     exit_immediately(launching_jvm(), exit_code=error.exit_code)
@@ -140,9 +141,9 @@ def exit_driver(error: TransientError) -> None:
 def run_limit_reason(
     host: DriverHost, spec: PipelineSpec, now: float, *, started: float, first_batch: float | None
 ) -> str | None:
-    """Why a run is over by its own time; None while it is not, or where its host counts.
+    """Returns the reason if the run's time limit is reached; None otherwise, or if the host has no limit.
 
-    Counted from the first batch, so that a slow start never ends a run that has done nothing.
+    Counted from the first batch, so that a slow start does not end a run without progress.
     """
     if not host.has_run_limit:
         return None
@@ -161,21 +162,23 @@ def fail_stalled_batch(
     heartbeat: HeartbeatWriter,
     host: DriverHost,
 ) -> None:
-    """Do nothing, or have the host end what hangs with BATCH_STALLED once a batch has run for `stall_seconds`.
+    """Reports BATCH_STALLED in the heartbeat and to the host if a batch has run for `stall_seconds`.
 
     Args:
-        batch_started: by the same monotonic clock as `now`; None while no batch runs.
+        batch_started: on the same monotonic clock as `now`; None without a batch.
     """
     if batch_started is None or now - batch_started < stall_seconds:
         return
     message = f"A batch of {pipeline!r} has run for {now - batch_started:.0f} seconds."
-    error = TransientError("BATCH_STALLED", message, hint="The next run resumes it; see the driver log for where.")
+    error = TransientError(
+        "BATCH_STALLED", message, hint=("The next run resumes it. The driver log shows where it stalled.")
+    )
     heartbeat.close(state="failed", error=error.as_record())
     host.on_stall(error)
 
 
 def _wait_while(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it holds no more; whether it still did after `seconds`."""
+    """Waits while `condition` holds. Returns whether it still holds after `seconds`."""
     deadline = time.monotonic() + seconds
     while condition():
         if time.monotonic() >= deadline:

@@ -1,7 +1,7 @@
-"""What a driver costs: its memory in Python and in the JVM, and the requests it makes to the object store.
+"""Resource metrics of a driver: memory of Python and the JVM, and requests to the object store.
 
-Measured out of band: asking the JVM can take as long as a garbage collection. Requests of delta-rs and of pyarrow are
-counted by neither side and are not in it.
+Collected outside of batches, because a call to the JVM may wait for a garbage collection. Requests by delta-rs and
+pyarrow are not counted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STATM = Path("/proc/self/statm")
-#: Statistics of S3A that stand for requests sent.
+#: Prefixes of S3A statistics that count requests.
 _S3A_PREFIXES = ("object_", "multipart_upload_", "action_http_")
 
 
 class CountingObjectStore:
-    """An object store that counts what is asked of it, by kind. As safe between threads as the one it wraps."""
+    """An object store that counts its requests by kind. As thread-safe as the wrapped one."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -58,7 +58,7 @@ class CountingObjectStore:
 
 
 class DriverMetrics:
-    """Reads this driver's memory and counters. What cannot be read is None or absent, and never an error."""
+    """Reads this driver's memory and counters. Unavailable values are None or omitted, never an error."""
 
     def __init__(self, spark: SparkSession | None = None, objects: CountingObjectStore | None = None) -> None:
         self._spark = spark
@@ -66,11 +66,11 @@ class DriverMetrics:
         self._previous: dict[str, int] = {}
 
     def memory(self) -> dict[str, int | None]:
-        """Resident bytes of the Python driver, and bytes of the JVM's heap in use."""
+        """Returns resident bytes of the Python driver, and used heap bytes of the JVM."""
         return {"driver_rss_bytes": _resident_bytes(), "jvm_heap_bytes": self._heap_bytes()}
 
     def requests(self) -> dict[str, int]:
-        """Requests since the last call: `control_*` for control objects, `s3a_*` for what Spark's side sent."""
+        """Returns requests since the last call: `control_*` for control objects, `s3a_*` for Spark."""
         current = self._counters()
         delta = {name: count - self._previous.get(name, 0) for name, count in current.items()}
         self._previous = current

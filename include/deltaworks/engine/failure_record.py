@@ -1,4 +1,4 @@
-"""What a heartbeat says of the error that a stream ended with."""
+"""Record of the error that ended a stream, for its heartbeat."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any, Final
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.control.job import as_deltaworks_error
 
-#: The line of a traceback that says what went wrong. Spark brings those of its Python processes as text.
+#: The error line of a traceback. Spark passes Python tracebacks of its workers as text.
 _ERROR_LINE: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): .+$", re.MULTILINE)
 _MESSAGE_LENGTH: Final = 500
 
 
 def failure_record(error: Exception) -> Mapping[str, Any]:
-    """The record of an error: with its condition where it is known, also where another process raised it, or else
-    STREAM_FAILED with what was said last, which is nearest to the cause."""
+    """Returns the record of an error.
+
+    Uses the error's condition if known, also if a worker raised it. Otherwise STREAM_FAILED with the last error line,
+    which is closest to the cause.
+    """
     mapped = as_deltaworks_error(error)
     if mapped.condition != "JOB_FAILED":
         return mapped.as_record()
@@ -25,5 +28,5 @@ def failure_record(error: Exception) -> Mapping[str, Any]:
     return {
         "condition": "STREAM_FAILED",
         "message": message[:_MESSAGE_LENGTH],
-        "hint": "Read the driver log: it has the whole traceback.",
+        "hint": "Read the driver log for the full traceback.",
     }

@@ -1,8 +1,8 @@
-"""One pass over a batch writes the files of all its tables.
+"""Writes the files of all tables of a batch in one Spark pass.
 
-Each task reads its share of the payloads, parses them, gathers the rows of every table and writes one file per
-table and partition. Its output is small: the files with their statistics. Nothing is committed here; files of a task
-that dies, or that ran twice, are in no commit and are removed as orphans by maintenance.
+Each task reads some of the payloads, parses them, buffers the rows of every table, and writes one file per table and
+partition. It returns only the files with their statistics. Nothing is committed here; files of crashed or repeated
+tasks are in no commit, and maintenance removes them as orphans.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class FanOutResult:
-    """What a pass wrote: the files of each table in the order of its tasks, and what was noted beside them.
+    """Result of a pass: each table's files in task order, and the findings.
 
-    `new_columns` are the columns that tables have to be given before the files are committed; `facts` go on record.
+    `new_columns` are columns to add to tables before the commit. `facts` are stored with the batch.
     """
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
@@ -60,10 +60,9 @@ class FanOutResult:
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """No search for reference cycles meanwhile.
+    """Disables Python's garbage collector in the block.
 
-    Parsed events hold none and are freed by their counts. Python looks through all that are alive again and again as
-    new ones are made, which took more than a quarter of the parser's time.
+    Parsed events have no reference cycles. Repeated collections took more than a quarter of the parser's time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -87,16 +86,16 @@ def write_payloads(
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> TaskOutput:
-    """The work of one task: parse the payloads and write the files.
+    """Runs one task: parses the payloads and writes the files.
 
-    What must stop the stream, data or a storage that is away or denies, is returned among the findings: raised in a
-    task, Spark would only try it again, and the driver would not learn what it was.
+    Errors that must stop the stream (bad configuration, unreachable storage) are returned as findings. Spark would
+    retry a raised error, and the driver would not see the cause.
 
     Args:
-        carefully: whether to hold what rows raise where they are written against their events. That writes all twice.
+        isolated: attribute errors in rows to their events. Needs to encode all rows twice.
 
     Raises:
-        TaskFailed: rows cannot be written for what is in them.
+        TaskFailed: rows cannot be written because of their content.
         OSError: the storage failed.
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
@@ -116,7 +115,7 @@ def write_payloads(
     except (OSError, TaskFailed):
         raise
     except Exception as error:
-        # Nothing of what is in the rows: it goes where the driver's log is read.
+        # Without row contents: the message ends up in the driver's log.
         raise TaskFailed(type(error).__name__) from None
     files: dict[str, list[WrittenFile]] = {}
     for table, file in writers.files:
@@ -129,7 +128,7 @@ def write_payloads(
 
 
 def _check_rows_writable(spec: PipelineSpec, target: FileTarget, parts: Sequence[tuple[str, pa.Table]]) -> None:
-    """Raise what writing these rows would raise."""
+    """Raises the error that writing these rows would raise."""
     for table, rows in with_notifications(spec, parts):
         check_writable(target, table, rows)
 
@@ -146,19 +145,19 @@ def fan_out(
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     isolation: CrashIsolation | None = None,
 ) -> FanOutResult:
-    """Write all tables of a batch in one Spark pass.
+    """Writes all tables of a batch in one Spark pass.
 
     Args:
-        source: what the batch reads.
-        evolved: the columns that tables were given while they ran.
-        inputs: what is read beside events, fixed.
-        duplicates: of tables that flag copies, the files whose ids count.
-        isolation: how it is read where tasks die; None leaves a death to the caller.
+        source: the batch's source slice.
+        evolved: columns added to tables at runtime.
+        inputs: fixed inputs besides events, such as enrichment databases.
+        duplicates: window files of tables that flag duplicates.
+        isolation: how to re-read after worker crashes; None raises them to the caller.
 
     Raises:
-        ContractError: the data is such that the pipeline declares to stop; nothing was committed.
+        ContractError: the data violates a rule declared to stop the pipeline; nothing was committed.
         ConfigError: OBJECT_FORBIDDEN, WORKERS_CRASH, ENRICHMENT_UNREADABLE; nothing was committed.
-        TransientError: TASKS_CRASH, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
+        TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
     run_task, run_probe = _task_functions(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
     if spec.archive is not None and isinstance(source, RecordSlice):
@@ -183,8 +182,8 @@ def _task_functions(
     inputs: ParserInputs,
     duplicates: Mapping[str, DuplicateWindow] | None,
 ) -> tuple[Callable[..., TaskOutput], Callable[[Iterable[Payload]], None]]:
-    """What tasks do with payloads within their limits: write their rows; and prove only that they could be written."""
-    # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
+    """Returns the function that tasks run, and the one that only checks that payloads can be read and written."""
+    # The spec is serialized as JSON, which stays readable in a task dump.
     declared = spec.model_dump_json()
     limits = TaskLimits(payload_seconds=spec.stream.object_timeout_seconds, memory_bytes=spec.stream.task_memory_bytes)
     probe_limits = replace(limits, payload_seconds=min(PROBE_SECONDS, limits.payload_seconds))
@@ -221,7 +220,7 @@ def _run_tasks(
     tasks: int,
     isolation: CrashIsolation | None,
 ) -> list[TaskOutput]:
-    """The outputs of a pass, and of a careful one where tasks die in it."""
+    """Runs a pass; after a worker crash a second, isolated one."""
     cause: str | None = None
     if isolation is None or not isolation.start_isolated:
         try:
@@ -230,8 +229,8 @@ def _run_tasks(
             cause = crash_cause(error)
             if isolation is None or cause is None:
                 raise
-            log.warning("a task died: %s; the batch is read again, one task at a time", cause)
-            # A second pass, for new columns, would die again.
+            log.warning("a task crashed: %s; the batch is re-read, one payload per task", cause)
+            # The second pass for new columns would crash again.
             isolation.start_isolated = True
     try:
         return source.read_isolated(spark, partial(run_task, carefully=True), tasks=tasks, isolation=isolation)
@@ -239,20 +238,20 @@ def _run_tasks(
         second_cause = crash_cause(error)
         if second_cause is None:
             raise
-        # Spark names a task's last attempt, and says of the one before that there was one.
+        # Spark reports only a task's last attempt.
         raise TransientError(
             "TASKS_CRASH",
-            f"Tasks die on a batch with no payload open that is to blame: {cause or second_cause}.",
-            hint="See the tracebacks of the executors; the source itself may fail while it reads.",
+            f"Tasks crash on a batch while no payload is open: {cause or second_cause}.",
+            hint="Check the executors' tracebacks; the source's reader may be failing.",
         ) from error
 
 
 def merge_outputs(
     outputs: Iterable[TaskOutput], target: FileTarget, duplicates: Mapping[str, DuplicateWindow]
 ) -> FanOutResult:
-    """The outputs of all tasks as one, the same whatever order they come in.
+    """Merges the outputs of all tasks; the result does not depend on their order.
 
-    Copies that two tasks have between them are flagged here, by rewriting the files that hold them.
+    Duplicates across tasks are flagged here, by rewriting their files.
     """
     written, cross_task = FanOutResult(), CrossTaskDuplicates(target)
     skipped = {name: window.skipped_files for name, window in duplicates.items() if window.skipped_files}
@@ -269,22 +268,22 @@ def merge_outputs(
 def write_with_new_columns(
     run_pass: Callable[[EvolvedColumns], FanOutResult], spec: PipelineSpec, evolved: EvolvedColumns
 ) -> FanOutResult:
-    """A pass over a batch; a second one with the columns that the first one found fields for, where it did.
+    """Runs a pass; if it found fields for new columns, runs a second pass with these columns.
 
     Args:
-        one_pass: writes the batch, given all columns that tables have been given while they ran.
-        evolved: those they have by now.
+        run_pass: writes the batch, given all columns added at runtime.
+        evolved: the columns added so far.
     """
     written = run_pass(evolved)
     added = new_columns(spec, evolved, written.findings.new_fields)
     if added:
-        # The files of the first pass are in no commit: orphans that maintenance removes.
+        # The first pass's files are in no commit: they become orphans, which maintenance removes.
         written = run_pass(merge_evolved(evolved, added))
         written.new_columns = added
     return written
 
 
 def partition_columns(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
-    """The partition columns of every bronze table, of quarantine and of the archive."""
+    """Returns the partition columns of every bronze table, quarantine and the archive."""
     archive = {} if spec.archive is None else {ARCHIVE: ARCHIVE_PARTITION}
     return {table.name: table.partition_by for table in spec.tables} | {"quarantine": QUARANTINE_PARTITION} | archive

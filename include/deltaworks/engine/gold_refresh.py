@@ -1,7 +1,7 @@
-"""Gold beside a stream: which runs build it, and how what cannot be built gets into the heartbeat.
+"""Runs the gold refresh loop with a stream, and reports its failures in the heartbeat.
 
-What builds is named and not imported: neither the engine nor gold knows the other, and a stream without tables that
-declare `refresh_seconds` loads none of it.
+The loop is imported by name, so that the engine does not depend on gold, and streams without `refresh_seconds` do not
+load it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GOLD_LOOP = "deltaworks.gold.refresh_loop:GoldRefreshLoop"
-#: How long the end of a run waits for a build, whose jobs are cancelled.
+#: Maximum wait for a running build at the end of a run; its Spark jobs are cancelled.
 CLOSE_SECONDS = 30.0
 
 
@@ -36,14 +36,14 @@ def gold_refresh_running(
     host: DriverHost,
     once: bool = False,
 ) -> Iterator[None]:
-    """Build the tables that declare `refresh_seconds` while the block runs; nothing where there are none.
+    """Refreshes tables that declare `refresh_seconds` while the block runs; does nothing without such tables.
 
-    A build that fails does not end the block. The end of the block waits up to END_SECONDS for one under way.
+    A failing build does not end the block. Leaving the block waits up to CLOSE_SECONDS for a running build.
 
     Args:
-        lease: of the stream; without it nothing is built.
-        host: names the scheduler pool of the builds.
-        once: the run is over what is there and ends by itself. It builds none.
+        lease: the stream's lease; without it nothing is built.
+        host: provides the scheduler pool of the builds.
+        once: the run processes available data and ends; it builds nothing.
     """
     if once or not spec.gold.stream_refreshed_tables:
         yield

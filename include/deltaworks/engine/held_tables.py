@@ -1,7 +1,7 @@
-"""Which tables a stream holds back, why, and how they catch up: suspensions, write turns and resume requests.
+"""Holds tables of a stream and lets them catch up: suspensions, write turns and resume requests.
 
-What is committed late is committed exactly once and in the order of batches, under each batch's own step: the step's
-transaction id says what the table has, and the ledger says which batches are complete without it.
+Late commits are exactly once and in batch order, under each batch's own step: the transaction id shows what the table
+has, and the ledger shows which batches are complete without it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from deltaworks.events.share_schema import fit_share
 from deltaworks.tables.commit import Step
 
 log = logging.getLogger(__name__)
-#: How long one look may spend on catching up, so that batches of the other tables are not kept waiting.
+#: Time limit for catching up between two batches, so that the other tables do not wait.
 CATCH_UP_SECONDS = 30.0
-#: Shares that are recorded in the ledger together.
+#: Steps recorded in the ledger at a time.
 CATCH_UP_SHARES = 20
 _MESSAGE_LENGTH = 1_000
 T = TypeVar("T")
 
 
 class _TableFailure(Exception):
-    """A table cannot be caught up, for a cause of its own."""
+    """A table cannot catch up because of an error of its own."""
 
     def __init__(self, error: DeltaworksError) -> None:
         super().__init__(error)
@@ -45,10 +45,10 @@ class _TableFailure(Exception):
 
 
 class TableHolds:
-    """Holds tables and frees them. Used by one thread at a time, by the owner of the pipeline's lease only.
+    """Holds and releases tables. Used by one thread at a time, by the owner of the pipeline's lease.
 
     Args:
-        on_landed: called with a batch's share once that has been committed late and recorded.
+        on_caught_up: called with a batch and its table after the late commit is recorded.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class TableHolds:
         self._resuming: set[str] = set()
 
     def is_held(self, table: str) -> bool:
-        """Whether the table's commits are held back."""
+        """Returns whether the table's commits are held."""
         return table in self._held
 
     def _announces_held_table(self, table: str) -> bool:
-        """Whether it announces rows of a table that is held."""
+        """Returns whether the table announces rows of a held table."""
         return self._tables.announced_table_of.get(table) in self._held
 
     def _hold_notification_tables(self) -> None:
-        """Hold every table that announces rows of a held one: a batch then skips both, and both catch up."""
+        """Holds the notification tables of held tables, so that a batch skips both and both catch up."""
         for table in self._tables.announced_table_of:
             held = self._held.get(self._tables.announced_table_of[table])
             if held is not None and table not in self._held:
@@ -95,13 +95,14 @@ class TableHolds:
                 self._held.hold(notification_hold)
 
     def records(self) -> list[HeldTable]:
-        """Every held table."""
+        """Returns all held tables."""
         return list(self._held)
 
     def start(self, last_completed: int | None) -> None:
-        """Find out what is held, when an owner begins: from the ledger, the records, and what could not be opened.
+        """Restores the held tables at the start of an owner, from the ledger, the records, and tables that failed to
+        open.
 
-        A suspension for a cause that may have passed is tried again, and so is one that holds nothing back.
+        Suspensions with a retryable cause, or without held batches, are lifted.
         """
         uncommitted = self._ledger.uncommitted_batches()
         for table, batches in uncommitted.items():
@@ -131,7 +132,9 @@ class TableHolds:
                     self._tables.add_pending_columns(prepared_table)
 
     def suspend(self, table: str, batch_id: int, error: DeltaworksError) -> None:
-        """Hold a table whose commits fail, from this batch on; durable before this returns. Somebody has to look."""
+        """Suspends a table whose commits fail, starting with this batch. Durable before this returns; needs an
+        operator.
+        """
         self._held.hold(
             HeldTable(
                 table=table,
@@ -149,11 +152,11 @@ class TableHolds:
         log.error("pipeline=%s table=%s is suspended from batch %d on: %s", self._pipeline, table, batch_id, error)
 
     def serve_requests(self, last_completed: int | None) -> None:
-        """Look at what others ask, between two batches: grant turns, take them back, resume tables.
+        """Handles requests between two batches: grants and takes back write turns, resumes tables.
 
         Raises:
             FencedError: a successor has taken over.
-            TransientError: the storage does not answer.
+            TransientError: the storage is unreachable.
         """
         self._suspend_failed_keyed(_next_batch(last_completed))
         requests = self._turns.read_requests()
@@ -171,7 +174,7 @@ class TableHolds:
             if table not in self._resuming:
                 self._turns.remove_resume_request(table)
         for record in self.records():
-            # Last, when the table whose rows it announces may have become free.
+            # Last, because the announced table may have been released above.
             if record.reason == "announces" and record.table not in requests.turns:
                 self._resume(record.table)
         for table in requests.ended:
@@ -182,7 +185,7 @@ class TableHolds:
             self.suspend(table, following, error)
 
     def _grant_turn(self, table: str, turn: TurnRecord, following: int) -> None:
-        """Hold the table for the turn's holder, then say so."""
+        """Holds the table for the turn's holder, then grants the turn."""
         if table not in self._tables.writer_by_table and table not in self._keyed.names:
             self._turns.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
             return
@@ -190,13 +193,13 @@ class TableHolds:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
             self._hold_notification_tables()
         if table in self._keyed.names and not self._keyed.is_idle(table):
-            # Held by now, so that no merge begins; granted once the one that may be under way has ended.
+            # Already held, so no merge starts; granted after a running merge has ended.
             return
         if turn.state == "asked":
             self._turns.grant(turn)
 
     def _resume(self, table: str) -> None:
-        """Catch a table up and free it; a table that fails again is suspended again, one that waits keeps waiting."""
+        """Catches a table up and releases it. If it fails again, it is suspended again."""
         if self._announces_held_table(table):
             return
         try:
@@ -214,10 +217,10 @@ class TableHolds:
             log.warning("pipeline=%s table=%s has caught up", self._pipeline, table)
 
     def _catch_up(self, table: str) -> bool:
-        """Commit what was held back, in the order of batches; False when the time was over before that."""
+        """Commits the held batches in order. Returns False if the time limit was reached."""
         record = self._held.get(table)
         if record is None or table in self._keyed.names:
-            # A keyed table has no shares in batches: it follows its history again once it is free.
+            # Keyed tables have no files in batches; once released they catch up from their history.
             return True
         deadline = time.monotonic() + CATCH_UP_SECONDS
         self._classify_failure(lambda: self._tables.reopen(table, self._owner))
@@ -241,7 +244,7 @@ class TableHolds:
                 outcomes.append((batch, outcome))
                 committed.append((batch, prepared_table))
         except _TableFailure:
-            # What came before it has landed.
+            # The batches before it are committed.
             self._ledger.catch_up(outcomes, owner=self._owner)
             raise
         self._ledger.catch_up(outcomes, owner=self._owner)
@@ -258,7 +261,7 @@ class TableHolds:
         return batch, prepared_table, caught_up_outcome(self._committer.commit(batch, fitted))
 
     def _classify_failure(self, work: Callable[[], T]) -> T:
-        """Raise _TableFailed for a failure of the table's own; one that concerns everything is raised as it is."""
+        """Runs `work`; raises _TableFailure for an error of this table, and others unchanged."""
         try:
             return work()
         except FencedError:
@@ -274,8 +277,8 @@ class TableHolds:
         if batch is None or prepared_table is None:
             raise ContractError(
                 "HELD_BATCH_MISSING",
-                f"The prepared batch {batch_id} of {self._pipeline!r}, which holds rows of {table!r}, is gone.",
-                hint=f"Restore the object from the storage's versions, or reprocess the batch for {table!r}.",
+                f"Prepared batch {batch_id} of {self._pipeline!r}, with rows of {table!r}, is missing.",
+                hint=f"Restore the object from the bucket's versions, or reprocess the batch for {table!r}.",
             )
         return batch, prepared_table
 
@@ -291,8 +294,8 @@ def _recovered_hold(table: str, since_batch: int) -> HeldTable:
         since_batch=since_batch,
         at=iso_now(),
         condition="HELD_RECORD_LOST",
-        message=f"The ledger says that {table!r} was held back, and its record is gone.",
+        message=f"The ledger has held batches of {table!r}, but the record of the hold is missing.",
         by="the ledger",
-        # Why it was held is not on record: it is tried at once.
+        # The cause is unknown, so it is retried immediately.
         retryable=True,
     )

@@ -1,8 +1,8 @@
-"""The ledger: which batches are complete, from which offsets, through which steps, at which table versions.
+"""The ledger: complete batches with their offsets, steps and table versions.
 
-Two Delta tables per pipeline, after a published design: the *checkpoint store* has one row a batch (offsets, source
-metadata, job state), the *batch metadata store* one row a step (outcome, rows, files, Delta version). A batch is
-complete once it is in the checkpoint store; both are written as guarded steps, so repeating is harmless.
+Two Delta tables per pipeline. The *checkpoint store* has one row per batch (offsets, source metadata, job state), the
+*batch metadata store* one row per step (outcome, rows, files, Delta version). A batch is complete once it is in the
+checkpoint store. Both are written as guarded steps, so writing them again is harmless.
 """
 
 from __future__ import annotations
@@ -80,11 +80,10 @@ BATCH_METADATA_SCHEMA = arrow_schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What one step of a batch did.
+    """Result of one step of a batch.
 
-    `outcome` is committed or already_committed; held where the table's commits are held back (no version then), and
-    caught_up once such a share has been committed after all. A table that went back adds rolled_back for what it lost
-    by that, or recommitted for what came back in the same commit.
+    `outcome` is `committed` or `already_committed`; `held` if the table's commits are held (no version), and later
+    `caught_up`. A table rollback adds `rolled_back`, or `recommitted` for rows it added again in the same commit.
     """
 
     step: str
@@ -99,12 +98,12 @@ class StepOutcome:
 
 
 def owner_step(pipeline: str, epoch: int) -> Step:
-    """The application transaction that carries the owner epoch in every table of a pipeline."""
+    """Returns the transaction that stores the owner epoch in every table of a pipeline."""
     return Step(f"{pipeline}/owner", epoch)
 
 
 def max_owner_epoch(lake: Lake, pipeline: str) -> int:
-    """The highest owner epoch that quarantine or the ledger was committed to under; 0 before the first."""
+    """Returns the highest owner epoch in quarantine and the ledger; 0 before the first."""
     app_id = owner_step(pipeline, 0).app_id
     keys = [paths.table(pipeline, "quarantine")]
     keys += [paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)]
@@ -113,7 +112,7 @@ def max_owner_epoch(lake: Lake, pipeline: str) -> int:
 
 
 class Ledger:
-    """One pipeline's ledger in one generation. Not safe to share between threads."""
+    """One pipeline's ledger in one generation. Not thread-safe."""
 
     def __init__(self, lake: Lake, pipeline: str, generation: int) -> None:
         self._lake = lake
@@ -130,13 +129,13 @@ class Ledger:
         return batch_step(self._pipeline, self._generation, name, batch_id)
 
     def last_completed(self) -> int | None:
-        """The newest complete batch, or None before the first. Reads the log only."""
+        """Returns the newest complete batch; None before the first. Reads the log only."""
         store = self._tables[CHECKPOINT_STORE]
         refresh(store)
         return last_completed(store, self._pipeline, self._generation)
 
     def end_offset(self, batch_id: int) -> dict[str, Any] | None:
-        """The source offset a complete batch ended at."""
+        """Returns the source offset at the end of a complete batch."""
         key = {"batch_id": [batch_id], "generation": [self._generation]}
         rows = self._rows(CHECKPOINT_STORE, ["end_offset"], key)
         if not rows or rows[0]["end_offset"] is None:
@@ -148,11 +147,11 @@ class Ledger:
         return select_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
 
     def uncommitted_batches(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
-        """Batches that are complete but for a held table's share, by table and in order.
+        """Returns, by table and in order, the complete batches that a held table has not committed.
 
         Args:
-            table: look for this one only.
-            since_batch: nothing was held before it, as far as is known.
+            table: only this table.
+            since_batch: only from this batch on.
         """
         columns = ["table_name", "batch_id", "outcome"]
         condition: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
@@ -161,7 +160,7 @@ class Ledger:
         return batches_by_table(held_steps(steps))
 
     def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
-        """Record shares of one table, in the order of their batches, that were held back and are committed now."""
+        """Records late commits of one table, in batch order."""
         if not steps:
             return
         last, table = steps[-1][0].batch_id, steps[-1][1].table_name
@@ -181,7 +180,7 @@ class Ledger:
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
 
     def roll_back(self, rollback: Rollback, *, version: int) -> None:
-        """Record what became of the batches a table lost by going back, above what its transactions say. Idempotent."""
+        """Records the batches that a table rollback removed. Idempotent."""
         step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", rollback.ordinal)
         outcome, now = RECOMMITTED if rollback.row_source == "prepared" else ROLLED_BACK, utc_now()
         rows = [
@@ -207,13 +206,13 @@ class Ledger:
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="roll_back", owner=None)
 
     def start_after(self, batch_id: int, *, owner: Step) -> None:
-        """Count every batch up to `batch_id` as complete, in a ledger that is created again without them."""
+        """Marks all batches up to `batch_id` as complete in a newly created ledger, without rows for them."""
         for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
             step = self._step(name, batch_id)
             self._write(name, [], step=step, batch_id=batch_id, operation="begin_ledger", owner=owner)
 
     def complete(self, batch: PreparedBatch, steps: Sequence[StepOutcome], *, owner: Step) -> None:
-        """Record the batch as complete; steps first, so that a complete batch always has them."""
+        """Records the batch as complete. Step rows are written first, so a complete batch always has them."""
         now = utc_now()
         shared = {"pipeline": batch.pipeline, "generation": batch.generation, "batch_id": batch.batch_id}
         self._append(BATCH_METADATA_STORE, batch, [{**shared, **asdict(step), "at": now} for step in steps], owner)
@@ -260,15 +259,15 @@ class Ledger:
         )
 
 
-#: Outcomes of a step that was committed then, and not found committed: its version is that of its own commit.
+#: Outcomes whose version is that of the step's own commit.
 _COMMIT_OUTCOMES = ("committed", "caught_up")
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatches:
-    """Of each generation that the table has rows of, the last batch that landed; and which commit was whose.
+    """Committed batches of a table: the last batch per generation, and the batch of each version.
 
-    `by_version` gives generation and batch of each version on record, `rows` how many there are of all batches.
+    `by_version` maps a version to generation and batch; `rows` counts the rows of all batches.
     """
 
     last_by_generation: Mapping[int, int]
@@ -280,7 +279,7 @@ class CommittedBatches:
 
 
 def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBatches:
-    """What the ledger has of the table's steps; nothing where there is no ledger. Batches it waits for do not count."""
+    """Reads the table's committed batches from the ledger, without held ones; empty if there is no ledger."""
     key = paths.batch_metadata_store(home.pipeline)
     store = lake.open(key)
     if store is None:
@@ -309,7 +308,7 @@ def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBa
 
 
 def lost_versions(committed: CommittedBatches, state: TableState, pipeline: str, table: str) -> list[int]:
-    """Versions on record whose batches the newest state of the table does not have: its log has lost its end."""
+    """Returns recorded versions whose batches are not in the table's newest state: the end of its log is lost."""
     versions = []
     for version, (generation, batch) in committed.by_version.items():
         app_id = batch_step(pipeline, generation, table, batch).app_id

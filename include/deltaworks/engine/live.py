@@ -1,14 +1,13 @@
-"""Live tables of kind `counts`: a streaming aggregation of its own, of events per window and group within seconds.
+"""Live tables of kind `counts`: a streaming aggregation of events per window and group.
 
-It counts what arrives, adds up columns of numbers, and counts different values of columns, copies that producers send
-twice included; and it forgets a window once the watermark has passed it: later events are not added and are counted as
-dropped. Of what came in time, counts and sums of whole numbers and decimals are exact, sums of floating-point numbers
-as exact as these are. Different values are counted exactly from the set of them, which the state holds; with
-`distinct_error_percent` from a HyperLogLog++ sketch of that relative standard deviation. The exact answer about late
-events and copies is the gold table. Live tables of kind `latest` are kept by `deltaworks.engine.keyed`.
+Counts events, sums numeric columns and counts distinct values, including producers' duplicates. Events behind the
+watermark are dropped and counted. For events in time, counts and sums of integers and decimals are exact; sums of
+floats have float precision. Distinct counts are exact, from sets in the state; with `distinct_error_percent` they use a
+HyperLogLog++ sketch with that relative standard deviation. Gold tables have the exact answer including late events.
+Live tables of kind `latest` are in `deltaworks.engine.keyed`.
 
-Each batch is merged under an application transaction named after the query, so a batch that runs again, after a crash
-or a repaired checkpoint, changes nothing and never puts an older count over a newer one.
+Each batch is merged under an application transaction named after the query, so a repeated batch changes nothing and
+never replaces newer counts by older ones.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LiveProgress:
-    """The last batch of a live query. `late_rows` counts groups of rows the watermark dropped in it.
+    """Progress of a live query's last batch. `late_rows` counts groups of rows dropped by the watermark.
 
-    Spark aggregates within a task before it looks at the watermark, so late events of one group and task count once.
+    Spark aggregates within a task before it applies the watermark, so late events of one group and task count once.
     """
 
     batch_id: int
@@ -57,7 +56,7 @@ class LiveProgress:
 
     @classmethod
     def from_spark(cls, progress: Mapping[str, Any]) -> LiveProgress:
-        """Read a query's progress (`query.lastProgress`, or a listener's `event.progress.json` parsed)."""
+        """Converts a query's progress (`query.lastProgress`, or a listener's parsed `event.progress.json`)."""
         operators = progress.get("stateOperators") or []
         return cls(
             batch_id=int(progress["batchId"]),
@@ -69,7 +68,7 @@ class LiveProgress:
 
 
 def live_columns(spec: PipelineSpec, live: LiveTableSpec) -> dict[str, str]:
-    """Types by column, in the order of the table."""
+    """Returns types by column, in the table's column order."""
     types = spec.table(live.reads).column_types()
     window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
     groups = {name: types[name] for name in live.group_by}
@@ -78,7 +77,7 @@ def live_columns(spec: PipelineSpec, live: LiveTableSpec) -> dict[str, str]:
 
 
 def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
-    """Create the live table where there is none; its key."""
+    """Creates the live table if it does not exist; returns its key."""
     key = paths.table(spec.pipeline, live.name)
     lake.ensure(
         key,
@@ -100,19 +99,19 @@ def start_live_query(
     wait_seconds: float = 300.0,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Start the query that keeps one live table, once the table it reads exists. Returns without awaiting the query.
+    """Starts the query of one live table, after its source table exists. Returns without awaiting the query.
 
-    Needs the pipeline's lease: two drivers on one checkpoint make one of the queries fail.
+    Needs the pipeline's lease: with two drivers on one checkpoint, one of the queries fails.
 
     Args:
-        before_merge: called before each merge; what it raises ends the query (a lost lease, a stop).
-        wait_seconds: how long to wait for the bronze table to be created.
-        available_now: work off what there is and end, instead of one batch per `trigger_seconds`.
+        before_merge: called before each merge; its exception ends the query (lease lost, stop).
+        wait_seconds: maximum wait for the source table.
+        available_now: process available data and end, instead of one batch per `trigger_seconds`.
 
     Raises:
-        TransientError: LIVE_INPUT_MISSING when the bronze table does not come to be in time.
+        TransientError: LIVE_INPUT_MISSING, the source table was not created in time.
     """
-    # Loaded by the streams that have such tables alone.
+    # Imported only by streams with such tables.
     live_merge = import_module(_LIVE_MERGE)
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
@@ -135,10 +134,10 @@ def start_live_query(
 
 
 def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> AbstractContextManager[None]:
-    """Publishes the answers of views that declare `announce` while the block runs; nothing where none does."""
+    """Publishes results of views that declare `announce` while the block runs; does nothing without such views."""
     if all(view.announce is None for view in spec.views):
         return nullcontext()
-    # Loaded by the streams that have such views alone.
+    # Imported only by streams with such views.
     published: AbstractContextManager[None] = import_module(_ANNOUNCED_VIEWS).publishing(catalog, spec, lease)
     return published
 
@@ -160,10 +159,10 @@ def _await_source_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wai
 def _read_source(spark: SparkSession, uri: str) -> DataFrame:
     return (
         spark.readStream.format("delta")
-        # On a first run over a long history, files in the order of their events: else a batch of new events would
-        # move the watermark past older ones that are still to be read.
+        # On a first run over a long history, files are read in event-time order; otherwise a batch of new events would
+        # move the watermark past older, unread ones.
         .option("withEventTimeOrder", "true")
-        # A delete or a merge in the bronze table is for the gold tables to follow; it must not end this query.
+        # Deletes and merges in the bronze table are handled by gold; they must not end this query.
         .option("skipChangeCommits", "true")
         .load(uri)
     )
@@ -173,7 +172,7 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
     from pyspark.sql import functions as F
 
     window = F.window("event_time", f"{live.window_minutes} minutes").alias("window")
-    # A sum that its type does not hold is null, instead of an error that ends the query again and again.
+    # A sum that overflows is null, instead of an error that ends the query repeatedly.
     sum_columns = [
         F.try_sum(name).cast(type_.replace("long", "bigint")).alias(column)
         for name, (column, type_) in zip(live.sum, sums.items(), strict=True)
@@ -200,7 +199,7 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
 
 
 def _distinct_count(name: str, error_percent: float) -> Column:
-    """How many values a column has that are not null. A streaming aggregation refuses `count(DISTINCT)`."""
+    """Counts distinct non-null values. Streaming aggregations do not support `count(DISTINCT)`."""
     from pyspark.sql import functions as F
 
     if error_percent:

@@ -1,8 +1,8 @@
-"""Puts the counts of a live table's batch in the place of those before, once.
+"""Merges a batch's counts into a live table, exactly once.
 
-A batch brings some hundred rows; Delta's MERGE is half a dozen Spark jobs and several readings of the log for them. Few
-rows over few are merged in this process and committed by us; any others are Spark's to merge. Both are numbered by the
-query and its batch in the table itself, so that a batch that runs again changes nothing, whichever of them wrote it.
+A batch has some hundred rows, for which Delta's MERGE runs half a dozen Spark jobs and reads the log several times.
+Small merges are therefore done and committed in this process, others by Spark. Both use the query and batch as
+application transaction, so a repeated batch changes nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class LiveMerge:
-    """What a live query does with each of its batches.
+    """The `foreachBatch` function of a live query.
 
     Args:
-        key: of the live table.
-        before_merge: called before each merge; what it raises ends the query.
+        key: key of the live table.
+        before_merge: called before each merge; its exception ends the query.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class LiveMerge:
         self._key_columns = (_WINDOW, *live.group_by)
 
     def __call__(self, counts: DataFrame, batch_id: int) -> None:
-        """Merge the counts of a batch, unless that has landed."""
+        """Merges the counts of a batch unless it is already committed."""
         state = state_at(self._lake, self._lake.objects, self._key)
-        # Looked at more than once where Spark merges them: computed once.
+        # Cached, because a merge by Spark evaluates them several times.
         counts = counts.persist()
         try:
             rows = collect_rows(counts, state.metadata["schemaString"], max_rows=MAX_COLLECTED_ROWS)
@@ -58,8 +58,8 @@ class LiveMerge:
                 return
             if self._before_merge is not None:
                 self._before_merge()
-            # A query's id lives in its checkpoint: with a new checkpoint batches count from 0 again, under a new name,
-            # so they are not taken for old ones and left out.
+            # The query id is stored in the checkpoint. With a new checkpoint, batches start at 0 under a new id, so
+            # they are not mistaken for old ones.
             query_id = counts.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             step = Step(f"{self._pipeline}/live/{self._live.name}/{query_id}", batch_id)
             metadata = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)
@@ -69,7 +69,7 @@ class LiveMerge:
             counts.unpersist()
 
     def _merge_in_process(self, rows: pa.Table, state: TableState, step: Step, metadata: str) -> bool:
-        """Merge few rows over few; false where Spark has to."""
+        """Merges in this process if both sides are small. Returns False if Spark has to merge."""
         dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
         affected = [added for added in state.files.values() if _date_of(added) in dates]
         if sum(map(row_count, affected)) > MAX_COLLECTED_ROWS or any(
@@ -88,7 +88,7 @@ class LiveMerge:
             user_metadata=metadata,
         )
         outcome = replace_rows(self._lake, self._lake.objects, self._key, replacement, expected=state)
-        # Left as it is, it has the batch already, or has become another table than was read.
+        # If nothing was committed, the table either has the batch, or its schema changed and Spark merges.
         return outcome.version is not None or is_step_committed(
             state_at(self._lake, self._lake.objects, self._key), step
         )
@@ -98,7 +98,7 @@ class LiveMerge:
 
         dates = {row[0].isoformat() for row in counts.select(_DATE).distinct().collect()}
         _set_transaction(counts.sparkSession, step, metadata)
-        # Only literals over the target prune its partitions; values of the source never do.
+        # Only literals prune the target's partitions; source values do not.
         same = [f"target.`{name}` <=> source.`{name}`" for name in self._key_columns]
         (
             DeltaTable.forPath(counts.sparkSession, self._lake.storage.spark_uri(self._key))
@@ -111,8 +111,9 @@ class LiveMerge:
 
 
 def _set_transaction(session: SparkSession, step: Step, metadata: str) -> None:
-    """Number Spark's transaction. Settings are made in the batch's own session, a copy that Spark makes for each query,
-    so they touch no other query of the driver."""
+    """Sets the transaction of Spark's commit. Spark copies the session per streaming query, so other queries are not
+    affected.
+    """
     session.conf.set(_TRANSACTION_APP, step.app_id)
     session.conf.set(_TRANSACTION_VERSION, str(step.version))
     session.conf.set(_USER_METADATA, metadata)
@@ -128,7 +129,7 @@ def _date_of(added: Action) -> str | None:
 
 
 def _rows_without_newer(rows: pa.Table, key_columns: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
-    """The rows of a file that have no newer counts."""
+    """Returns a function that keeps a file's rows without newer counts."""
     newer = set(_keys(rows, key_columns))
 
     def retain(present: pa.Table) -> list[pa.Table]:

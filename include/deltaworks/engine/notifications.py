@@ -1,7 +1,7 @@
-"""Notifications of the rows that a batch adds to a table, as rows of its notification tables: keys, day and batch.
+"""Creates the rows of notification tables, which announce the rows that a batch adds: keys, date and batch.
 
-They are written and committed with the batch they announce, after its other rows, so that a notification never comes
-before those, and comes exactly once as they do.
+They are written and committed with the batch, after its other rows. So a notification never precedes its rows and is
+delivered exactly once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import group_rows
 
-#: Rows that are gathered before notifications of them are made.
+#: Rows buffered before their notifications are created.
 BUFFERED_ROWS = 500_000
 INSERT_CHANGE, STREAM_BATCH = "insert", "stream"
 _KEY = "\0key"
 
 
 def notification_tables_by_source(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
-    """The notification tables of each table that has any."""
+    """Returns the notification tables of each announced table."""
     by_table: dict[str, tuple[str, ...]] = {}
     for table in spec.tables:
         if table.announces is not None:
@@ -33,14 +33,14 @@ def notification_tables_by_source(spec: PipelineSpec) -> Mapping[str, tuple[str,
 
 
 def source_by_notification_table(spec: PipelineSpec) -> Mapping[str, str]:
-    """The table whose rows each notification table announces."""
+    """Returns the announced table of each notification table."""
     return {table.name: table.announces.table for table in spec.tables if table.announces is not None}
 
 
 def with_notifications(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-    """Rows of tables as they come, and behind them the rows of notification tables that announce them.
+    """Yields the given rows, and the notification rows that announce them.
 
-    A notification is of rows that agree in what it takes over from them, in their batch and their time of arrival.
+    Each notification covers rows with equal copied columns, batch and arrival time.
     """
     buffers = {
         table.name: _NotificationBuffer(table, table.announces) for table in spec.tables if table.announces is not None
@@ -58,7 +58,7 @@ def with_notifications(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]
 
 
 class _NotificationBuffer:
-    """Rows of one table on their way to becoming notifications in another."""
+    """Buffered rows of one table, to be announced in another."""
 
     def __init__(self, table: TableSpec, announces: AnnouncesSpec) -> None:
         self._schema = arrow_schema(table.column_types())
@@ -73,7 +73,7 @@ class _NotificationBuffer:
         self.rows += rows.num_rows
 
     def flush(self) -> pa.Table:
-        """The notifications of the rows that were taken since the last call."""
+        """Returns the notifications of the rows added since the last call."""
         rows = pa.concat_tables(self._parts)
         self._parts, self.rows = [], 0
         group_columns = [*self._copied_columns, "_batch_id", "_ingested_at"]
@@ -81,7 +81,7 @@ class _NotificationBuffer:
         keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
         ends = np.append(starts[1:], len(order))
         firsts = rows.select(group_columns).take(pa.array(order[starts]))
-        # A key that is null names no row; offsets of a list count values, so nulls are left out of each list.
+        # Null keys identify no row. List offsets count values, so nulls are left out of each list.
         has_key = keys.is_valid()
         key_offsets = np.concatenate([[0], np.cumsum(np.asarray(has_key))])
         lists = pa.ListArray.from_arrays(

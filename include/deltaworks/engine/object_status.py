@@ -1,6 +1,6 @@
-"""What became of an object: seen when and by whom, in which batch of which pipeline, how many rows, or why not.
+"""Status of landed objects: file event, the batch of each pipeline that read it, row counts and rejections.
 
-Reads the file event log, the ledgers of the pipelines that read it, and their tables. Needs no JVM and no lease.
+Reads the file event log, the ledgers of the reading pipelines, and their tables. Needs neither a JVM nor a lease.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _SEQ_CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOutcome:
-    """What one pipeline made of a file event. `batch_id` is None while it waits to be read.
+    """Result of one file event in one pipeline. `batch_id` is None until it is read.
 
-    `rows` by table; `rejected`, rows in quarantine by reason; `whole` says why nothing of the object could be read.
+    `rows` counts rows by table, `rejected` quarantined rows by reason. `object_error` is set if the object could not be
+    read at all.
     """
 
     pipeline: str
@@ -41,14 +42,14 @@ class PipelineOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStatus:
-    """One file event and what became of it. `readings` is empty where no pipeline reads its place."""
+    """One file event with its outcomes; empty if no pipeline reads the object's location."""
 
     event: Mapping[str, Any]
     outcomes: tuple[PipelineOutcome, ...]
 
 
 class ObjectStatusReader:
-    """Answers about the objects of one relay. A snapshot is taken of each ledger on first use. For one thread."""
+    """Reads the status of one relay's objects. Ledgers are read once, at construction. For one thread."""
 
     def __init__(self, catalog: Catalog, relay: str) -> None:
         self._relay = relay
@@ -66,7 +67,7 @@ class ObjectStatusReader:
         }
 
     def newest_events(self, last: int, *, bucket: str | None = None, glob: str | None = None) -> list[ObjectStatus]:
-        """The newest file events of the log, newest first, without counts of rows."""
+        """Returns the newest file events, newest first, without row counts."""
         events: list[dict[str, Any]] = []
         end = self._log.last_seq()
         while end > 0 and len(events) < last:
@@ -78,7 +79,7 @@ class ObjectStatusReader:
         return [ObjectStatus(event=row, outcomes=tuple(self._outcomes(row, counts=False))) for row in newest]
 
     def by_key(self, key: str, *, bucket: str | None = None) -> list[ObjectStatus]:
-        """Every file event of a key, oldest first, with the rows that became of it."""
+        """Returns all file events of a key, oldest first, with row counts."""
         events: list[dict[str, Any]] = []
         for part in self._log.read_parts():
             same = part.filter(ds.field("key") == key)
@@ -86,13 +87,13 @@ class ObjectStatusReader:
         return [ObjectStatus(event=row, outcomes=tuple(self._outcomes(row, counts=True))) for row in events]
 
     def quarantined_messages(self, key: str) -> list[Mapping[str, Any]]:
-        """Quarantined messages that name a key: `message_id`, `reason`, `received_at`."""
+        """Returns quarantined messages that mention a key: `message_id`, `reason`, `received_at`."""
         rows = self._lake.rows(message_quarantine_key(self._relay))
         listed = [] if rows is None else rows.to_pylist()
         return [row for row in listed if key in row["body"]]
 
     def readers(self) -> list[LogReader]:
-        """The pipelines that read the log, with how far each of them is."""
+        """Returns the pipelines that read the log, with their end offsets."""
         return [
             LogReader(name, source.bucket, source.prefix, source.glob, _end_seq(self._batches[name]))
             for name, (_, source) in self._pipelines.items()
@@ -136,7 +137,7 @@ def _end_seq(batches: Sequence[BatchSummary]) -> int:
 
 
 def _batch_of(seq: int, batches: Sequence[BatchSummary]) -> int | None:
-    """The batch whose slice holds `seq`; None where none has come so far."""
+    """Returns the batch whose slice contains `seq`; None if it is not read yet."""
     ends = [int((batch.end_offset or {}).get("seq", 0)) for batch in batches]
     at = bisect_left(ends, seq)
     return batches[at].batch_id if at < len(batches) else None

@@ -1,8 +1,8 @@
-"""Progress: a row per batch, and rows for idling and the end, in a Delta table written out of band.
+"""Writes the progress table: a row per batch, idle period and termination, outside of batches.
 
-A bounded queue and a thread of its own stand between the stream and the table: a slow or failing storage drops
-progress rows and counts them, and never delays or fails a batch. A batch's report and what Spark says of the same
-batch come apart and are joined here.
+A bounded queue and a separate thread decouple the stream from the table: a slow or failing storage drops progress rows,
+which are counted, but never delays or fails a batch. A batch's report and Spark's progress arrive separately and are
+joined here.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ PROGRESS_SCHEMA = arrow_schema(
 )
 _QUEUE_ROWS = 1_000
 _REPORT_COLUMNS = {field.name for field in fields(BatchReport)} & set(PROGRESS_SCHEMA.names)
-#: While nothing comes, a row now and then shows that somebody looks.
+#: Interval of rows while idle, which show that the stream is running.
 IDLE_ROW_SECONDS = 300.0
-#: How long a batch's row waits for what Spark says of the batch.
+#: How long a batch's row waits for Spark's progress.
 JOIN_SECONDS = 30.0
 _TERMINATION_WAIT_SECONDS = 2.0
 
 
 class ProgressLog:
-    """Takes what there is to say and appends it to the pipeline's progress table. Taking never blocks or raises."""
+    """Queues progress events and appends them to the pipeline's progress table. Methods never block or raise."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class ProgressLog:
         summary: StreamSummaryWriter | None = None,
         quarantine: QuarantineCounter | None = None,
     ) -> None:
-        """Build it; `start` begins to write.
+        """Creates the log; `start` begins writing.
 
         Args:
-            throughput: keeps what was read lately for the health check; written by the same thread, as seldom.
-            summary: keeps the last batches and hours for the console, in the same way.
-            quarantine: counts open rows for pages; written by the same thread, each minute at most.
+            throughput: recent throughput for health checks, written by the same thread.
+            summary: recent batches and hours for the console, written by the same thread.
+            quarantine: counts of open rows for pages, written by the same thread at most every minute.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -122,14 +122,14 @@ class ProgressLog:
         self.dropped = 0
 
     def start(self) -> None:
-        """Begin writing."""
+        """Starts the writing thread."""
         self._thread.start()
 
     def add(self, report: BatchReport, *, spark_batch_id: int | None = None) -> None:
-        """Take a batch's report.
+        """Queues a batch's report.
 
         Args:
-            spark_batch_id: Spark's number of it, where Spark will say more of it.
+            spark_batch_id: Spark's batch id if Spark's progress will follow.
         """
         seconds = report.prepare_seconds + report.commit_seconds + report.complete_seconds
         reported = {name: value for name, value in asdict(report).items() if name in _REPORT_COLUMNS}
@@ -144,27 +144,27 @@ class ProgressLog:
         self._enqueue("batch", {"row": row, "spark": spark_batch_id, "read": totals, "report": report})
 
     def add_spark_progress(self, progress: dict[str, Any]) -> None:
-        """Take what Spark says of a batch."""
+        """Queues Spark's progress of a batch."""
         self._enqueue("spark", progress)
 
     def add_idle(self) -> None:
-        """Note that nothing has come."""
+        """Queues an idle event."""
         self._enqueue("idle", {"kind": "idle"})
 
     def add_termination(self, message: str | None) -> None:
-        """Note that the query has ended, and by which error."""
+        """Queues the end of the query, with its error."""
         self._enqueue("terminated", {"kind": "terminated", "message": (message or "")[:1_000] or None})
 
     def set_backlog(self, fields: dict[str, Any]) -> None:
-        """Remember how far behind the stream is, as its heartbeat says it."""
+        """Sets the backlog, as in the heartbeat."""
         self._backlog = fields
 
     def await_termination(self) -> None:
-        """Give Spark a moment to say that the query has ended."""
+        """Waits briefly for Spark's termination event."""
         self._terminated.wait(_TERMINATION_WAIT_SECONDS)
 
     def close(self) -> None:
-        """Write what is queued, within a bound, and stop."""
+        """Writes queued events, within a time limit, and stops."""
         self._closed.set()
         self._thread.join(timeout=30)
 
@@ -218,7 +218,7 @@ class ProgressLog:
             self._ready.append(self._row({name: event[name] for name in ("kind", "message") if name in event}, event))
 
     def _summarize(self, row: dict[str, Any], event: dict[str, Any]) -> None:
-        """Note a batch for whoever must not read the table."""
+        """Adds a batch to the summary for readers that must not read the table."""
         if self._summary is None:
             return
         at: datetime = event["at"]
@@ -236,7 +236,7 @@ class ProgressLog:
             self._summary.add_problem(at, f"batch {row['batch_id']}: {row['ranges_lost']} ranges expired unread")
 
     def _join_spark_progress(self, progress: dict[str, Any]) -> None:
-        """Put what Spark says of a batch to the batch's row; of a trigger without a batch there is none."""
+        """Adds Spark's progress to the batch's row. Triggers without a batch have no row."""
         waiting = self._unjoined.pop(int(progress["batchId"]), None)
         if waiting is None:
             return
@@ -271,7 +271,7 @@ class ProgressLog:
                 self._ready.append(row)
                 del self._unjoined[number]
         if self._throughput is not None:
-            with contextlib.suppress(Exception):  # out of band by design; the next write makes up for it
+            with contextlib.suppress(Exception):  # Out of band by design; the next write includes it.
                 self._throughput.write(utc_now())
         if self._summary is not None:
             with contextlib.suppress(Exception):
@@ -290,7 +290,7 @@ class ProgressLog:
     def _append(self, rows: list[dict[str, Any]]) -> None:
         lake = Lake(self._storage)
         key = paths.pipeline_control(self._pipeline, "progress")
-        # Counted, not taken from the batch: rows for idling and the end have none.
+        # Counted here, because idle and termination rows have no batch.
         self._appends += 1
         step = Step(f"{self._pipeline}/progress/{self._epoch}", self._appends)
         batches = [row["batch_id"] for row in rows if row.get("batch_id") is not None]
@@ -307,7 +307,7 @@ class ProgressLog:
 
 
 def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
-    """Give a table of an earlier release the columns it lacks."""
+    """Adds missing columns to a table of an earlier release."""
     missing = missing_columns(table, PROGRESS_SCHEMA, "progress")
     if missing:
         table.alter.add_columns(missing, commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}))
@@ -315,5 +315,5 @@ def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
 
 
 def _offset_json(offset: Any) -> str | None:
-    """An offset as JSON; Spark gives it as text or as data."""
+    """Returns an offset as JSON text; Spark passes text or objects."""
     return offset if offset is None or isinstance(offset, str) else json.dumps(offset)

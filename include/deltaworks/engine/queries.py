@@ -1,7 +1,7 @@
-"""A stream's queries as its driver sees them: listening to the ingest query, waiting for the end of one, stopping it.
+"""Streaming queries in the driver: listens to the ingest query, waits for its end, stops it.
 
-Spark calls listeners on one thread for all queries of a session, which waits for Python. So a call does no more than
-put a text into a queue that may be full, and swallows whatever goes wrong.
+Spark calls listeners of all queries in one thread, which waits for Python. So a callback only puts an event into a
+bounded queue, and never raises.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class IngestListener:
-    """Listens to one query by its name; others of the session are passed over.
+    """Listens to one query by name; other queries of the session are ignored.
 
-    It takes Spark's events as py4j hands them over. PySpark's own listener makes Python objects of all that is in an
-    event, by some hundred calls and a look for a class in all jars: an eighth of what a small stream's driver does.
+    It receives Spark's events directly through py4j. PySpark's listener converts every event to Python objects with
+    about a hundred calls, which took an eighth of a small stream's driver time.
 
     Args:
-        on_progress, on_idle, on_terminated: take an event in no time. They get Spark's progress as plain data, nothing,
-            and the error that ended the query (None where it ended without one).
+        on_progress: receives Spark's progress as a dict.
+        on_idle: called without arguments.
+        on_terminated: receives the query's error, None without one.
     """
 
     def __init__(
@@ -51,33 +52,33 @@ class IngestListener:
 
     @cached_property
     def _jlistener(self) -> Any:
-        """The listener that Spark adds and removes, by the name under which PySpark asks for it."""
+        """The Java listener, under the name that PySpark expects."""
         from pyspark import SparkContext
 
         jvm: Any = SparkContext._jvm
         return jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
 
     def onQueryStarted(self, event: Any) -> None:
-        """Spark calls it; `event` is Java's."""
+        """Called by Spark with a Java event."""
         with self._count_failures():
             if event.name() == self._query_name:
                 self._run_id = event.runId().toString()
 
     def onQueryProgress(self, event: Any) -> None:
-        """As above."""
+        """Called by Spark with a Java event."""
         with self._count_failures():
             progress = event.progress()
             if progress.name() == self._query_name:
                 self._on_progress(json.loads(progress.json()))
 
     def onQueryIdle(self, event: Any) -> None:
-        """As above."""
+        """Called by Spark with a Java event."""
         with self._count_failures():
             if event.runId().toString() == self._run_id:
                 self._on_idle()
 
     def onQueryTerminated(self, event: Any) -> None:
-        """As above."""
+        """Called by Spark with a Java event."""
         with self._count_failures():
             if event.runId().toString() == self._run_id:
                 exception = event.exception()
@@ -87,17 +88,17 @@ class IngestListener:
     def _count_failures(self) -> Iterator[None]:
         try:
             yield
-        except Exception:  # watching never disturbs what is watched
+        except Exception:  # monitoring never affects the stream
             self.failures += 1
 
     class Java:
-        """What py4j asks for."""
+        """py4j's declaration of the implemented interface."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def progress_listener(pipeline: str, progress: ProgressLog) -> IngestListener:
-    """What notes the events of a pipeline's ingest query in its progress."""
+    """Returns a listener that records a pipeline's ingest query in its progress log."""
     return IngestListener(
         f"{pipeline}.ingest",
         on_progress=progress.add_spark_progress,
@@ -108,11 +109,11 @@ def progress_listener(pipeline: str, progress: ProgressLog) -> IngestListener:
 
 @contextlib.contextmanager
 def listener_attached(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
-    """Have the listener hear the session's queries while the block runs. A session that will not is gone without."""
+    """Attaches the listener to the session while the block runs. A failure to attach is only logged."""
     try:
         spark.streams.addListener(listener)  # type: ignore[arg-type]  # Spark asks for no more than `_jlistener`
-    except Exception as error:  # watching never disturbs what is watched
-        log.warning("no listener on streaming queries: %s", error)
+    except Exception as error:  # monitoring never affects the stream
+        log.warning("could not attach the listener for streaming queries: %s", error)
     try:
         yield
     finally:
@@ -121,15 +122,15 @@ def listener_attached(spark: SparkSession, listener: IngestListener) -> Iterator
 
 
 def wait_for_end(query: StreamingQuery, seconds: float) -> None:
-    """Wait until the query has ended, and no longer than `seconds`: a run over what is there ends with its query."""
+    """Waits up to `seconds` for the query's end; a query over available data ends by itself."""
     try:
         query.awaitTermination(seconds)  # type: ignore[arg-type]  # Spark takes milliseconds of it
-    except Exception:  # what a query failed with is looked at where all of them are
+    except Exception:  # the caller checks all queries for errors
         time.sleep(seconds)
 
 
 def stop_quietly(query: StreamingQuery) -> None:
-    """Stop the query; an error is logged and no more."""
+    """Stops the query; errors are only logged."""
     try:
         query.stop()
     except Exception as error:  # the run is ending anyway; its batches resume

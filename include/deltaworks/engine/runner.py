@@ -1,8 +1,8 @@
-"""Runs a pipeline's stream: one owner at a time, watched, and ending itself in an orderly way.
+"""Runs a pipeline's stream: one owner at a time, monitored, with an orderly end.
 
-The life of a run: take the lease, open and fence the tables, finish a batch that was left prepared, start the query
-(and those of the live tables), then watch it until the stop flag, the end of its time, a failure, a lost lease or a
-batch that hangs. What ends a run never matters for the data: every batch resumes from its records.
+A run takes the lease, opens and fences the tables, completes a prepared batch, starts the ingest query and the live
+queries, and watches them until the stop flag, its time limit, a failure, a lost lease or a stalled batch. Data is safe
+whatever ends a run: every batch resumes from its records.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-#: How often somebody who waits for a table is looked for while no batch comes: one listing each.
+#: Interval of checks for table requests while no batch runs; each takes one listing.
 SERVE_SECONDS = 5.0
-#: How long the end of a run waits for keyed tables; the next run goes on with what is left.
+#: Maximum wait for keyed tables at the end of a run; the next run continues.
 KEYED_CLOSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """Why a run ended, and what it did."""
+    """Why a run ended, and its totals."""
 
     ended_by: str
     batches: int
@@ -62,10 +62,10 @@ class RunResult:
 
 
 class IngestRun:
-    """One run of a pipeline's stream. Build it, call `run` once.
+    """One run of a pipeline's stream. Call `run` once.
 
     Args:
-        host: the driver, where it is not one of its own.
+        host: the driver's host; by default a driver of its own.
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class IngestRun:
         self._predecessor_died = False
 
     def run(self) -> RunResult:
-        """Stream until something ends the run.
+        """Streams until the run ends.
 
         Raises:
-            ConcurrencyError: LEASE_HELD, another run has the stream.
+            ConcurrencyError: LEASE_HELD, another run owns the stream.
             FencedError: a successor has taken over.
-            DeltaworksError: what failed, mapped where it is known.
+            DeltaworksError: the failure, with its condition if known.
         """
         started = time.monotonic()
         lease = stream_lease(Lake(self._storage), PipelineHome(self._objects, self._spec.pipeline), self._spec)
-        # Before the lease is ours the heartbeat belongs to whoever holds it.
+        # Until the lease is acquired, the heartbeat belongs to its holder.
         epoch = lease.acquire(
             wait_seconds=self._spec.stream.lease_ttl_seconds * 3,
             should_give_up=lambda: self._host.stop_reason() is not None,
         )
         try:
             watch_lease(lease, self._lease_lost)
-            # Before our heartbeat replaces the last one.
+            # Checked before the heartbeat is overwritten.
             self._predecessor_died = was_killed(self._objects, paths.heartbeat(self._home.control()))
             self._heartbeat.start()
             self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
@@ -140,7 +140,7 @@ class IngestRun:
 
     @property
     def batches(self) -> int:
-        """The batches landed so far."""
+        """Number of batches processed so far."""
         return self._batches
 
     def _lease_lost(self) -> None:
@@ -148,7 +148,7 @@ class IngestRun:
 
     def _stream(self, lease: Lease, epoch: int) -> str:
         if self._stop.read() is not None:
-            # A DAG that is not paused starts the next run at once: not every few seconds, then.
+            # A DAG that is not paused starts the next run immediately: limits that to one per interval.
             time.sleep(self._host.stop_flag_delay_seconds)
             return "stop flag"
         measures = DriverMetrics(self._spark, self._objects)
@@ -167,10 +167,10 @@ class IngestRun:
                 epoch=epoch,
                 predecessor_crashed=self._predecessor_died,
             )
-            # Before a checkpoint is chosen: one that was lost continues after this batch, not beside it.
+            # Before a checkpoint is chosen: a new checkpoint must continue after this batch.
             if (completed_batch := processor.complete_prepared()) is not None:
                 self._record_batch(completed_batch, progress)
-            # After the torn batch, which was prepared with the former one, and before the next, which is not.
+            # After the prepared batch, which uses the former spec, and before the next, which uses this one.
             specs.record_start(self._spec, owner_epoch=epoch)
             generations = current_checkpoint(self._home, ledger)
             processor.use_checkpoint(generations)
@@ -214,7 +214,7 @@ class IngestRun:
             mark_batch_started()
             if self._closing:
                 self._batch_started = None
-                raise TransientError("QUERY_ENDED", "The run is ending: its next one lands this batch.")
+                raise TransientError("QUERY_ENDED", "The run is ending. The next run processes this batch.")
             try:
                 source = self._source.slice_of(
                     batch,
@@ -260,7 +260,9 @@ class IngestRun:
         ]
 
     def _use_scheduler_pool(self, pool: str) -> None:
-        """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
+        """Sets the scheduler pool of queries started by this thread. Pools share cores fairly; within a pool it is
+        FIFO.
+        """
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._host.pool(pool))
 
     def _record_batch(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
@@ -286,7 +288,7 @@ class IngestRun:
         )
 
     def _record_losses(self, report: BatchReport) -> None:
-        """Objects and records that were announced and gone before this run could read them: somebody has to know."""
+        """Reports objects and records that were announced but deleted before they were read."""
         if not (report.objects_missing or report.ranges_lost):
             return
         self._lost_files += report.objects_missing
@@ -328,12 +330,12 @@ class IngestRun:
             wait_for_end(queries[0], POLL_SECONDS)
 
     def _serve_requests(self, processor: BatchProcessor) -> None:
-        """Answer those who wait for a table, also while no batch comes."""
+        """Serves table requests while no batch runs."""
         try:
             processor.serve_requests()
         except FencedError:
             raise
-        except Exception as error:  # looked at again in seconds; a batch that meets the same fails
+        except Exception as error:  # Retried within seconds; a batch with the same error fails.
             log.warning("pipeline=%s requests could not be served: %s", self._spec.pipeline, error)
         self._heartbeat.update(held=tuple(held.summary() for held in processor.held))
 

@@ -1,4 +1,4 @@
-"""Files of tables as tasks write them: where they go, as it travels to the tasks, and how rows become files."""
+"""Writes table files in tasks: the target that is sent to tasks, and the buffers that become files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from deltaworks.tables.files import WrittenFile, data_file_path, encode_parquet,
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
-#: What a task holds in Arrow at most, however many tables there are and however skewed the routing is.
+#: Maximum Arrow bytes buffered by a task, regardless of the number of tables and of skew.
 FLUSH_BYTES = 256 << 20
-#: What a table holds in Arrow before its rows are written: files of a tenth to a third of that.
+#: Arrow bytes buffered per table before its rows are written; files have a tenth to a third of that size.
 FILE_BYTES = 128 << 20
 WRITE_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """Where a task writes: pyarrow's options of the storage and the folder of each table.
+    """Write location of a task: pyarrow options of the storage and the folder of each table.
 
-    `arrow_options` holds keys: it travels to tasks inside Spark's serialised closure and is never printed.
-    `indexed` says which columns have statistics, for tables that do not keep to Delta's default.
+    `arrow_options` contains credentials: it is sent to tasks in Spark's serialized closure and never printed. `indexed`
+        is
+    set for tables that do not use Delta's default statistics columns.
     """
 
     arrow_options: dict[str, Any] | None
@@ -45,21 +46,21 @@ class FileTarget:
         partition_by: Mapping[str, tuple[str, ...]],
         indexed: Mapping[str, IndexedColumns] | None = None,
     ) -> FileTarget:
-        """Folders of a storage, by the names of the tables whose files they take."""
+        """Creates a target from the folders of a storage by table name."""
         options = None if storage.scheme == "file" else storage.arrow_options()
         roots = {name: arrow_path(storage, folder) for name, folder in folders.items()}
         return cls(options, roots, dict(partition_by), dict(indexed or {}))
 
     def filesystem(self) -> fs.FileSystem:
-        """pyarrow's filesystem; local disk where there are no options."""
+        """Returns pyarrow's filesystem; the local one without options."""
         return fs.LocalFileSystem() if self.arrow_options is None else fs.S3FileSystem(**self.arrow_options)
 
 
 def check_writable(target: FileTarget, table: str, rows: pa.Table) -> None:
-    """Do everything to rows that writing them does, but write them.
+    """Encodes rows as for writing, but writes nothing.
 
     Raises:
-        Exception: what writing them would raise for what is in them.
+        Exception: the error that writing these rows would raise.
     """
     for values, part in split_by_partition(rows, target.partition_by[table]):
         data_file_path(values)
@@ -67,10 +68,10 @@ def check_writable(target: FileTarget, table: str, rows: pa.Table) -> None:
 
 
 class TableWriters:
-    """Gathers rows by table and writes them as files. Not safe to share between threads.
+    """Buffers rows by table and writes them as files. Not thread-safe.
 
-    A table that holds `file_bytes` is written on its own: its files roll. Where all tables together hold `flush_bytes`,
-    the largest are written until half of that is left, so that a hundred small tables do not pay for one hot one.
+    A table with `file_bytes` buffered is written on its own. If all tables together have `flush_bytes`, the largest are
+    written until half of that remains, so that many small tables keep their buffers despite one hot table.
     """
 
     def __init__(self, target: FileTarget, *, flush_bytes: int = FLUSH_BYTES, file_bytes: int = FILE_BYTES) -> None:
@@ -84,7 +85,7 @@ class TableWriters:
         self.files: list[tuple[str, WrittenFile]] = []
 
     def add(self, table: str, rows: pa.Table) -> None:
-        """Take rows; writes out what has grown too large."""
+        """Buffers rows and writes tables that exceed a limit."""
         self._buffers.setdefault(table, []).append(rows)
         self._bytes[table] = self._bytes.get(table, 0) + rows.nbytes
         self.buffered_bytes += rows.nbytes
@@ -94,7 +95,7 @@ class TableWriters:
             self._flush(self._largest())
 
     def _largest(self) -> list[str]:
-        """The fewest tables that leave no more than half of the bound held, the largest first."""
+        """Returns the largest tables to write so that at most half of the limit remains."""
         tables, remaining_bytes = [], self.buffered_bytes
         for table in sorted(self._bytes, key=lambda name: -self._bytes[name]):
             if remaining_bytes <= self._flush_bytes // 2:
@@ -104,11 +105,11 @@ class TableWriters:
         return tables
 
     def flush(self) -> None:
-        """Write all rows held."""
+        """Writes all buffered rows."""
         self._flush(list(self._buffers))
 
     def _flush(self, tables: Sequence[str]) -> None:
-        """Write these tables, several files at once; what is cut into partitions at a time is bounded too."""
+        """Writes these tables, several files in parallel, with a limit on partitions split at a time."""
         with ThreadPoolExecutor(WRITE_THREADS) as pool:
             work = (
                 (table, values, part)

@@ -1,7 +1,7 @@
-"""All bronze tables of a pipeline, quarantine included: created, checked, routed to a writer, fenced.
+"""The bronze tables of a pipeline including quarantine: creates, checks and fences them, and chooses their writers.
 
-One table that cannot be opened, or has another schema than declared, does not keep the others from starting: it is
-reported as a problem, and the stream holds it. Quarantine is the exception, since every batch may need it.
+A table that cannot be opened, or whose schema differs from its declaration, is reported as a problem and held by the
+stream; the others start. Quarantine must open, because every batch may need it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ OPEN_THREADS = 8
 
 
 class TableSet:
-    """The tables of a pipeline. `handles` holds those that are open, `problems` why the others are not.
+    """The tables of a pipeline. `handles` has the open tables, `problems` the errors of the others.
 
-    `writer_by_table` says through which writer a table's commits go: the declared one, or `spark` where the table asks
-    something of its writers that delta-rs would not keep.
+    `writer_by_table` is the writer of each table: the declared one, or `spark` if the table has features that delta-rs
+        does
+    not support.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class TableSet:
         spark: SparkSession | None = None,
         had_rows: Callable[[str], bool] = lambda table: False,
     ) -> None:
-        """Nothing is opened yet.
+        """Opens nothing yet.
 
         Args:
-            had_rows: whether a table is not there and has had rows; then it was dropped, and no empty one is created.
+            had_rows: whether a missing table had rows. Then it was dropped, and no empty one is created.
         """
         self._had_rows = had_rows
         self._lake = lake
@@ -69,14 +70,14 @@ class TableSet:
             self._declared[ARCHIVE] = (ARCHIVE_SCHEMA, ARCHIVE_PARTITION)
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
         self.writer_by_table |= dict.fromkeys(spec.engine_tables, "fan_out")
-        #: By notification table, the table whose rows have to be there before it announces them.
+        #: Announced table of each notification table; its rows are committed first.
         self.announced_table_of = source_by_notification_table(spec)
         self.handles: dict[str, DeltaTable] = {}
         self.problems: dict[str, DeltaworksError] = {}
         self._pending_columns: dict[str, list[EvolvedColumn]] = {}
 
     def open(self) -> None:
-        """Open every table, creating those that are missing and adding columns newly declared.
+        """Opens every table, creates missing ones, and adds newly declared columns.
 
         Raises:
             DeltaworksError: quarantine cannot be opened.
@@ -98,7 +99,7 @@ class TableSet:
         created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
         self._check_not_dropped(name)
         self._create_clustered(name, created)
-        # A Lake of its own for each thread: handles are not shared.
+        # One Lake per thread, because handles are not shared.
         handle = Lake(self._lake.storage).ensure(
             key,
             schema,
@@ -115,7 +116,7 @@ class TableSet:
         self.problems.pop(name, None)
 
     def _create_clustered(self, name: str, metadata: str) -> None:
-        """Create a clustered table, which only Spark can. One that is there is left as it is."""
+        """Creates a clustered table, which only Spark can. Does nothing if it exists."""
         declared = next((table for table in self._spec.tables if table.name == name), None)
         if declared is None or not declared.cluster_by:
             return
@@ -125,28 +126,30 @@ class TableSet:
         if self._spark is None:
             raise TransientError(
                 "SPARK_UNAVAILABLE",
-                f"Table {name!r} of {self._spec.pipeline!r} is declared with cluster_by, so only Spark can create it.",
+                f"Table {name!r} of {self._spec.pipeline!r} is declared with cluster_by: only Spark can create it.",
                 hint="Start the stream, which creates it.",
             )
         columns = ", ".join(f"`{column}` {kind}" for column, kind in declared.column_types().items())
         properties = {**TABLE_PROPERTIES, **self._spec.maintenance.table_properties()}
         property_list = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-        # A session of its own: the commit takes its metadata from there, and others commit meanwhile.
+        # A separate session, because the commit's metadata is a session setting and other commits run concurrently.
         session = self._spark.newSession()
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
-        # The writer of frames leaves clustering out of a table that is named by its path.
+        # DataFrameWriter ignores clustering for a table addressed by path.
         session.sql(
             f"CREATE TABLE IF NOT EXISTS delta.`{self._lake.storage.spark_uri(key)}` ({columns}) USING delta "
             f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({property_list})"
         )
 
     def _check_not_dropped(self, name: str) -> None:
-        # Payloads of an archive are in no other place: one that is gone begins anew.
+        # Archived payloads exist nowhere else, so a missing archive starts empty.
         if name != ARCHIVE and self._had_rows(name):
             raise ContractError(
                 "TABLE_DROPPED",
-                f"Table {name!r} of {self._spec.pipeline!r} is gone, and the ledger knows batches of it.",
-                hint=f"`deltaworks recover table {self._spec.pipeline} {name}` has it and its rows again.",
+                f"Table {name!r} of {self._spec.pipeline!r} is missing, but the ledger has batches of it.",
+                hint=(
+                    f"Run `deltaworks recover table {self._spec.pipeline} {name}` to restore the table with its rows."
+                ),
             )
 
     def _choose_writer(self, name: str, handle: DeltaTable) -> None:
@@ -158,12 +161,14 @@ class TableSet:
         if name == QUARANTINE_TABLE:
             raise ContractError(
                 "QUARANTINE_FEATURES_UNSUPPORTED",
-                f"The quarantine of {self._spec.pipeline!r} has {', '.join(reasons)}, which a batch cannot honour.",
+                f"The quarantine table of {self._spec.pipeline!r} has {', '.join(reasons)}, which batches do not "
+                "support.",
                 hint="Drop the feature or the constraint from the quarantine table.",
             )
         self.writer_by_table[name] = "spark"
         log.warning(
-            "pipeline=%s table=%s is written through Spark, since it has %s; declare `writer: spark` to say so",
+            "pipeline=%s table=%s is written through Spark, because it has %s; declare `writer: spark` to make "
+            "this explicit",
             self._spec.pipeline,
             name,
             ", ".join(reasons),
@@ -176,7 +181,7 @@ class TableSet:
                 "TABLE_PARTITIONING_DIFFERS",
                 f"Table {name!r} is partitioned by {', '.join(on_disk) or 'nothing'} on disk and by "
                 f"{', '.join(declared) or 'nothing'} in pipeline.yaml.",
-                hint="Declare the partitioning the table has; another one needs a new table.",
+                hint="Declare the table's current partitioning; a different one needs a new table.",
             )
 
     def _add_columns(self, name: str, handle: DeltaTable, missing: list[Field], metadata: str) -> None:
@@ -190,15 +195,15 @@ class TableSet:
         refresh(handle)
 
     def reopen(self, name: str, owner: Step) -> None:
-        """Open a table again that could not be opened, or whose log another writer has changed, and fence it.
+        """Opens and fences a table again after a failure or after changes by another writer.
 
         Raises:
-            DeltaworksError: what is wrong with it, as before.
+            DeltaworksError: the table's problem, as before.
         """
         if name not in self._declared:
             raise ContractError(
                 "TABLE_NOT_DECLARED",
-                f"Pipeline {self._spec.pipeline!r} declares no table {name!r} any more, and batches hold rows of it.",
+                f"Pipeline {self._spec.pipeline!r} no longer declares table {name!r}, but batches have rows for it.",
                 hint="Declare the table again until it has caught up.",
             )
         declared = {table.name: table.writer for table in self._spec.tables}
@@ -214,10 +219,11 @@ class TableSet:
             raise own from error
 
     def fence(self, owner: Step) -> None:
-        """Raise the owner epoch in every table delta-rs commits to, so that a former owner's commits fail. Idempotent.
+        """Raises the owner epoch in every table committed through delta-rs, so that former owners' commits fail.
+        Idempotent.
 
-        A table that Spark commits to may have features delta-rs cannot commit with: there the writer looks. A table
-        that cannot be fenced is a problem of its own; quarantine has to be.
+        Tables committed through Spark are skipped: their writer checks the epoch itself. A table that cannot be fenced
+        becomes a problem; quarantine raises.
 
         Raises:
             FencedError: a successor has taken over.
@@ -247,13 +253,13 @@ class TableSet:
             step_version=owner.version,
         )
         raise_owner_epoch(self.handles[name], owner, user_metadata=metadata)
-        # One that is raised already, by a successor, is no error of raising it.
+        # An epoch already raised by a successor is not an error of raising it.
         check_owner_epoch(self.handles[name], owner)
 
     def evolved(self) -> EvolvedColumns:
-        """The columns that tables were given while they ran, those of shares that are held back among them.
+        """Returns the columns added at runtime per table, including those of held batches.
 
-        A table that is not open, or that Spark writes, is given none: new fields stay in its rescued column.
+        None for tables that are not open or are written by Spark: their new fields stay in the rescued column.
         """
         columns = {}
         for table in self._spec.tables:
@@ -267,12 +273,12 @@ class TableSet:
         return columns
 
     def indexed_columns(self) -> dict[str, IndexedColumns]:
-        """Which columns have statistics, for the tables whose properties say so."""
+        """Returns the statistics columns of tables that do not use Delta's default."""
         by_table = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
         return {name: indexed for name, indexed in by_table.items() if indexed != DEFAULT_COLUMNS}
 
     def add_pending_columns(self, prepared_table: PreparedTable) -> None:
-        """Remember the columns a held share will bring, so that later batches bring no other ones in their place."""
+        """Records the new columns of a held batch, so that later batches do not add conflicting ones."""
         columns = self._pending_columns.setdefault(prepared_table.table, [])
         for record in prepared_table.new_columns:
             column = EvolvedColumn(record["name"], tuple(record["path"]), record["type"])
@@ -280,7 +286,7 @@ class TableSet:
                 columns.append(column)
 
     def is_storage_reachable(self) -> bool:
-        """Whether the lake can be read: what fails beside a quarantine that answers is a table's own trouble."""
+        """Returns whether quarantine can be read. If so, an error is the failing table's own."""
         try:
             refresh(self.handles[QUARANTINE_TABLE])
         except Exception:
@@ -289,10 +295,10 @@ class TableSet:
 
 
 def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[Field]:
-    """The declared columns the table lacks.
+    """Returns the declared columns that the table does not have.
 
     Raises:
-        ContractError: TABLE_SCHEMA_DIFFERS when a column on disk has another type than declared.
+        ContractError: TABLE_SCHEMA_DIFFERS, a column has another type than declared.
     """
     on_disk = {field.name: field for field in handle.schema().fields}
     fields = {field.name: field for field in Schema.from_arrow(declared).fields}
@@ -305,13 +311,13 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
         raise ContractError(
             "TABLE_SCHEMA_DIFFERS",
             f"Table {name!r}: {'; '.join(different)}.",
-            hint="Declare the type the table has, or give the column a new name; then resume the table.",
+            hint="Declare the table's current type, or rename the column. Then resume the table.",
         )
     return [Field(field.name, field.type, nullable=True) for column, field in fields.items() if column not in on_disk]
 
 
 def _ddl(field: Field) -> str:
-    """The field's type as Spark's DDL writes it."""
+    """Returns the field's type in Spark DDL."""
     return _ddl_type(_type_json(field))
 
 

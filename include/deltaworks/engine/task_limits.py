@@ -1,8 +1,8 @@
-"""What a task may take: memory, and the time for which it has one payload open. Both are held by the system.
+"""Limits of a task, enforced by the system: memory, and time per payload.
 
-Python code that hangs or grows inside a library cannot end itself. So memory is bounded by the kernel, which refuses
-more, and time by a thread that needs nothing of Python to end the process. Either becomes an error that names an event,
-or the death of the Python worker; what reads a batch deals with both.
+Python code stuck in a native library cannot stop itself. So the kernel limits memory, and a watchdog thread that does
+not need the interpreter limits time. The result is either an error attributed to an event, or a crash of the Python
+worker; the reader of the batch handles both.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from pathlib import Path
 
 from deltaworks.events.parse import Payload
 
-#: Records of a stream come by the million: their time is begun anew no more often than this.
+#: Minimum interval of resetting the watchdog, because a stream has millions of records.
 _REARM_SECONDS = 0.5
 _cached_baseline_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """What one task may take. `memory_bytes` is on top of what its Python worker held before its first task."""
+    """Limits of one task. `memory_bytes` is in addition to the worker's memory before its first task."""
 
     payload_seconds: float
     memory_bytes: int
 
     @contextmanager
     def apply_to_task(self, payloads: Iterable[Payload]) -> Iterator[Iterable[Payload]]:
-        """Hold a task of Spark to the limits meanwhile; the payloads to work on. The driver is held to none."""
+        """Applies the limits to a Spark task in the block, which iterates over the yielded payloads. No effect in the
+        driver.
+        """
         from pyspark import TaskContext
 
         if TaskContext.get() is None:
@@ -42,7 +44,7 @@ class TaskLimits:
 
     @contextmanager
     def enforced(self) -> Iterator[None]:
-        """Hold this process to the limits meanwhile, one task at a time. Memory is bounded on Linux alone."""
+        """Applies the limits to this process in the block, one task at a time. Memory is limited on Linux only."""
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         idle = _baseline_data_bytes()
         if idle is not None:
@@ -54,9 +56,9 @@ class TaskLimits:
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
     def with_timeout(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """The payloads. One that is opened and worked on for too long ends this process, with a traceback in its log.
+        """Yields the payloads. If one takes too long, the process ends with a traceback in its log.
 
-        What is done after the last one has the same time again. Use it inside `held`.
+        The work after the last payload has the same time limit. Use it within `enforced`.
         """
         armed = 0.0
         remaining = iter(payloads)
@@ -78,7 +80,7 @@ def _min_limit(limit_bytes: int, *limits: int) -> int:
 
 
 def _baseline_data_bytes() -> int | None:
-    """What counts against the limit in a worker that has done nothing yet; a worker is used again for later batches."""
+    """Returns the memory that counts against the limit in a new worker; workers are reused by later batches."""
     global _cached_baseline_bytes  # noqa: PLW0603 - of this process
     if _cached_baseline_bytes is None:
         status = Path("/proc/self/status")

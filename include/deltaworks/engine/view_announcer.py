@@ -1,11 +1,10 @@
-"""Publishes the answers of views that declare `announce`, each when it has changed, on a topic of SNS.
+"""Publishes the results of views that declare `announce` to an SNS topic whenever they change.
 
-A message has the whole answer, so whoever missed one has lost nothing with the next. It has a number that grows by one
-with each message of its view. What was published last is on record; it is published first and recorded then, so a
-process that dies in between publishes the same answer again under the same number: at least once, and subscribers tell
-a repeated message by its number. Topics whose names end with `.fifo` drop it themselves.
+A message contains the complete result, so a subscriber that missed one needs only the next. It has a number that
+increases per view. Delivery is at least once: the message is published first and recorded then, so a crash in between
+publishes it again with the same number. FIFO topics (`.fifo`) remove such duplicates themselves.
 
-A view that fails, and a topic that does not answer, end no stream: an alert is raised, and the next look tries again.
+A failing view or topic does not end the stream: an alert is raised, and the next check retries.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from deltaworks.control.locks.lease import Lease
 
 log = logging.getLogger(__name__)
-#: What SNS takes as one message, without what attributes need.
+#: Maximum size of an SNS message, less room for attributes.
 MAX_MESSAGE_BYTES: Final = 255 * 1024
-#: How often a failure that lasts is alerted on again: the alert itself tells when people hear of it.
+#: Interval for repeating the alert while a failure lasts; the alert itself decides whom to notify when.
 _ALERT_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
 _ALERT_CAUSE = "VIEW_NOT_ANNOUNCED"
@@ -45,7 +44,7 @@ Publish = Callable[[str, str, Mapping[str, str], str], None]
 
 @contextmanager
 def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Iterator[None]:
-    """Publish changed answers of the views that declare it while the block runs, in a thread of its own."""
+    """Publishes changed results in a thread of its own while the block runs."""
     views = [view for view in spec.views if view.announce is not None]
     thread = AnnouncerThread(ViewAnnouncer(catalog, spec), views, has_lease=lambda: not lease.is_lost)
     thread.start()
@@ -56,27 +55,27 @@ def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> It
 
 
 class ViewAnnouncer:
-    """Publishes the answers of one pipeline's views. Used by one thread.
+    """Publishes the results of one pipeline's views. Used by one thread.
 
     Args:
-        publish: sends a message, for tests; by default to the channel that the view names.
+        publish: sends a message, for tests; by default to the view's channel.
     """
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec, *, publish: Publish | None = None) -> None:
-        # A view reads tables of its own pipeline alone.
+        # Views read tables of their own pipeline only.
         self._catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
         self._pipeline = spec.pipeline
         self._objects: ObjectStore = open_objects(catalog.environment.lake)
         self._publish = publish or _SnsPublisher(catalog)
 
     def announce(self, view: ViewSpec) -> int | None:
-        """Publish the view's answer if it is another one than was published last: its number, else None.
+        """Publishes the view's result if it changed since the last message. Returns the message number, otherwise None.
 
-        None too while a table that the view reads has not been created.
+        Also None while a table that the view reads does not exist.
 
         Raises:
             ContractError: VIEW_UNREADABLE, ANNOUNCEMENT_TOO_LARGE.
-            TransientError: ANNOUNCEMENT_REFUSED, and what the storage raises.
+            TransientError: ANNOUNCEMENT_REFUSED, or a storage error.
         """
         if view.announce is None:
             return None
@@ -95,16 +94,16 @@ class ViewAnnouncer:
         if size > MAX_MESSAGE_BYTES:
             raise ContractError(
                 "ANNOUNCEMENT_TOO_LARGE",
-                f"The answer of the view {self._name(view)} has {size:,} bytes in {len(rows):,} rows, and SNS takes "
-                f"{MAX_MESSAGE_BYTES:,}.",
-                hint="Aggregate further, name fewer columns, or LIMIT the rows.",
+                f"The result of view {self._name(view)} has {size:,} bytes in {len(rows):,} rows; SNS accepts "
+                f"{MAX_MESSAGE_BYTES:,} bytes.",
+                hint="Aggregate further, select fewer columns, or LIMIT the rows.",
             )
         self._publish(view.announce.channel, body, {"pipeline": self._pipeline, "view": view.name}, f"{number}")
         self._objects.put(key, json.dumps({"number": number, "digest": digest, "at": message["at"]}).encode())
         return number
 
     def raise_failure_alert(self, view: ViewSpec, error: Exception) -> None:
-        """Raise the alert that a view is not announced. Never raises."""
+        """Raises the alert that a view cannot be announced. Never raises an exception."""
         from deltaworks.alerts.raising import raise_alert
 
         self._try_alert(
@@ -112,7 +111,7 @@ class ViewAnnouncer:
         )
 
     def resolve_failure_alert(self, view: ViewSpec) -> None:
-        """Resolve that alert. Never raises."""
+        """Resolves that alert. Never raises an exception."""
         from deltaworks.alerts.raising import resolve_alert
 
         self._try_alert(lambda: resolve_alert(self._objects, cause=_ALERT_CAUSE, subject=self._name(view)))
@@ -142,12 +141,12 @@ class ViewAnnouncer:
             except duckdb.Error as error:
                 raise ContractError(
                     "VIEW_UNREADABLE",
-                    f"The view {self._name(view)} cannot be read: {' '.join(str(error).split())[:500]}.",
-                    hint=f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name(view)}'.",
+                    f"View {self._name(view)} cannot be read: {' '.join(str(error).split())[:500]}.",
+                    hint=f"Run it yourself: deltaworks sql 'SELECT * FROM {self._name(view)}'.",
                 ) from error
 
     def _last_published(self, key: str) -> tuple[int, str]:
-        """Number and digest of what was published last; a record that cannot be read is none."""
+        """Returns number and digest of the last message. An unreadable record counts as none."""
         stored = self._objects.get(key)
         try:
             record = json.loads(stored.data) if stored is not None else {}
@@ -157,10 +156,10 @@ class ViewAnnouncer:
 
 
 class AnnouncerThread(threading.Thread):
-    """Looks at each view every so many seconds, from the end of one look to the next.
+    """Checks each view at its interval, counted from the end of the previous check.
 
     Args:
-        is_ours: whether the pipeline is still this process's; nothing is published once it is not.
+        has_lease: whether this process still holds the pipeline's lease; without it nothing is published.
     """
 
     def __init__(self, announcer: ViewAnnouncer, views: Sequence[ViewSpec], *, has_lease: Callable[[], bool]) -> None:
@@ -183,14 +182,14 @@ class AnnouncerThread(threading.Thread):
                     self._due_at[view.name] = time.monotonic() + (view.announce.every_seconds if view.announce else 0)
 
     def close(self) -> None:
-        """End; a look that is under way is waited for, some seconds."""
+        """Stops the thread, waiting some seconds for a running check."""
         self._closing.set()
         self.join(_CLOSE_SECONDS)
 
     def _announce(self, view: ViewSpec) -> None:
         try:
             self._announcer.announce(view)
-        except Exception as error:  # whatever it is: the stream goes on, and the next look tries again
+        except Exception as error:  # Any failure: the stream continues, and the next check retries.
             log.warning("view=%s could not be announced: %s", view.name, error)
             self._healthy.discard(view.name)
             if time.monotonic() - self._alerted_at.get(view.name, -math.inf) >= _ALERT_SECONDS:
@@ -198,14 +197,14 @@ class AnnouncerThread(threading.Thread):
                 self._alerted_at[view.name] = time.monotonic()
             return
         if view.name not in self._healthy:
-            # A run before this one may have raised it, too.
+            # An earlier run may have raised the alert.
             self._announcer.resolve_failure_alert(view)
             self._healthy.add(view.name)
             self._alerted_at.pop(view.name, None)
 
 
 class _SnsPublisher:
-    """Publishes to the topics of the environment's channels, each by a client of its own."""
+    """Publishes to the topics of the environment's channels."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._environment = catalog.environment
@@ -230,14 +229,15 @@ class _SnsPublisher:
         except (BotoCoreError, ClientError) as error:
             raise TransientError(
                 "ANNOUNCEMENT_REFUSED",
-                f"The channel {channel!r} did not take the answer of the view {name}: {error}.",
-                hint="It is tried again. Check the topic and the keys under `alerts` of the environment.",
+                f"Channel {channel!r} rejected the result of view {name}: {error}.",
+                hint="It is retried. Check the topic and its credentials under `alerts` of the environment.",
             ) from error
 
 
 def to_json_value(value: Any) -> Any:
-    """A value as JSON has it: decimals as texts, so that none is rounded; instants in ISO 8601; what is no number,
-    null."""
+    """Converts a value to JSON: decimals as strings, so that none is rounded; timestamps in ISO 8601; NaN and
+    infinities as null.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -250,6 +250,6 @@ def to_json_value(value: Any) -> Any:
 
 
 def _rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Of the rows in whatever order: SQL without ORDER BY has none."""
+    """Computes a digest independent of row order, because SQL without ORDER BY has none."""
     texts = sorted(json.dumps(row, sort_keys=True) for row in rows)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""A payload that every worker can read, to tell a worker that is broken from an object that breaks it.
+"""A payload that every worker can read, to distinguish a broken worker from an object that crashes workers.
 
-A native library that crashes whatever it reads kills workers on every object. Each of them would be blamed for it.
+If a native library crashes on every read, each object would be blamed for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from deltaworks.specs.sources.selection import SourceSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: So long a worker may take for it. One that is well takes some milliseconds, and as long as it needs to start.
+#: Timeout of the probe. A healthy worker takes milliseconds, plus its start.
 PROBE_SECONDS = 60.0
 _KEY = "probe"
 
 
 def probe_payload(source: SourceSpec) -> bytes:
-    """A few bytes in the source's format, which hold one event."""
+    """Returns a small payload with one event in the source's format."""
     return _PAYLOADS[source.format](source)
 
 
@@ -66,22 +66,22 @@ _PAYLOADS: dict[str, Callable[[Any], bytes]] = {
 
 
 def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterable[Payload]], Any]) -> None:
-    """Run one task that reads the canary and drops what comes of it.
+    """Runs one Spark task that reads the probe payload and discards the result.
 
-    It is made in the task too: where the library that makes it is broken, the driver lives on.
+    The payload is created in the task too, so that a broken library cannot crash the driver.
 
     Args:
-        read: reads payloads as a task of a batch does; what it raises is no death.
+        read: reads payloads like a task of a batch; its exceptions do not count as a crash.
 
     Raises:
-        Exception: what Spark says of the task's death.
+        Exception: Spark's error if the task crashed.
     """
     declared = spec.model_dump_json()
 
     def run_probe(numbers: Iterable[int]) -> Iterator[int]:
         source = PipelineSpec.model_validate_json(declared).source
         for number in numbers:
-            with contextlib.suppress(Exception):  # a worker that can raise is alive
+            with contextlib.suppress(Exception):  # A worker that can raise is alive.
                 read([Payload(number, _KEY, probe_payload(source))])
             yield number
 

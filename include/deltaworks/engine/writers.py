@@ -1,7 +1,7 @@
-"""Commits a prepared batch to its tables: through delta-rs, or through Spark for tables delta-rs cannot commit to.
+"""Writers that commit a prepared batch to a table: through delta-rs, or through Spark for unsupported tables.
 
-Both writers stand behind one interface and are guarded the same way: the step's transaction id is the batch's, so a
-repeated commit changes nothing. What they commit is what the prepared batch names, never a second reading.
+Both have one interface and the same guard: the step's transaction id is the batch's, so a repeated commit changes
+nothing. They commit exactly the files of the prepared batch.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: How Delta says that a constraint or a NOT NULL does not hold, and what follows it on the line.
+#: Delta's error for a violated constraint or NOT NULL, up to the end of the line.
 _CONSTRAINT_VIOLATION = re.compile(r"\[?DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|NOT_NULL_COLUMN)[^\n]*")
 _MAX_MESSAGE_LENGTH = 500
 
 
 def staging_key(pipeline: str, table: str) -> str:
-    """Where the files of a table are staged that Spark commits."""
+    """Returns the folder for staged files of a table that Spark commits."""
     return paths.staging(pipeline, table)
 
 
 class TableWriter(Protocol):
-    """Commits one table's share of a prepared batch."""
+    """Commits one table's part of a prepared batch."""
 
     def commit(self, batch: PreparedBatch, prepared_table: PreparedTable, *, owner: Step) -> StepOutcome:
-        """Make the share part of its table, once. Safe to call again with the same batch."""
+        """Commits the prepared files to their table, exactly once. Idempotent."""
 
 
 class FanOutWriter:
-    """Commits the files the fan-out wrote, through delta-rs. One handle per table, each used by one thread."""
+    """Commits fan-out files through delta-rs. One handle per table, each used by one thread."""
 
     name = "fan_out"
 
@@ -84,10 +84,10 @@ class FanOutWriter:
 
 
 class SparkWriter:
-    """Appends a table's files through Spark, with the batch as Delta's own idempotent transaction.
+    """Appends a table's files through Spark, with Delta's idempotent transaction.
 
-    Delta skips an append whose transaction the table has already, and fails one that races another of the same
-    transaction: so a former owner that wakes up between check and append adds nothing.
+    Delta skips an append with a transaction that the table has, and fails a concurrent one. So a former owner that
+    resumes between check and append adds nothing.
     """
 
     name = "spark"
@@ -123,16 +123,15 @@ class SparkWriter:
 
     @property
     def _spark(self) -> SparkSession:
-        """Spark. Without it, this writer only sees what has landed; the stream commits the rest."""
+        """The session. Without it this writer only detects committed steps; the stream commits the rest."""
         if self._session is None:
-            raise TransientError("SPARK_UNAVAILABLE", "This share is committed by Spark, which does not run here.")
+            raise TransientError("SPARK_UNAVAILABLE", ("Committing this table needs Spark, which is not running here."))
         return self._session
 
     def _check_owner_epoch(self, pipeline: str, owner: Step) -> None:
-        """Spark takes one transaction a commit, so the owner is compared beforehand, where delta-rs raised it.
+        """Checks the owner epoch in quarantine before the commit, because Spark commits one transaction only.
 
-        A successor that comes in between changes nothing: it commits the same prepared batch, under the same
-        transaction.
+        A successor in between is harmless: it commits the same prepared batch under the same transaction.
         """
         fenced = Lake(self._lake.storage).open(paths.table(pipeline, "quarantine"))
         if fenced is not None:
@@ -158,12 +157,13 @@ class SparkWriter:
                 raise
             raise ContractError(
                 "ROWS_REFUSED",
-                f"Table {prepared_table.table!r} refuses rows of batch {batch.batch_id}: {violation[0][:_MAX_MESSAGE_LENGTH]}",
-                hint="Change the constraint, or have a rule quarantine such rows; then resume the table.",
+                f"Table {prepared_table.table!r} rejects rows of batch {batch.batch_id}: "
+                f"{violation[0][:_MAX_MESSAGE_LENGTH]}",
+                hint="Change the constraint, or add a rule that quarantines such rows. Then resume the table.",
             ) from error
 
     def _read_frame(self, pipeline: str, prepared_table: PreparedTable, files: list[WrittenFile]) -> DataFrame:
-        """The share's rows: staged files as they are; files written for delta-rs with their partition's values."""
+        """Reads the rows of the prepared files: staged files as they are, others with their partition values added."""
         storage = self._lake.storage
         if prepared_table.writer == self.name:
             staged = [storage.spark_uri(f"{staging_key(pipeline, prepared_table.table)}/{file.path}") for file in files]
@@ -189,7 +189,7 @@ class SparkWriter:
 
 
 def commit_metadata(batch: PreparedBatch, step: Step, operation: str) -> str:
-    """`userMetadata` of a batch's commit."""
+    """Returns the `userMetadata` of a batch's commit."""
     return user_metadata(
         pipeline=batch.pipeline,
         batch=batch.batch_id,

@@ -1,1 +1,1 @@
-"""Flags copies that producers sent, by ids within a window."""
+"""Flags producers' duplicates by event id within a time window."""

@@ -1,7 +1,7 @@
-"""Flags the copies among the rows of one task: the column `_duplicate`, and what the driver needs to compare tasks.
+"""Flags duplicates among the rows of one task: the column `_duplicate`, and the ids the driver needs to compare tasks.
 
-A row is a copy where a row with its `event_id` lies in the table's window, or came before it in this task. Null means
-that a row has no id. Rows are never left out.
+A row is a duplicate if its `event_id` is in the table's window or occurred earlier in this task. Null means that the
+row has no id. Rows are never dropped.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pyarrow import fs
 from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hash_ids
 from deltaworks.specs.table import DUPLICATE_COLUMN
 
-#: By the folder of a table. A Python worker is used again for the tasks of later batches.
+#: Keyed by table folder. Python workers are reused by later batches.
 _WINDOW_IDS_BY_ROOT: dict[str, WindowIds] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateWindow:
-    """Of one table: its folder in terms of the storage, and the files whose ids count.
+    """A table's duplicate window: its folder, and the files whose ids are compared.
 
-    `skipped_files` is how many more would count, and do not fit the bound.
+    `skipped_files` counts files omitted because the maximum number of ids was reached.
     """
 
     root: str
@@ -51,11 +51,11 @@ class DuplicateFlagger:
         try:
             with self._filesystem.open_input_file(f"{root}/{path}") as source:
                 return pq.read_table(source, columns=["event_id"]).column(0)
-        except FileNotFoundError:  # removed by VACUUM since the driver looked
+        except FileNotFoundError:  # removed by VACUUM in the meantime
             return None
 
     def flag(self, table: str, rows: pa.Table) -> pa.Table:
-        """The rows with their flags, where the table has such a column."""
+        """Returns the rows with their flags, if the table flags duplicates."""
         in_window = self._window_ids.get(table)
         if in_window is None:
             return rows
@@ -69,12 +69,12 @@ class DuplicateFlagger:
         return rows.append_column(DUPLICATE_COLUMN, pa.array(is_duplicate, mask=~has_id))
 
     def first_ids(self) -> dict[str, bytes]:
-        """Hashes of the ids met first in each table, for the driver; see TaskOutput."""
+        """Returns hashes of the ids first seen in this task, by table; see TaskOutput."""
         return {table: ids.to_bytes() for table, ids in self._first_ids.items()}
 
 
 def _repeats(high: Any, low: Any) -> Any:
-    """Which hashes came before in the same arrays."""
+    """Returns a mask of hashes that occurred earlier in the same arrays."""
     order = np.lexsort((np.arange(len(high)), low, high))
     same = np.zeros(len(high), dtype=bool)
     same[order[1:]] = (high[order[1:]] == high[order[:-1]]) & (low[order[1:]] == low[order[:-1]])

@@ -1,6 +1,6 @@
-"""The driver's part in flagging copies: which files count, and the copies that two tasks of a batch have between them.
+"""Driver side of duplicate flagging: chooses the window files, and flags duplicates across tasks of a batch.
 
-Both are settled before the batch is prepared; what it is prepared with stays, whoever commits it.
+Both happen before the batch is prepared, so the result does not depend on who commits it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def duplicate_windows(
     spec: PipelineSpec, lake: Lake, tables: TableSet, *, now: dt.datetime
 ) -> dict[str, DuplicateWindow]:
-    """Of each table that flags copies, the files that arrived in its window. Empty, at no cost, where none does.
+    """Returns the window files of each table that flags duplicates. Empty and free of cost without such tables.
 
-    A table that Spark commits to, or that is not open, is left out: its rows are not flagged.
+    Tables that are committed by Spark or not open are omitted: their rows are not flagged.
     """
     windows = {}
     for table in spec.tables:
@@ -54,7 +54,9 @@ def duplicate_windows(
 
 
 def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
-    """The files with rows that arrived on `since` or later, oldest first; whole days, so that a day leaves at once."""
+    """Returns the files with rows that arrived on or after `since`, oldest first. Complete days, so that days expire as
+    a unit.
+    """
     actions = pa.table(handle.get_add_actions(flatten=True))
     if not actions.num_rows:
         return []
@@ -62,7 +64,7 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     newest = actions.column("max._ingested_at").to_pylist() if "max._ingested_at" in names else [None] * len(actions)
     rows = actions.column("num_records").to_pylist()
     recent = [
-        # A file without bounds may have arrived today.
+        # A file without statistics may have arrived today.
         WindowFile(path, (at.date() if at is not None else dt.date.max).isoformat(), int(count or 0))
         for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
     ]
@@ -70,7 +72,7 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
 
 
 def _newest_within_limit(files: Sequence[WindowFile], max_ids: int) -> tuple[WindowFile, ...]:
-    """As many of the newest files as have no more ids than that."""
+    """Returns the newest files with at most `max_ids` ids in total."""
     count, ids = 0, 0
     for file in reversed(files):
         ids += file.rows
@@ -82,17 +84,17 @@ def _newest_within_limit(files: Sequence[WindowFile], max_ids: int) -> tuple[Win
 
 @dataclass(slots=True)
 class CrossTaskDuplicates:
-    """Finds the copies of ids that a task before has met first, and rewrites the files that hold them."""
+    """Finds ids that an earlier task already had, and rewrites the files that contain them."""
 
     target: FileTarget
     rewritten: int = 0
     _first_ids: dict[str, IdHashes] = field(default_factory=dict)
 
     def flag_duplicates(self, table: str, first_ids: bytes, files: Sequence[WrittenFile]) -> Sequence[WrittenFile]:
-        """One task's files of a table, with flags on what a task before has met first. Call it in the order of tasks.
+        """Returns one task's files of a table, with duplicates of earlier tasks flagged. Call it in task order.
 
         Args:
-            first_ids: hashes of the ids that the task met first; see TaskOutput.
+            first_ids: hashes of the ids first seen in the task; see TaskOutput.
         """
         task_ids, earlier = IdHashes.from_bytes(first_ids), self._first_ids.get(table)
         if earlier is None:
@@ -117,7 +119,7 @@ class CrossTaskDuplicates:
         flags = pc.if_else(pa.array(is_duplicate), pc.or_(flags, pa.scalar(True)), flags)
         rows = rows.set_column(rows.schema.get_field_index(DUPLICATE_COLUMN), DUPLICATE_COLUMN, flags)
         for column in file.partition:
-            # Left out again where it is written: its value is in the action.
+            # Dropped again on write: its value is in the add action.
             rows = rows.append_column(column, pa.nulls(rows.num_rows))
         options: dict[str, Any] = {}
         if table in self.target.indexed:

@@ -1,1 +1,1 @@
-"""Groups of streams: several pipelines in one driver, a query each, watched one by one."""
+"""Stream groups: several pipelines in one driver, with one query each, supervised separately."""

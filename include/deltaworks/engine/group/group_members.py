@@ -1,7 +1,7 @@
-"""Who belongs to a group now: its declarations, read again when a file of them has changed.
+"""Members of a group, reloaded when a declaration file changes.
 
-A driver of a group runs for hours. A pipeline that joins the group meanwhile starts, one that leaves it ends, and one
-that is declared wrongly waits until that is mended; none of it concerns the others.
+A group's driver runs for hours. A pipeline that joins meanwhile is started, one that leaves is ended, and one with an
+invalid declaration waits until it is corrected. Other members are not affected.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from deltaworks.specs.groups import StreamGroup, StreamGroupSpec, stream_groups
 
 log = logging.getLogger(__name__)
 _Signature = tuple[tuple[str, int, int], ...]
-#: How long files must have stayed as they are before they are read: one that is half written is sound YAML at times,
-#: and without its last line it names no group any more.
+#: Files must be unchanged for this long before they are read: a half-written file may be valid YAML, and could lack the
+#: line that names its group.
 STABLE_SECONDS = 2.0
 
 
@@ -26,23 +26,23 @@ class GroupMembers:
     """The members of one group. Used by one thread."""
 
     def __init__(self, group: str, catalog: Catalog, *, load: Callable[[], Catalog]) -> None:
-        """Begin with a catalog that has been read; `load` reads it again, leaving out what is declared wrongly."""
+        """Starts with a loaded catalog; `load` reloads it without invalid declarations."""
         self._name = group
         self._load = load
         self.catalog = catalog
         self._loaded_signature = _signature(catalog)
         self._last_change: tuple[_Signature, float] = (self._loaded_signature, 0.0)
-        #: Whether something has changed that is not read yet: nobody is to be started as it was declared before.
+        #: Whether a change is not read yet; until then no member is started with its old declaration.
         self.has_unread_change = False
 
     @property
     def group(self) -> StreamGroup:
-        """The group as it was last read; without members where nobody names it any more."""
+        """The group as last read; without members if no pipeline names it."""
         groups = stream_groups(self.catalog)
         return groups.get(self._name) or StreamGroup(name=self._name, settings=StreamGroupSpec(), members={})
 
     def reload_if_changed(self) -> bool:
-        """Read the declarations again where one has changed and all have settled; whether they were read."""
+        """Reloads the declarations after a change, once all files are stable. Returns whether they were reloaded."""
         signature, now = _signature(self.catalog), time.monotonic()
         if signature != self._last_change[0]:
             self._last_change = (signature, now)
@@ -53,7 +53,7 @@ class GroupMembers:
         try:
             self.catalog = self._load()
         except DeltaworksError as error:
-            log.warning("group=%s goes on with the declarations as they were: %s", self._name, error)
+            log.warning("group=%s continues with the previous declarations: %s", self._name, error)
             return False
         return True
 

@@ -1,7 +1,7 @@
-"""A member of a group: its session, its runs one after the other, each in a thread, and what became of the last one.
+"""A member of a group: one pipeline with its session, its consecutive runs in threads, and their outcomes.
 
-A member has everything a stream with a driver of its own has: lease, owner epoch, heartbeat, checkpoint, progress,
-stop flag and the record of its failures. So it may move between the two, and nobody who watches it sees a difference.
+A member has everything that a stream with its own driver has: lease, owner epoch, heartbeat, checkpoint, progress, stop
+flag and failure record. So it can move between the two without any visible difference.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-#: Another owner has the pipeline.
+#: Conditions that mean that another owner has the pipeline.
 _OTHER_OWNER_CONDITIONS = frozenset({"LEASE_HELD"})
-#: How long a member that was elsewhere is left there before it is looked for again.
+#: Wait before a pipeline with another owner is tried again.
 _OTHER_OWNER_WAIT_SECONDS = 5.0
 
 
 class Member:
-    """One pipeline of a group. Its methods are called by the thread of the group; its run has one of its own."""
+    """One pipeline of a group. Methods are called by the group's thread; each run has its own thread."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Member:
         exit_driver: Callable[[TransientError], None],
         once: bool = False,
     ) -> None:
-        """Take it in; nothing runs yet.
+        """Creates the member; nothing runs yet.
 
         Args:
-            session: makes a session of the shared application; called once.
-            is_driver_alive: whether the JVM is. Where it is not, no failure is a member's own.
-            once: its runs end once they have worked off what there is.
+            new_session: creates a session of the shared application; called once.
+            is_driver_alive: whether the JVM is alive; otherwise no failure is attributed to the member.
+            once: runs process available data and end.
         """
         self.pipeline = pipeline
         self._objects = objects
@@ -77,9 +77,9 @@ class Member:
         self.last_error: DeltaworksError | None = None
 
     def signals(self, *, is_member: bool, is_closing: bool) -> Signals:
-        """What is asked of it, as far as shared storage says. Where that does not answer, it waits.
+        """Reads the member's signals from shared storage. If the storage is unreachable, the member waits.
 
-        One that has to go is not asked after.
+        Storage is not read if the member has to end anyway.
         """
         if is_closing or not is_member:
             return Signals(is_member=is_member, is_closing=is_closing)
@@ -96,11 +96,11 @@ class Member:
 
     @property
     def has_completed_batch(self) -> bool:
-        """Whether any run of it has landed a batch."""
+        """Whether any of its runs has completed a batch."""
         return self.batches > 0 or (self._run is not None and self._run.batches > 0)
 
     def start(self, catalog: Catalog, *, trigger_seconds: float) -> None:
-        """Begin a run, as the catalog declares it now."""
+        """Starts a run with the given catalog."""
         from pyspark import InheritableThread
 
         self._outcome, self._run = None, None
@@ -112,19 +112,20 @@ class Member:
         self._thread.start()
 
     def request_end(self, reason: str) -> None:
-        """Have its run end after the batch under way."""
+        """Ends the run after its current batch."""
         if self._host is not None:
             self._host.request_end(reason)
 
     def poll_outcome(self) -> Outcome | None:
-        """How its run ended; None while it is under way, and once that was said."""
+        """Returns the outcome of an ended run once; None while it is running."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
         return self._outcome or Outcome(end=RunEnd.FAILED)
 
     def park(self) -> None:
-        """Say for good that it is not tried again before somebody starts it: on record, and in its heartbeat."""
+        """Parks the member: it is not restarted until an operator starts it. Recorded on storage and in its
+        heartbeat."""
         error = self.last_error
         condition = error.condition if error is not None else "STREAM_FAILED"
         self.backoff.park(condition)
@@ -132,7 +133,10 @@ class Member:
             "STREAM_PARKED",
             f"{self.pipeline!r} has failed {self.backoff.read().non_outage_failures} times in a row, each time soon after "
             f"its start, and is left out of its group. The last failure: {error}",
-            hint=f"Mend the cause, then `deltaworks start {self.pipeline}`. The other pipelines of the group go on.",
+            hint=(
+                f"Fix the cause, then run `deltaworks start {self.pipeline}`. The other pipelines of the group "
+                "continue."
+            ),
         )
         log.error("pipeline=%s is parked: %s", self.pipeline, parked)
         last = read_heartbeat(self._objects, self._heartbeat_key)
@@ -140,7 +144,7 @@ class Member:
             self._objects, self._heartbeat_key, pipeline=self.pipeline, trigger_seconds=self._trigger_seconds
         )
         if last is not None:
-            # What waits, and for how long its source keeps it, is judged on.
+            # Keeps the backlog and the source's retention, which health checks use.
             writer.update(**{field.name: getattr(last, field.name) for field in fields(last)})
         writer.start()
         writer.close(state="failed", error=parked.as_record())

@@ -1,9 +1,9 @@
-"""Runs a group of streams: one driver, a query and a session for each pipeline, supervised one by one.
+"""Runs a stream group: one driver, with a query and a session per pipeline, supervised separately.
 
-The life of a run: every member is started; one that fails is started again after the same back-off as a stream with a
-driver of its own, and left out once it has failed too often; one that is stopped is left alone until it is started.
-The run ends by the group's stop flag or the end of its time, each query between two batches, or with the JVM. What ends
-it never matters for the data: every member resumes from its own records.
+All members are started. A failed member is restarted with the same backoff as a stream with its own driver, and parked
+after too many failures; a stopped one waits until it is started. The run ends by the group's stop flag or its time
+limit, between two batches of each query, or with the JVM. Data is safe whatever ends it: every member resumes from its
+own records.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
-#: How often members that do not run are asked after, and the declarations are looked at.
+#: Interval of checking idle members and declarations.
 UPDATE_SECONDS = 5.0
-#: How long the end of a run waits for its members, each of which waits for its batch and its keyed tables.
+#: Maximum wait at the end of a run for members, each of which waits for its batch and its keyed tables.
 CLOSE_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult(RunResult):
-    """Why a run of a group ended, what its members did together, and which of them are parked."""
+    """Why a group's run ended, its members' totals, and the parked members."""
 
     parked: tuple[str, ...] = ()
 
 
 class GroupRun:
-    """One run of a group. Build it, call `run` once.
+    """One run of a group. Call `run` once.
 
     Args:
-        load: reads the catalog again, leaving out what is declared wrongly.
-        available_now: each member reads what is there, then leaves; the run ends with the last of them.
+        load: reloads the catalog without invalid declarations.
+        available_now: members process available data and end; the run ends with the last one.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class GroupRun:
         self._reason = ""
 
     def run(self) -> GroupResult:
-        """Run the members until something ends all of them.
+        """Runs the members until the run ends.
 
         Raises:
             TransientError: SPARK_APPLICATION_ENDED, the JVM or the application has ended.
@@ -92,7 +92,7 @@ class GroupRun:
         try:
             return self._run()
         finally:
-            # For a process that goes on without them, such as that of a test.
+            # For processes that continue without them, such as a test's.
             for member in self._members.values():
                 member.request_end("the driver ends")
 
@@ -116,18 +116,21 @@ class GroupRun:
         if not self._is_driver_alive():
             raise TransientError(
                 "SPARK_APPLICATION_ENDED",
-                f"The Spark application of the group {self._name!r} has ended, and all its streams with it.",
-                hint="Nothing: the next run resumes each of them. Its driver log says why, such as too little memory.",
+                f"The Spark application of group {self._name!r} has ended, with all its streams.",
+                hint=(
+                    "Nothing to do: the next run resumes each stream. The driver log shows the cause, for "
+                    "example too little memory."
+                ),
             )
 
     def _is_driver_alive(self) -> bool:
         try:
             return not self._spark.sparkContext._jsc.sc().isStopped()
-        except Exception:  # whatever py4j makes of a JVM that is gone
+        except Exception:  # any py4j error for an ended JVM
             return False
 
     def _collect_outcomes(self) -> None:
-        """Take note of runs that have ended."""
+        """Handles runs that have ended."""
         for name, member in self._members.items():
             outcome = member.poll_outcome() if self._states[name].has_run else None
             if self._first_batch is None and member.has_completed_batch:
@@ -145,11 +148,11 @@ class GroupRun:
     def _park(self, member: Member) -> None:
         try:
             member.park()
-        except Exception as error:  # it is tried once more, and parked again
+        except Exception as error:  # the member is tried once more and parked again
             log.warning("pipeline=%s could not be parked: %s", member.pipeline, error)
 
     def _update_members(self, now: float) -> None:
-        """See what is asked of everybody, and do it."""
+        """Reads the signals of all members and acts on them."""
         self._group_members.reload_if_changed()
         group = self._group_members.group
         self._close_if_due(group, now)
@@ -165,7 +168,7 @@ class GroupRun:
             if action is Action.START:
                 member.start(self._group_members.catalog, trigger_seconds=group.members[name].stream.trigger_seconds)
             elif action is Action.END:
-                member.request_end(self._reason or "it left the group")
+                member.request_end(self._reason or "the pipeline left the group")
 
     def _close_if_due(self, group: StreamGroup, now: float) -> None:
         if self._closing_since is not None:
@@ -180,12 +183,12 @@ class GroupRun:
         elif self._is_idle(now):
             self._reason = "every member is stopped"
         elif not group.members and not group.invalid_members:
-            self._reason = "no pipeline names the group any more"
+            self._reason = "no pipeline names the group"
         if self._reason:
             self._closing_since = now
 
     def _is_idle(self, now: float) -> bool:
-        """Whether every member has been stopped for a while: nobody needs the driver then."""
+        """Returns whether all members have been stopped for a while, so that the driver is not needed."""
         stopped = bool(self._states) and all(state.phase is Phase.STOPPED for state in self._states.values())
         if not stopped:
             self._stopped_since = None
@@ -195,7 +198,7 @@ class GroupRun:
 
     def _signals(self, group: StreamGroup, name: str, member: Member) -> Signals:
         closing, state = self._closing_since is not None, self._states[name]
-        # What runs goes on as it was declared when it started, whatever is wrong with its declaration now.
+        # A running member continues with its declaration, even if its current one is invalid.
         belongs = name in group.members or (state.has_run and name in group.invalid_members)
         if self._once and state.phase is Phase.REMOVED:
             belongs = False
@@ -214,11 +217,11 @@ class GroupRun:
         )
 
     def _has_close_timed_out(self, now: float) -> bool:
-        """Whether members have had their time to end. What they have under way is resumed by the next run."""
+        """Returns whether the members' time to end is over. The next run resumes their work."""
         if self._closing_since is None or now - self._closing_since < CLOSE_SECONDS:
             return False
         running = sorted(name for name, state in self._states.items() if state.has_run)
-        log.warning("group=%s ends before these have: %s", self._name, ", ".join(running))
+        log.warning("group=%s ends while members are still running: %s", self._name, ", ".join(running))
         return True
 
     def _result(self) -> GroupResult:

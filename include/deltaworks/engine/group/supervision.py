@@ -1,8 +1,7 @@
-"""What becomes of a member of a group: a state machine of pure functions, one state a member.
+"""State machine of a group's members, as pure functions, with one state per member.
 
-A member waits, runs, is asked to end, is stopped by its flag, is parked after failures, or has left. Every other member
-is of no concern to it. What is asked of a member is read from shared storage by whoever calls this (`Signals`); how a
-run of it ended is an `Outcome`. Nothing here reads a clock or does anything.
+A member waits, runs, is ending, stopped, parked or removed, independently of others. The caller reads `Signals` from
+shared storage; a run ends with an `Outcome`. These functions neither read a clock nor have side effects.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a member is."""
+    """Phase of a member."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -23,7 +22,7 @@ class Phase(StrEnum):
 
 
 class Action(StrEnum):
-    """What is to be done about a member."""
+    """Action to take for a member."""
 
     NOTHING = "nothing"
     START = "start"
@@ -32,7 +31,7 @@ class Action(StrEnum):
 
 
 class RunEnd(StrEnum):
-    """How a run of a member ended: of its own accord, for good, because another owner has the pipeline, or failing."""
+    """How a run ended: normally, with no more data, because another owner has the pipeline, or by a failure."""
 
     NORMAL = "well"
     FINISHED = "finished"
@@ -42,10 +41,10 @@ class RunEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What is asked of a member now.
+    """Signals of a member.
 
-    `belongs`: it is declared, and as one of this group. `stop`: its stop flag is set. `parked`: it is on record as
-    parked. `wait_seconds`: what is left of the wait after its last failure. `closing`: the group's run is ending.
+    `is_member`: it is declared in this group. `stop_requested`: its stop flag is set. `is_parked`: it is recorded as
+    parked. `wait_seconds`: remaining backoff after its last failure. `is_closing`: the group's run is ending.
     """
 
     is_member: bool = True
@@ -57,7 +56,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The end of a run. `non_outage_failures`: early failures of its own in a row by now, with this one."""
+    """End of a run. `quick_failures`: consecutive early failures including this one."""
 
     end: RunEnd
     non_outage_failures: int = 0
@@ -65,21 +64,21 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """The state of a member. `non_outage_failures` counts up to the number at which it is parked."""
+    """State of a member."""
 
     phase: Phase = Phase.WAITING
 
     @property
     def has_run(self) -> bool:
-        """Whether a run of it is under way."""
+        """Whether a run is in progress."""
         return self.phase in (Phase.RUNNING, Phase.ENDING)
 
 
 def next_state(state: MemberState, signals: Signals) -> tuple[MemberState, Action]:
-    """The state after a look at what is asked, and what to do.
+    """Returns the state and action for the current signals.
 
-    A run that is under way is ended for whatever is asked but the wait; it is never started twice. A member that has
-    left comes back once it belongs again.
+    A running member is ended for any signal but the backoff, and never started twice. A removed member returns once it
+    is a member again.
     """
     idle_phase = _idle_phase(signals)
     if state.phase is Phase.RUNNING:
@@ -94,7 +93,7 @@ def next_state(state: MemberState, signals: Signals) -> tuple[MemberState, Actio
 
 
 def _idle_phase(signals: Signals) -> Phase:
-    """Where a member is that does not run, or RUNNING where it is to be started."""
+    """Returns the phase of a member without a run, or RUNNING if it is to be started."""
     if signals.is_closing or not signals.is_member:
         return Phase.REMOVED
     if signals.stop_requested:
@@ -105,7 +104,7 @@ def _idle_phase(signals: Signals) -> Phase:
 
 
 def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures: int) -> tuple[MemberState, Action]:
-    """The state after a run has ended, and what to do: only a member that keeps failing is parked."""
+    """Returns the state and action after a run has ended. Only a repeatedly failing member is parked."""
     if outcome.end is RunEnd.FINISHED:
         return replace(state, phase=Phase.REMOVED), Action.NOTHING
     if outcome.end is RunEnd.FAILED and outcome.non_outage_failures >= max_quick_failures:
@@ -114,10 +113,10 @@ def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures:
 
 
 def is_over(states: dict[str, MemberState], *, is_closing: bool, once: bool = False) -> bool:
-    """Whether the group's run is over: nothing runs, and nothing will.
+    """Returns whether the group's run is over: nothing is running or will run.
 
     Args:
-        once: each member runs once, over what is there: one that waits has yet to.
+        once: each member runs once over available data; waiting members still have to run.
     """
     if any(state.has_run for state in states.values()):
         return False

@@ -1,1 +1,1 @@
-"""Keyed tables: the newest row of each key, merged from the log of the table that keeps every row."""
+"""Keyed tables: the latest row per key, merged from the history table that has all rows."""

@@ -1,9 +1,8 @@
-"""The keyed tables of a pipeline, and the threads beside its batches that bring them up to date.
+"""Keyed tables of a pipeline, and the threads that catch them up with their histories.
 
-Keyed tables that are declared beside their history follow each batch; live tables of newest rows, in a thread of their
-own that no larger merge delays, follow at their triggers. A batch never waits for a merge, and a merge that fails fails
-no batch: what is missing follows from the logs, and is made up for by the next look. A failure is noted for the stream,
-which suspends the table.
+Keyed tables follow each batch; live tables of kind `latest` follow at their trigger interval in a thread of their own,
+so that large merges do not delay them. Batches never wait for a merge and do not fail with it: the next check continues
+from the logs. Failures are reported to the stream, which suspends the table.
 """
 
 from __future__ import annotations
@@ -26,23 +25,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-#: How often histories are looked at that other jobs may have changed while no batch comes: one listing each.
+#: Interval of checking histories for changes by other jobs while no batch runs; each takes one listing.
 CHECK_SECONDS = 30.0
 RETRY_SECONDS = (0.5, 2.0)
 
 
 class KeyedTables:
-    """The keyed tables of one pipeline. `follow` is for one thread a table; `idle` for another, that of write turns.
+    """The keyed tables of one pipeline. `catch_up` is called by one thread per table, `is_idle` by the write turns'
+    thread.
 
-    `trigger_seconds` has for each table how long a merge waits after the one before; 0 for one that follows batches.
+    `trigger_seconds` is the minimum interval between merges per table; 0 follows every batch.
 
     Args:
-        spark: merges what is too large for this process's memory; None where it does not run.
+        spark: merges what exceeds this process's memory; None if not available.
     """
 
     def __init__(self, spark: SparkSession | None, lake: Lake, spec: PipelineSpec, *, owner: Step) -> None:
         tables = (*spec.keyed_tables, *spec.latest_tables)
-        # A lake each: handles are not shared between threads.
+        # One Lake per table: handles are not shared between threads.
         self._tables = {
             table.name: KeyedTableCatchUp(spark, Lake(lake.storage), spec, table, owner) for table in tables
         }
@@ -53,44 +53,44 @@ class KeyedTables:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The keyed tables."""
+        """Names of the keyed tables."""
         return tuple(self._tables)
 
     def is_idle(self, name: str) -> bool:
-        """Whether a table is not merged at this moment. One that is held by then is not merged before it is free."""
+        """Returns whether no merge of a table is running. A held table is not merged until it is released."""
         if not self._merge_locks[name].acquire(blocking=False):
             return False
         self._merge_locks[name].release()
         return True
 
     def record_failure(self, name: str, error: DeltaworksError) -> None:
-        """Say that a table cannot be brought up to date."""
+        """Records that a table could not catch up."""
         with self._failures_lock:
             self._failures[name] = error
 
     def pop_failures(self) -> dict[str, DeltaworksError]:
-        """What was noted since the last call, by table."""
+        """Returns the failures since the last call, by table."""
         with self._failures_lock:
             failures, self._failures = self._failures, {}
         return failures
 
     def catch_up(self, name: str, *, is_held: Callable[[str], bool] = lambda table: False) -> CatchUpResult | None:
-        """Bring a keyed table to the newest version of its history. Idempotent; None where there was nothing to do.
+        """Merges a keyed table up to the newest version of its history. Idempotent; None if there is nothing to do.
 
         Raises:
             FencedError: a successor has taken over.
-            DeltaworksError: SPARK_UNAVAILABLE, COMMIT_CONTENDED, TABLE_SCHEMA_DIFFERS and what reading and writing raises.
+            DeltaworksError: SPARK_UNAVAILABLE, COMMIT_CONTENDED, TABLE_SCHEMA_DIFFERS, or a storage error.
         """
         with self._merge_locks[name]:
-            # Looked at with the lock in hand: who holds a table and then finds nothing at work may write it.
+            # Checked while holding the lock: a holder that then finds the table idle may write it.
             return None if is_held(name) else self._tables[name].catch_up()
 
 
 class KeyedCatchUp:
-    """Follows the histories of a pipeline's keyed tables; nothing runs where it has none.
+    """Catches a pipeline's keyed tables up in threads; starts none without keyed tables.
 
     Args:
-        is_held: whether a table is held. Such a one is left alone.
+        is_held: whether a table is held; held tables are skipped.
     """
 
     def __init__(self, tables: KeyedTables, *, is_held: Callable[[str], bool]) -> None:
@@ -107,22 +107,22 @@ class KeyedCatchUp:
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread of it is."""
+        """Whether one of its threads is running."""
         return any(thread.is_alive() for thread in self._threads)
 
     def start(self) -> None:
-        """Begin, with what was left undone before."""
+        """Starts the threads, beginning with pending work."""
         for thread in self._threads:
             thread.wake()
             thread.start()
 
     def notify(self) -> None:
-        """Say that a history may have changed."""
+        """Signals that a history may have changed."""
         for thread in self._threads:
             thread.wake()
 
     def close(self, *, wait_seconds: float | None) -> None:
-        """Look once more and end. What takes longer than `wait_seconds` ends with the process, and does no harm."""
+        """Runs a last check and ends. A check longer than `wait_seconds` ends with the process, without harm."""
         for thread in self._threads:
             thread.close()
         for thread in self._threads:
@@ -130,7 +130,7 @@ class KeyedCatchUp:
                 thread.join(wait_seconds)
 
     def catch_up_all(self) -> list[CatchUpResult]:
-        """Bring every table that is not held up to date, in this thread; what fails is noted there.
+        """Catches up all tables that are not held, in this thread; failures are recorded.
 
         Raises:
             FencedError: a successor has taken over.
@@ -155,9 +155,9 @@ class KeyedCatchUp:
 
 
 class _CatchUpThread(threading.Thread):
-    """Looks at some tables whenever it is woken, and else from time to time.
+    """Checks some tables when woken, and periodically.
 
-    A table with a trigger is merged no sooner than so many seconds after its last merge.
+    A table with a trigger is merged at most once per interval.
 
     Args:
         triggers: seconds by table, 0 for none.
@@ -175,11 +175,11 @@ class _CatchUpThread(threading.Thread):
         self._merged_at = dict.fromkeys(triggers, -math.inf)
 
     def wake(self) -> None:
-        """Say that a history may have changed."""
+        """Signals that a history may have changed."""
         self._wake.set()
 
     def close(self) -> None:
-        """End after one more look."""
+        """Ends after one more check."""
         self._closing = True
         self._wake.set()
 
@@ -193,8 +193,8 @@ class _CatchUpThread(threading.Thread):
                     if closing or self._is_due(name, is_woken=is_woken):
                         self._check(name)
             except FencedError as error:
-                # The stream itself meets the successor with its next commit.
-                log.warning("%s are left to a successor: %s", self.name, error)
+                # The stream detects the successor with its next commit.
+                log.warning("%s: a successor has taken over: %s", self.name, error)
                 return
             if closing:
                 return

@@ -1,7 +1,7 @@
-"""What has become of a history's rows since a version of it, by its Delta log: files that came, files that went.
+"""Finds the files added to and removed from a history table since a version, by its Delta log.
 
-Appends only bring files. Whatever else changes a history (a mutation, a reprocess, a restore, somebody's DELETE) takes
-files away and puts others in their place: then the keys of both are looked at again.
+Appends only add files. Any other change (mutation, reprocess, restore, DELETE) removes files and adds others; then the
+keys of both are looked up again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
 
-#: A history that has had more commits since is looked through as a whole.
+#: Above this number of new commits the complete history is read.
 MAX_COMMITS = 5_000
 _BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFiles:
-    """Files whose rows came and files whose rows went; or the reason why that is not known, and all rows count."""
+    """Added and removed files; or a reason why they are unknown and all rows must be read."""
 
     added: tuple[Action, ...] = ()
     removed: tuple[Action, ...] = ()
@@ -35,13 +35,15 @@ class ChangedFiles:
 
     @property
     def removed_bytes(self) -> int:
-        """Bytes of the files whose rows went and that were there before."""
+        """Size of the removed files that existed before."""
         added_paths = {action["path"] for action in self.added}
         return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in added_paths)
 
 
 def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_version: int) -> ChangedFiles:
-    """The files that came and went after `after_version` of the table at `key`. Reads one small object a commit."""
+    """Returns the files added and removed after `after_version` of the table at `key`. Reads one small object per
+    commit.
+    """
     if after_version is None:
         return ChangedFiles(reason="it has not been built from its history yet")
     if after_version > up_to_version:
@@ -55,7 +57,7 @@ def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_vers
             return ChangedFiles(reason=f"the commit of version {version} is no longer in the log of its history")
         for action in actions:
             for kind, target in (("add", added), ("remove", removed)):
-                # OPTIMIZE moves rows and changes none.
+                # OPTIMIZE does not change rows.
                 if kind in action and action[kind].get("dataChange", True):
                     target.append(action[kind])
     return ChangedFiles(added=tuple(added), removed=tuple(removed))
@@ -64,13 +66,13 @@ def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_vers
 def read_file_rows(
     lake: Lake, key: str, types: Mapping[str, str], files: Iterable[Action], *, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """All rows of these files of the table at `key`, those that are marked as deleted included, in parts.
+    """Yields all rows of these files in parts, including rows deleted by deletion vectors.
 
     Args:
-        types: of all columns; one that a file lacks is null in its rows.
+        types: types of all columns; columns missing in a file are null.
 
     Raises:
-        FileNotFoundError: a file that went has been removed for good.
+        FileNotFoundError: a removed file was already deleted.
     """
     schema = arrow_schema({name: types[name] for name in columns})
     root = arrow_path(lake.storage, key)

@@ -1,11 +1,10 @@
-"""Brings a keyed table to the newest version of its history, by what the log of each says.
+"""Merges a keyed table up to the newest version of its history table.
 
-A keyed table names, in a transaction of its own commits, the version of its history that it has been brought to. So
-nothing about it is on record elsewhere: whoever died, wherever, what is missing follows from the two logs. That the
-history was appended to only is the usual case, and merges its new rows; any other change of it, by a mutation, a
-reprocess or a restore, looks up the newest row of every key it touched in the history as it is then.
+The transaction in a keyed table's commits is the history version it is merged up to. So after any crash, the missing
+part follows from the two logs. If the history was only appended to, the new rows are merged. After any other change
+(mutation, reprocess, restore) the latest row of every affected key is looked up in the history.
 
-A live table of newest rows is the same, of some columns and as far back as its horizon reaches.
+A live table of kind `latest` works the same way, with some columns and a retention window.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OPERATION = "keyed_merge"
-#: The step of a keyed table is recorded without rows once its history has had so many commits that changed none.
+#: After this many history commits without changed rows, the step is committed without rows.
 COMMITS_WITHOUT_ROWS = 50
-#: Commits of a keyed table that are looked at for its last merge: nobody else changes its rows.
+#: Commits of a keyed table searched for its last merge.
 _MAX_COMMITS_READ = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpResult:
-    """What was done for a keyed table: how (`newer`, `exact`, `rebuilt`), up to which version of its history."""
+    """Result of a catch-up: its mode (`newer`, `exact`, `rebuilt`) and the history version reached."""
 
     table: str
     mode: str
@@ -71,10 +70,10 @@ class CatchUpResult:
 
 
 class KeyedTableCatchUp:
-    """Brings one keyed table up to date. Used by one thread at a time.
+    """Catches one keyed table up with its history. Used by one thread at a time.
 
     Args:
-        spark: merges what is too large for this process's memory; None where it does not run.
+        spark: merges what exceeds this process's memory; None if not available.
     """
 
     def __init__(
@@ -96,13 +95,13 @@ class KeyedTableCatchUp:
         self._expiry = Expiry(self._window, owner, expire_after_minutes=table.expire_after_minutes)
 
     def catch_up(self) -> CatchUpResult | None:
-        """See `KeyedTables.follow`."""
+        """See `KeyedTables.catch_up`."""
         try:
             return self._catch_up_and_expire()
         except FencedError:
             raise
         except Exception:
-            # Whatever it was: the next look begins with the tables as they are.
+            # After any error the next check reopens the tables.
             self._history = self._keyed = None
             raise
 
@@ -114,7 +113,7 @@ class KeyedTableCatchUp:
         if self._keyed is None or history.version() != self._caught_up_version:
             result = self._catch_up_to(history)
         if self._keyed is not None:
-            # Also while no rows come: what lies in the future becomes old as time goes by.
+            # Also without new rows, because rows expire as time passes.
             metadata = self._merge_guard(None, Step(self._application, self._caught_up_version)).user_metadata
             self._expiry.run_if_due(self._keyed, metadata)
         return result
@@ -140,7 +139,7 @@ class KeyedTableCatchUp:
         return self._history
 
     def _open(self, history: DeltaTable) -> DeltaTable:
-        """The keyed table, created where there is none; former owners are fenced."""
+        """Opens or creates the keyed table, and fences former owners."""
         created = user_metadata(pipeline=self._pipeline, batch="none", operation="create_table")
         keyed = self._lake.ensure(
             self._key,
@@ -195,9 +194,10 @@ class KeyedTableCatchUp:
             refresh(keyed)
 
     def _application_for(self, keyed: DeltaTable, application: str) -> str:
-        """Under which name the versions of the history are counted: another one where its rows are not ours.
+        """Returns the application id that counts history versions; a new one if the table's rows were changed by
+        others.
 
-        What a RESTORE, or somebody's statement, has made of the rows, no transaction says. So they are built anew.
+        Transactions do not reflect changes by RESTORE or manual statements, so the table is rebuilt after them.
         """
         for commit in commit_history(self._lake, self._key, newest=keyed.version(), limit=_MAX_COMMITS_READ):
             step = str(commit.metadata.get("step", ""))
@@ -215,11 +215,11 @@ class KeyedTableCatchUp:
         version = history.version()
         step = Step(self._application, version)
         if not changes.reason and changes.removed_bytes > _table_bytes(history):
-            changes = ChangedFiles(reason="most rows of its history have been replaced or removed")
+            changes = ChangedFiles(reason="most rows of its history were replaced or removed")
         try:
             mode, outcomes = self._merge_by_mode(history, keyed, changes, step)
         except FileNotFoundError as gone:
-            changes = ChangedFiles(reason=f"a file that its history had since is gone: {gone}")
+            changes = ChangedFiles(reason=f"a file of its history was deleted: {gone}")
             mode, outcomes = self._merge_by_mode(history, keyed, changes, step)
         result = CatchUpResult(
             table=self._table.name,
@@ -255,13 +255,13 @@ class KeyedTableCatchUp:
         return "newer", list(self._merge_newer(keyed, self._rows_of_files(changes.added), step))
 
     def _rows_of_files(self, files: Iterable[Action]) -> Iterator[pa.Table]:
-        """The rows of files of the history that are not to be forgotten."""
+        """Yields the rows of history files within the retention window."""
         types, recent_files = self._table.history_types, self._window.filter_files(files)
         parts = read_file_rows(self._lake, self._history_key, types, recent_files, columns=list(types))
         return map(self._window.filter_rows, parts)
 
     def _merge_newer(self, keyed: DeltaTable, parts: Iterable[pa.Table], step: Step) -> Iterator[MergeOutcome]:
-        """Merge the newest of these rows; the step lands with the last part of them."""
+        """Merges the latest of these rows; the step is committed with the last part."""
         merge = self._new_merge(keyed)
         for part, is_last in _mark_last(iter_latest_rows(self._table, parts), default=self._no_rows()):
             yield merge.merge(part, exact=False, guard=self._merge_guard(step if is_last else None, step))
@@ -269,7 +269,7 @@ class KeyedTableCatchUp:
     def _merge_exact(
         self, history: DeltaTable, keyed: DeltaTable, changes: ChangedFiles, step: Step
     ) -> Iterator[MergeOutcome]:
-        """Bring every key of rows that came or went to what the history has of it now."""
+        """Replaces every key of added or removed rows by its latest row in the history."""
         by, types = self._table.by, self._table.history_types
         files = self._window.filter_files((*changes.removed, *changes.added))
         keys = distinct_keys(self._table, read_file_rows(self._lake, self._history_key, types, files, columns=by))
@@ -280,10 +280,10 @@ class KeyedTableCatchUp:
             yield merge.merge(with_removed_keys(self._table, rows, removed_keys), exact=True, guard=guard)
 
     def _rows_of_keys(self, history: DeltaTable, keys: pa.Table) -> Iterator[pa.Table]:
-        """Rows of the history, all of these keys among them."""
+        """Yields rows of the history that include all rows of these keys."""
         if has_deletion_vectors(history):
             return self._all_rows(history)
-        # Not by a filter of pyarrow's dataset: it fails on statistics of texts in files that delta-rs has written.
+        # pyarrow dataset filters fail on string statistics written by delta-rs.
         return self._rows_of_files(files_with_keys(self._table, self._files(history), keys))
 
     def _files(self, history: DeltaTable) -> Iterable[Action]:
@@ -291,7 +291,7 @@ class KeyedTableCatchUp:
         return state.files.values()
 
     def _all_rows(self, history: DeltaTable) -> Iterator[pa.Table]:
-        """All rows of the history that are not to be forgotten."""
+        """Yields all rows of the history within the retention window."""
         if self._window.is_bounded and not has_deletion_vectors(history):
             files = list(self._files(history))
             self._window.observe_files(files)
@@ -301,7 +301,7 @@ class KeyedTableCatchUp:
         )
 
     def _rebuild(self, history: DeltaTable, keyed: DeltaTable, step: Step) -> Iterator[MergeOutcome]:
-        """Replace all rows by the newest of the whole history; larger tables grow to that in several commits."""
+        """Replaces all rows by the latest of the complete history, in several commits if large."""
         self._window.reset()
         parts = self._all_rows(history)
         merge = self._new_merge(keyed)
@@ -341,7 +341,7 @@ class KeyedTableCatchUp:
             batch="none",
             operation=OPERATION,
             history=self._table.history,
-            # Parts of a larger merge name it too, without its transaction.
+            # Parts of a larger merge have the same metadata, without its transaction.
             step=final_step.app_id,
             step_version=final_step.version,
             complete=step == final_step,
@@ -354,7 +354,7 @@ def _table_bytes(table: DeltaTable) -> int:
 
 
 def _mark_last(parts: Iterable[pa.Table], *, default: pa.Table) -> Iterator[tuple[pa.Table, bool]]:
-    """Each part, and whether it is the last one; `nothing` where there is none."""
+    """Yields each part and whether it is the last; `default` if there are none."""
     previous: pa.Table | None = None
     for part in parts:
         if previous is not None:

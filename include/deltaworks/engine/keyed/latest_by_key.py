@@ -1,4 +1,4 @@
-"""The newest rows of some keys, looked up in a history as it is at one version."""
+"""Looks up the latest rows of given keys in a history table at one version."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.files import partition_value_text
 from deltaworks.tables.log import Action, stats_of
 
-#: Keys that are looked up in one pass over the history: their newest rows are held in memory.
+#: Keys per pass over the history; their latest rows are held in memory.
 KEYS_PER_PASS = 500_000
-#: Values of one column that are named one by one, so that files without any of them are skipped.
+#: Maximum distinct values of a column to list individually for file skipping.
 MAX_LISTED_VALUES = 1_000
 _ROW_INDEX = "place"
 
 
 def distinct_keys(table: KeyedTable, parts: Iterable[pa.Table]) -> pa.Table:
-    """The keys of these rows, each once; rows without a key have none. `parts` have the columns of `by`."""
+    """Returns the distinct non-null keys of these rows. `parts` have the key columns."""
     keys = arrow_schema({name: table.history_types[name] for name in table.by}).empty_table()
     buffered: list[pa.Table] = []
     for part in parts:
@@ -41,14 +41,14 @@ def _deduplicate(table: KeyedTable, parts: list[pa.Table]) -> pa.Table:
 
 
 def key_chunks(keys: pa.Table) -> Iterator[pa.Table]:
-    """The keys of one pass each, in order, so that those of a pass lie in few files."""
+    """Yields the keys in sorted chunks of one pass each, so that the keys of a pass are in few files."""
     sorted_keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
     for start in range(0, sorted_keys.num_rows, KEYS_PER_PASS):
         yield sorted_keys.slice(start, KEYS_PER_PASS)
 
 
 def latest_rows_of_keys(table: KeyedTable, parts: Iterable[pa.Table], keys: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The newest row of each of these keys among rows of the history, and the keys that have none."""
+    """Returns the latest row of each key among rows of the history, and the keys without any row."""
     rows = arrow_schema(dict(table.types)).empty_table()
     if not keys.num_rows:
         return rows, keys
@@ -59,16 +59,16 @@ def latest_rows_of_keys(table: KeyedTable, parts: Iterable[pa.Table], keys: pa.T
 
 
 def files_with_keys(table: KeyedTable, files: Iterable[Action], keys: pa.Table) -> list[Action]:
-    """The files, of a history, that may hold a row of one of these keys, by their partitions and statistics."""
+    """Returns the history files that may contain one of these keys, by partition and statistics."""
     ranges = key_ranges(table, keys)
     return [file for file in files if all(_may_contain(file, one) for one in ranges)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """The least and the greatest value of a column of the keys, and all of them where they are few.
+    """Minimum and maximum of a key column, and all its values if there are few.
 
-    `texts` are these values as the Delta log writes them for partitions.
+    `partition_texts` are the values as written in the Delta log for partitions.
     """
 
     column: str
@@ -79,7 +79,7 @@ class KeyRange:
 
 
 def key_ranges(table: KeyedTable, keys: pa.Table) -> list[KeyRange]:
-    """The ranges of those columns of the keys whose values compare as the texts of a Delta log do, or as numbers."""
+    """Returns the ranges of key columns whose values compare as text or as numbers in a Delta log."""
     ranges = []
     for name in table.by:
         if table.history_types[name] not in ("string", "int", "long", "date") or not keys.num_rows:
@@ -108,7 +108,7 @@ def _may_contain(file: Action, keys: KeyRange) -> bool:
 
 
 def _coalesced(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in fewer parts."""
+    """Yields the same rows in fewer, larger tables."""
     buffered: list[pa.Table] = []
     buffered_bytes = 0
     for part in parts:
@@ -122,17 +122,17 @@ def _coalesced(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _rows_with_keys(table: KeyedTable, rows: pa.Table, keys: pa.Table) -> pa.Table:
-    """The rows that have one of the keys."""
+    """Returns the rows that have one of the keys."""
     return rows.take(_join_on_key(table, rows, keys, "SEMI"))
 
 
 def _keys_without_rows(table: KeyedTable, keys: pa.Table, rows: pa.Table) -> pa.Table:
-    """The keys that none of the rows has."""
+    """Returns the keys that no row has."""
     return keys.take(_join_on_key(table, keys, rows, "ANTI"))
 
 
 def _join_on_key(table: KeyedTable, left: pa.Table, right: pa.Table, kind: str) -> pa.ChunkedArray:
-    """The places of the rows of `left` that have a row of that key in `right`, or have none."""
+    """Returns the indices of rows in `left` with a matching key in `right` (SEMI), or without one (ANTI)."""
     columns = [f"k{index}" for index in range(len(table.by))]
     narrow = pa.Table.from_arrays([left.column(name) for name in table.by], names=columns)
     with duckdb_session() as connection:

@@ -1,8 +1,7 @@
-"""The newest row of each key: among rows in memory, and as the condition under which a merge replaces a row.
+"""The latest row per key: among rows in memory, and as the SQL condition for replacing a row in a merge.
 
-One total order decides everywhere: the columns of `newest_by`, null first, then `_seq` and `_position`, which no two
-rows of a table share. So the newest of a set of rows does not depend on how the set is cut, in which order its parts
-come, or how often one of them does.
+Rows have one total order: the `newest_by` columns, nulls first, then `_seq` and `_position`, which are unique. So the
+result does not depend on how rows are split, ordered or repeated.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
 
 SOURCE, TARGET = "source", "target"
-#: Arrow bytes of rows that are gathered before the older ones of them are dropped.
+#: Arrow bytes buffered before older rows are dropped.
 BUFFERED_BYTES = 128 << 20
 _ROW_INDEX = "place"
 
 
 def to_keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
-    """Rows of the history as the keyed table has them: those with a key, deletions marked.
+    """Converts history rows to rows of the keyed table: only those with a key, deletions flagged.
 
-    Rows that a mutation has deleted from the history are none of its rows any more.
+    Rows deleted from the history by a mutation are dropped.
     """
     if table.is_history_mutable:
         rows = rows.filter(pc.invert(pc.fill_null(rows.column(DELETED_COLUMN), False)))
     for name in table.by:
         column = rows.column(name)
         if name in table.partition_by and pa.types.is_string(column.type):
-            # As a partition an empty text is null.
+            # An empty string as a partition value is null.
             rows = rows.filter(pc.not_equal(column, ""))
         elif column.null_count:
             rows = rows.filter(pc.is_valid(column))
@@ -49,7 +48,7 @@ def to_keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
 
 
 def _is_deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
-    """Whether each row says that its key is deleted: every column of `deleted_when` has one of its values."""
+    """Returns whether each row deletes its key: every `deleted_when` column has one of its values."""
     deleted = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
     for name, values in table.deleted_when.items():
         column = rows.column(name)
@@ -58,7 +57,7 @@ def _is_deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
 
 
 def latest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
-    """The newest row of each key among rows as `keyed_rows` gives them, in the order they had."""
+    """Returns the latest row per key among rows of `to_keyed_rows`, in their original order."""
     if rows.num_rows <= 1:
         return rows
     ordering = pa.Table.from_arrays(
@@ -81,14 +80,14 @@ def _order_names(table: KeyedTable) -> list[str]:
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    # An instant is its microseconds: nothing then depends on a session's time zone.
+    # Compared as microseconds, independent of the session's time zone.
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
 def iter_latest_rows(table: KeyedTable, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The newest rows of many parts, in one table, or in several where keys alone fill more memory than is gathered.
+    """Yields the latest rows of many parts: one table, or several if the keys alone exceed the buffer.
 
-    Rows of one key may be in several of them then: the newest of all is still what merging each of them leads to.
+    A key may then have rows in several tables; merging each of them still leads to the latest row.
     """
     buffered: list[pa.Table] = []
     buffered_bytes = 0
@@ -107,13 +106,13 @@ def iter_latest_rows(table: KeyedTable, parts: Iterable[pa.Table]) -> Iterator[p
 
 
 def same_key_condition(table: KeyedTable, *, quote: str) -> str:
-    """The SQL condition on a row of the source and one of the target that have one key."""
+    """Returns the SQL condition that source and target row have the same key."""
     columns = (f"{quote}{name}{quote}" for name in table.by)
     return " AND ".join(f"{TARGET}.{column} = {SOURCE}.{column}" for column in columns)
 
 
 def newer_condition(table: KeyedTable, *, quote: str) -> str:
-    """The SQL condition on a row of the source that is newer than the one of the target. Never null."""
+    """Returns the SQL condition that the source row is newer than the target row. Never null."""
     condition = "false"
     for name in reversed(table.sort_columns):
         ours, theirs = f"{SOURCE}.{quote}{name}{quote}", f"{TARGET}.{quote}{name}{quote}"

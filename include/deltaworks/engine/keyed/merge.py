@@ -1,14 +1,13 @@
-"""Merges rows into a keyed table, as one commit: by delta-rs in this process, or by Spark where that takes too much.
+"""Merges rows into a keyed table in one commit: by delta-rs in this process, or by Spark if that needs too much memory.
 
-Two merges, both harmless when repeated:
+Both kinds of merges are idempotent:
 
-- *newer*: a row replaces the one of its key if it is newer. Such merges can come in any order and as often as they
-  like, since the newest of all is what they lead to.
-- *exact*: a row replaces the one of its key whatever that is, and keys without a row any more are taken out. It is
-  right for one version of the history, so it is guarded by the transaction that names the version.
+- *newer*: a row replaces its key's row if it is newer. Such merges may run in any order and repeatedly.
+- *exact*: a row always replaces its key's row, and keys without a row are deleted. It is valid for one history version,
+  so it is guarded by the transaction with that version.
 
-Both carry the owner epoch. delta-rs enforces neither transaction, so it merges from the very snapshot in which both
-were looked at, without retries of its own; any commit meanwhile makes it look again.
+Both check the owner epoch. delta-rs enforces no transactions, so it merges from the same snapshot in which they were
+checked, without retries of its own; after a conflict they are checked again.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 Engine = Literal["spark", "delta_rs"]
-#: Set in a source row whose key has no row any more.
+#: Flag column of source rows whose key must be deleted.
 KEY_REMOVED = "_gone"
-#: Bytes of a keyed table's files that delta-rs may rewrite, if memory suffices.
+#: Maximum bytes of files that delta-rs may rewrite.
 MAX_REWRITE_BYTES = 1 << 30
-#: Bytes of memory that a merge by delta-rs takes for each byte of the files it may rewrite, and the share of what is
-#: free that it may take: the stream beside it needs some.
+#: Memory of a delta-rs merge per byte of rewritten files, and the maximum fraction of free memory it may use: the
+#: stream needs the rest.
 MEMORY_PER_BYTE = 10
 MEMORY_FRACTION = 0.5
 _SPARK_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
@@ -59,7 +58,7 @@ _SPARK_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeGuard:
-    """Under what a merge is made: the owner epoch, and the step it lands as, None for a part of a larger one."""
+    """Guards of a merge: the owner epoch, and its step, None for a part of a larger merge."""
 
     owner: Step
     step: Step | None
@@ -68,7 +67,7 @@ class MergeGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """What a merge did. `engine` is empty where the step had landed before."""
+    """Result of a merge. `engine` is empty if the step was already committed."""
 
     engine: Engine | Literal[""]
     version: int
@@ -77,7 +76,7 @@ class MergeOutcome:
 
 
 def choose_engine(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> tuple[Engine, str]:
-    """Who merges these rows into the open table, and why not delta-rs. Reads its log only."""
+    """Returns the engine to merge these rows with, and why it is not delta-rs. Reads the table's log only."""
     reasons = reasons_against_rewriting(target)
     if reasons:
         return "spark", f"it has {', '.join(reasons)}"
@@ -88,13 +87,13 @@ def choose_engine(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> tupl
     if rewrite_bytes * MEMORY_PER_BYTE > free * MEMORY_FRACTION:
         return (
             "spark",
-            f"{rewrite_bytes:,} bytes may be rewritten, too many for the {free:,} bytes of memory that are free",
+            f"{rewrite_bytes:,} bytes may be rewritten, too many for {free:,} bytes of free memory",
         )
     return "delta_rs", ""
 
 
 def _affected_bytes(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> int:
-    """The bytes of the partitions that the rows' keys lie in; of all files where there are none."""
+    """Returns the size of the partitions with the rows' keys; of all files if not partitioned by key."""
     files = pa.table(target.get_add_actions(flatten=True))
     is_affected = [True] * files.num_rows
     for keys in key_ranges(table, rows):
@@ -111,7 +110,7 @@ class KeyedMerge:
     """Merges into one keyed table. Used by one thread.
 
     Args:
-        spark: None where there is none; then a merge that delta-rs cannot make is refused.
+        spark: None if not available; then a merge that needs Spark raises.
     """
 
     def __init__(self, spark: SparkSession | None, lake: Lake, key: str, table: KeyedTable, target: DeltaTable) -> None:
@@ -122,7 +121,7 @@ class KeyedMerge:
         self._target = target
 
     def merge(self, rows: pa.Table, *, exact: bool, guard: MergeGuard) -> MergeOutcome:
-        """Merge rows, at most one a key. With `exact` they have the column `GONE`.
+        """Merges rows, at most one per key. With `exact` they have the column `KEY_REMOVED`.
 
         Raises:
             FencedError: a successor has taken over.
@@ -144,7 +143,7 @@ class KeyedMerge:
         raise contention_error(self._target.table_uri, "merge", advice="resume the table")
 
     def _is_committed(self, guard: MergeGuard) -> bool:
-        """Whether the step is in the newest snapshot, from which the merge is made."""
+        """Refreshes the table and returns whether its snapshot has the step."""
         refresh(self._target)
         check_owner_epoch(self._target, guard.owner)
         if guard.step is None:
@@ -153,7 +152,7 @@ class KeyedMerge:
         return committed is not None and committed >= guard.step.version
 
     def _commit_step_only(self, guard: MergeGuard) -> MergeOutcome:
-        """Land the step without rows."""
+        """Commits the step without rows."""
         if guard.step is not None:
             commit_step(self._target, [], step=guard.step, owner=guard.owner, user_metadata=guard.user_metadata)
         return MergeOutcome(engine="delta_rs", version=self._target.version())
@@ -168,7 +167,7 @@ class KeyedMerge:
             _merge_condition(self._table, rows, quote='"'),
             source_alias=SOURCE,
             target_alias=TARGET,
-            # The source is in memory anyway, and by its least and greatest keys files are skipped.
+            # The source is in memory, and its key range allows file skipping.
             streamed_exec=False,
             writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
             commit_properties=CommitProperties(
@@ -187,7 +186,7 @@ class KeyedMerge:
             merger = merger.when_not_matched_insert(values)
         metrics = merger.execute()
         if not metrics["num_target_files_added"] and not metrics["num_target_files_removed"]:
-            # There was nothing to change, so delta-rs committed nothing.
+            # Nothing changed, so delta-rs committed nothing.
             return self._commit_step_only(guard)
         row_metrics = ("num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted")
         return MergeOutcome(
@@ -198,20 +197,20 @@ class KeyedMerge:
         )
 
     def _merge_by_spark(self, rows: pa.Table, *, exact: bool, guard: MergeGuard, reason: str) -> MergeOutcome:
-        """As `_by_delta_rs`. Spark takes one transaction a commit; the owner has been looked at beforehand.
+        """Merges by Spark. Spark commits one transaction only; the owner epoch was checked before.
 
-        A successor that comes in between changes nothing: an exact merge fails on the transaction of the step, and one
-        of newer rows is right whoever makes it.
+        A successor in between is harmless: an exact merge fails on the step's transaction, and a newer merge is valid
+        for any owner.
         """
         if self._spark is None:
             raise TransientError(
-                "SPARK_UNAVAILABLE", f"{self._key} is merged by Spark, which does not run here: {reason}."
+                "SPARK_UNAVAILABLE", f"Merging {self._key} needs Spark, which is not running here: {reason}."
             )
         from delta.tables import DeltaTable as SparkTable
 
         from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
-        # A session of its own: the commit takes its settings from there.
+        # A separate session, because commit settings are session settings.
         session = self._spark.newSession()
         source = session.createDataFrame(rows)
         values: dict[str, str | Column] = {f"`{name}`": f"{SOURCE}.`{name}`" for name in self._table.types}
@@ -235,7 +234,7 @@ class KeyedMerge:
 
 
 def _merge_condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
-    """The condition on two rows of one key, with the range of the keys as literals, by which files are skipped."""
+    """Returns the merge condition, with the key range as literals for file skipping."""
     conditions = []
     for keys in key_ranges(table, rows):
         column = f"{TARGET}.{quote}{keys.column}{quote}"
@@ -248,12 +247,12 @@ def _merge_condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
 
 
 def _literal(value: str | int | dt.date, quote: str) -> str:
-    """A value in the SQL of the engine that quotes names by `quote`."""
+    """Returns a value in the SQL of the engine with this identifier quote."""
     if isinstance(value, dt.date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, int):
         return str(value)
-    # Spark reads escapes in texts, and takes two quotes for the end of one text and the beginning of another.
+    # Spark supports escapes in strings, and does not treat two quotes as one.
     text = value.replace("\\", "\\\\").replace("'", "\\'") if quote == "`" else value.replace("'", "''")
     return f"'{text}'"
 
@@ -267,7 +266,7 @@ def _commit_settings(guard: MergeGuard, metadata: str) -> Mapping[str, str]:
 
 
 def with_removed_keys(table: KeyedTable, rows: pa.Table, removed_keys: pa.Table) -> pa.Table:
-    """Rows for an exact merge, and behind them the keys, of the columns of `by`, that have no row any more."""
+    """Returns the rows for an exact merge, followed by the removed keys, flagged."""
     schema = arrow_schema(dict(table.types)).append(pa.field(KEY_REMOVED, pa.bool_()))
     latest = rows.append_column(KEY_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
     values = [

@@ -1,12 +1,11 @@
-"""How far back a live table of newest rows reaches, and how older rows leave it.
+"""Retention window of a live table of kind `latest`, and the expiry of older rows.
 
-The horizon is `expire_after_minutes` before the newest event there is, or before now where that lies in the future. So a
-source that is silent empties nothing, a recorded history can be worked off, and one wrong clock does not make the table
-forget everything. It depends on rows and not on batches: of two drivers that have read the same rows, both have the
-same horizon.
+The window starts `forget_minutes` before the newest event, or before now if that event is in the future. So a silent
+source expires nothing, recorded data can be processed, and one wrong clock does not expire all rows. The window depends
+on rows only: drivers that have read the same rows have the same window.
 
-A row older than the horizon is never the newest of a key that has a younger one, since `event_time` decides first. So
-leaving old rows out changes no answer about younger ones.
+A row before the window is never the latest of a key with a younger row, because `event_time` is compared first. So
+dropping old rows does not change results for younger ones.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from deltaworks.tables.commit import (
 from deltaworks.tables.log import Action, stats_of
 
 EVENT_TIME = "event_time"
-#: Statistics of files have milliseconds, rounded down.
+#: File statistics are rounded down to milliseconds.
 _STATISTICS_PRECISION = dt.timedelta(milliseconds=1)
-#: Old rows are taken out once a tenth of `expire_after_minutes` has passed, and no more often than this.
+#: Old rows are deleted every tenth of the retention, at least this many seconds apart.
 MIN_EXPIRY_SECONDS = 30.0
 EXPIRY_FRACTION = 0.1
-#: Merges that add keys add files; so many are made one again.
+#: Number of files at which they are compacted.
 MAX_FILES = 32
 
 
 class RetentionWindow:
-    """The event time before which a table has no rows. One without `expire_after_minutes` reaches back for ever."""
+    """The start of the event times that a table keeps. Without a limit, all rows are kept."""
 
     def __init__(self, expire_after_minutes: int | None, *, now: Callable[[], dt.datetime] = utc_now) -> None:
         self._span = None if expire_after_minutes is None else dt.timedelta(minutes=expire_after_minutes)
@@ -51,32 +50,32 @@ class RetentionWindow:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether rows are forgotten at all."""
+        """Whether rows expire at all."""
         return self._span is not None
 
     @property
     def start(self) -> dt.datetime | None:
-        """Rows of an earlier event time are not kept; None where all are."""
+        """Rows with an earlier event time are dropped; None keeps all."""
         if self._span is None or self._newest is None:
             return None
         return min(self._newest, self._now()) - self._span
 
     def reset(self) -> None:
-        """Forget how far the rows have come, since they are read again."""
+        """Forgets the newest event time before the rows are read again."""
         self._newest = None
 
     def observe(self, times: pa.ChunkedArray) -> None:
-        """Take the event times of rows into account."""
+        """Updates the newest event time from rows."""
         if self._span is not None:
             self._observe(pc.max(times).as_py())
 
     def observe_files(self, files: Iterable[Action]) -> None:
-        """Take the event times of rows in files into account, as far as statistics tell them."""
+        """Updates the newest event time from file statistics."""
         for file in files if self._span is not None else ():
             self._observe(_event_time_bound(file, "maxValues"))
 
     def filter_rows(self, rows: pa.Table) -> pa.Table:
-        """The rows that are not older, after they have been taken into account."""
+        """Observes the rows and returns those within the window."""
         if self._span is None or not rows.num_rows:
             return rows
         self.observe(rows.column(EVENT_TIME))
@@ -84,7 +83,7 @@ class RetentionWindow:
         return rows if start is None else rows.filter(pc.greater_equal(rows.column(EVENT_TIME), pa.scalar(start)))
 
     def filter_files(self, files: Iterable[Action]) -> tuple[Action, ...]:
-        """The files that may have rows which are not older."""
+        """Returns the files that may have rows within the window."""
         start = self.start
         if start is None:
             return tuple(files)
@@ -105,9 +104,9 @@ def _event_time_bound(file: Action, side: str) -> dt.datetime | None:
 
 
 class Expiry:
-    """Takes rows behind the horizon out of a table, from time to time, and makes one file of many small ones.
+    """Deletes rows before the retention window periodically, and compacts small files.
 
-    Each is a commit of its own, guarded by the owner epoch as merges are. Used by the thread that merges.
+    Each is a commit guarded by the owner epoch. Used by the merging thread.
     """
 
     def __init__(self, window: RetentionWindow, owner: Step, *, expire_after_minutes: int | None) -> None:
@@ -117,7 +116,7 @@ class Expiry:
         self._last_expiry: float | None = None
 
     def run_if_due(self, table: DeltaTable, user_metadata: str) -> None:
-        """Do what is due. Cheap where nothing is.
+        """Deletes and compacts if due. Cheap otherwise.
 
         Raises:
             FencedError: a successor has taken over.
@@ -132,7 +131,7 @@ class Expiry:
             self._compact(table, user_metadata)
 
     def expire(self, table: DeltaTable, user_metadata: str) -> None:
-        """Take out all rows behind the horizon; no commit where there is none.
+        """Deletes all rows before the retention window; commits nothing if there are none.
 
         Raises:
             FencedError: a successor has taken over.
@@ -148,7 +147,7 @@ class Expiry:
                 return
             try:
                 table.delete(
-                    # In the column's very type: nothing else is compared with it.
+                    # Cast to the column's exact type, because DataFusion compares equal types only.
                     f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
                     commit_properties=self._commit_properties(user_metadata),
@@ -157,7 +156,7 @@ class Expiry:
             except CommitFailedError:
                 continue
             return
-        raise contention_error(table.table_uri, "take out old rows", advice="resume the table")
+        raise contention_error(table.table_uri, "delete old rows", advice="resume the table")
 
     def _compact(self, table: DeltaTable, user_metadata: str) -> None:
         for _ in commit_attempts():
@@ -174,7 +173,7 @@ class Expiry:
             except CommitFailedError:
                 continue
             return
-        raise contention_error(table.table_uri, "make one file of small ones", advice="resume the table")
+        raise contention_error(table.table_uri, "compact small files", advice="resume the table")
 
     def _commit_properties(self, user_metadata: str) -> CommitProperties:
         return CommitProperties(
@@ -185,7 +184,7 @@ class Expiry:
 
 
 def _may_contain_before(table: DeltaTable, start: dt.datetime) -> bool:
-    """Whether a file may have rows of an earlier event time. Reads the open table's log only."""
+    """Returns whether a file may have rows with an earlier event time. Reads the open table's log only."""
     files = pa.table(table.get_add_actions(flatten=True))
     if f"min.{EVENT_TIME}" not in files.column_names:
         return bool(files.num_rows)
