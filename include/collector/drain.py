@@ -108,13 +108,13 @@ class Drain:
         for thread in self._threads:
             thread.start()
 
-    def stop(self, *, within_seconds: float) -> bool:
+    def stop(self, *, timeout_seconds: float) -> bool:
         """Deliver what lies in the spool for so long, then end; whether all of it is delivered. Nobody writes any more.
 
         Nothing that was acknowledged depends on it: what is left is delivered by the next process.
         """
         self._closing.set()
-        end = time.monotonic() + within_seconds
+        end = time.monotonic() + timeout_seconds
         for drained in self._drained.values():
             drained.wait(max(0.0, end - time.monotonic()))
         self._stop.set()

@@ -44,7 +44,7 @@ class Background(Protocol):
     def start(self) -> None:
         """Begin."""
 
-    def stop(self, *, within_seconds: float) -> bool:
+    def stop(self, *, timeout_seconds: float) -> bool:
         """End what is under way within so long; whether nothing is left to do. Nobody writes to the spool any more."""
 
 
@@ -174,7 +174,7 @@ class CollectorProcess:
         ticking.cancel()
         answering.close()
         for part in beside:
-            await asyncio.to_thread(part.stop, within_seconds=self._spec.limits.flush_seconds)
+            await asyncio.to_thread(part.stop, timeout_seconds=self._spec.limits.flush_seconds)
 
     async def _leave(self, server: _Server, serving: asyncio.Task[None]) -> None:
         """Take requests for as long as balancers may still send some, then no more, and end those under way."""

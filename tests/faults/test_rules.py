@@ -84,7 +84,7 @@ def process(stage: RuleStage, *, dies: str = "never", off: str = "") -> subproce
         "HANGS": str(stage.catalog.root / "hangs"),
         "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)]),
     }
-    command = [sys.executable, "-c", ENTRY, dies, off, "--rules", "judging", "--early-failure-wait-seconds", "0"]
+    command = [sys.executable, "-c", ENTRY, dies, off, "--rules", "rules", "--early-failure-wait-seconds", "0"]
     return subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
 
 

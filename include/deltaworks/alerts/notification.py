@@ -56,11 +56,11 @@ def update_state(
     changed = before.is_open != (severity is not None)
     after = replace(
         before,
-        open=severity is not None,
+        is_open=severity is not None,
         severity=severity or before.severity,
         since=now if changed or before.since is None else before.since,
         changes=before.changes + changed,
-        notifications=tuple(at for at in before.notification_times if _within(at, HOUR, now)),
+        notification_times=tuple(at for at in before.notification_times if _within(at, HOUR, now)),
     )
     kind = _due_notification(after, cause, now)
     if kind is None or is_silenced or len(after.notification_times) >= cause.max_notifications_per_hour:
@@ -70,7 +70,7 @@ def update_state(
 
 def without_cooldown(state: AlertState) -> AlertState:
     """The same once a silence is over: while it is open, the next look notifies people, however lately they were."""
-    return replace(state, raised_at=None) if state.is_open else state
+    return replace(state, last_notified_at=None) if state.is_open else state
 
 
 def _due_notification(state: AlertState, cause: AlertCause, now: datetime) -> NotificationKind | None:
@@ -93,13 +93,13 @@ def _due_notification(state: AlertState, cause: AlertCause, now: datetime) -> No
 
 
 def _after_notification(state: AlertState, kind: NotificationKind, now: datetime) -> AlertState:
-    raised = kind in ("raised", "escalated")
+    is_raised = kind in ("raised", "escalated")
     return replace(
         state,
-        told=None if kind == "resolved" else state.severity,
-        raised_at=now if raised or kind == "reminder" else state.last_notified_at,
-        raised_severity=state.severity if raised else state.last_notified_severity,
-        notifications=(*state.notification_times, now),
+        notified_severity=None if kind == "resolved" else state.severity,
+        last_notified_at=now if is_raised or kind == "reminder" else state.last_notified_at,
+        last_notified_severity=state.severity if is_raised else state.last_notified_severity,
+        notification_times=(*state.notification_times, now),
         changes=0,
     )
 

@@ -66,14 +66,14 @@ class Alert:
         record = json.loads(data)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"no alert of format {FORMAT}")
-        state = record["standing"]
-        times = {name: parse_iso(state.get(name)) for name in ("since", "raised_at")}
-        notifications = tuple(at for text in state.get("notifications", ()) if (at := parse_iso(text)))
-        values = {name: state[name] for name in AlertState.__slots__ if name in state}
-        standing = AlertState(**{**values, **times, "notifications": notifications})
+        fields = record["state"]
+        times = {name: parse_iso(fields.get(name)) for name in ("since", "last_notified_at")}
+        notifications = tuple(at for text in fields.get("notification_times", ()) if (at := parse_iso(text)))
+        values = {name: fields[name] for name in AlertState.__slots__ if name in fields}
+        state = AlertState(**{**values, **times, "notification_times": notifications})
         outbox = tuple(Notification.decode(json.dumps(notification)) for notification in record.get("outbox", ()))
         fields = {name: record[name] for name in cls.__slots__ if name in record}
-        return cls(**{**fields, "standing": standing, "outbox": outbox})
+        return cls(**{**fields, "state": state, "outbox": outbox})
 
 
 def raise_alert(
@@ -106,7 +106,7 @@ def raise_alert(
     """
     kind = get_alert_cause(cause)
     now = now or utc_now()
-    seen_at, fits = now.isoformat(timespec="milliseconds"), truncate_detail(detail or {})
+    raised_at, fits = now.isoformat(timespec="milliseconds"), truncate_detail(detail or {})
     return _update_alert(
         objects,
         kind,
@@ -114,7 +114,7 @@ def raise_alert(
         severity=severity or kind.severity,
         now=now,
         update=lambda alert: replace(
-            alert, seen_at=seen_at, summary=summary, detail=fits, runbook=runbook or kind.runbook
+            alert, last_raised_at=raised_at, summary=summary, detail=fits, runbook=runbook or kind.runbook
         ),
     )
 
@@ -148,10 +148,10 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
     stored = silences(objects)
     expired = expired_silences(objects, stored, now=now)
     for alert in alerts(objects):
-        kind, standing = ALERTS.get(alert.cause), alert.state
+        kind, state = ALERTS.get(alert.cause), alert.state
         if kind is None:
             continue
-        severity = standing.severity if standing.is_open else None
+        severity = state.severity if state.is_open else None
         silence_ended = any(silence.covers(alert.cause, alert.subject) for silence in expired)
         update = _after_silence if silence_ended else _unchanged
         notification = _update_alert(
@@ -166,7 +166,7 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
         )
         if notification is not None:
             notifications.append(notification)
-        if _is_finished(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
+        if _is_finished(alert) and state.since is not None and now - state.since > timedelta(days=keep_days):
             objects.delete(alert_key(alert.cause, alert.subject))
     # Last: a process that dies before leaves the silence to the next one.
     for silence in expired:
@@ -179,7 +179,7 @@ def _unchanged(alert: Alert) -> Alert:
 
 
 def _after_silence(alert: Alert) -> Alert:
-    return replace(alert, standing=without_cooldown(alert.state))
+    return replace(alert, state=without_cooldown(alert.state))
 
 
 def alerts(objects: ObjectStore) -> Iterator[Alert]:
@@ -236,12 +236,12 @@ def _update_alert(
         if severity is None and (stored is None or _is_finished(stored)):
             return None
         alert = before(stored or Alert(cause=cause.name, subject=subject))
-        standing, kind = update_state(alert.state, cause, severity=severity, now=now)
+        state, kind = update_state(alert.state, cause, severity=severity, now=now)
         if kind is not None:
             stored_silences = silences(objects) if silences_now is None else silences_now()
             if active_silence(stored_silences, cause=cause.name, subject=subject, now=now) is not None:
-                standing, kind = update_state(alert.state, cause, severity=severity, now=now, is_silenced=True)
-        after = replace(update(alert), standing=standing)
+                state, kind = update_state(alert.state, cause, severity=severity, now=now, is_silenced=True)
+        after = replace(update(alert), state=state)
         notification = _notice(after, alert.state, kind, now) if kind else None
         if notification is not None:
             after = replace(after, outbox=(*after.outbox, notification))

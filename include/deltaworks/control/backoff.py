@@ -122,7 +122,7 @@ class RestartBackoff:
 
     def park(self, condition: str) -> None:
         """Note that nobody tries again before `reset`. Idempotent."""
-        self._objects.put(self._key, json.dumps(asdict(replace(self.read(), parked=condition))).encode())
+        self._objects.put(self._key, json.dumps(asdict(replace(self.read(), parked_condition=condition))).encode())
 
     def record_failure(self, *, retryable: bool = True, is_outage: bool = False) -> float:
         """The run failed: record it. Does not wait itself.

@@ -9,7 +9,7 @@ from typing import TypeVar
 #: What a client keeps open by default is ten connections; a bucket answers thousands of requests a second.
 _MAX_THREADS = 16
 Item = TypeVar("Item")
-Result = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 def map_concurrently(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -7,8 +7,8 @@ from typing import Final
 from deltaworks.control import paths
 
 #: The name of the process that judges rules, and the DAG that runs it, by which commands call it.
-RULES_PROCESS: Final = "judging"
-RULES_DAG: Final = f"rules__{RULES_PROCESS}"
+RULES_PROCESS: Final = "rules"
+RULES_DAG: Final = RULES_PROCESS
 
 
 def rules_control() -> str:

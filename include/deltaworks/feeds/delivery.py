@@ -77,11 +77,11 @@ class DeliveryRun:
                 # Before the record moves on: a letter is kept twice at worst, and never lost.
                 self._records.store_dead_letters(delivery.number, delivery.sent_changes, letters)
             delivery = delivery.replace(
-                sent=delivery.sent_changes + len(chunk), dead=delivery.dead_letters + len(letters)
+                sent_changes=delivery.sent_changes + len(chunk), dead_letters=delivery.dead_letters + len(letters)
             )
             record = self._records.write(
                 record.replace(
-                    under_way=delivery,
+                    current_delivery=delivery,
                     changes=record.changes + len(chunk),
                     dead_letters=record.dead_letters + len(letters),
                 )
@@ -138,7 +138,7 @@ def completed_record(record: FeedRecord) -> FeedRecord:
     return record.replace(
         number=record.number if repeats else delivery.number,
         position=record.position if repeats else delivery.target,
-        under_way=None,
+        current_delivery=None,
         delivered_at=iso_now(),
         pending_since=record.pending_since if repeats else None,
     )

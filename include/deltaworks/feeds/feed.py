@@ -104,7 +104,7 @@ class Feed:
     def _deliver(self, record: FeedRecord, *, base: Position, target: Position) -> FeedRecord:
         delivery = Delivery(number=record.number + 1, base=base, target=target, started_at=iso_now())
         since = record.pending_since or self._source.pending_since(base, target)
-        return self._complete(self._records.write(record.replace(under_way=delivery, pending_since=since)))
+        return self._complete(self._records.write(record.replace(current_delivery=delivery, pending_since=since)))
 
     def _replay(self, record: FeedRecord, *, since: int) -> FeedRecord:
         """Deliveries from a number on, in their order, under the ids they had."""
@@ -112,8 +112,8 @@ class Feed:
             item.delivery for item in self._records.deliveries() if since <= item.delivery.number <= record.number
         ]
         for delivery in deliveries:
-            repeated = delivery.replace(sent=0, dead=0, repeats=delivery.number)
-            record = self._complete(self._records.write(record.replace(under_way=repeated)))
+            repeated = delivery.replace(sent_changes=0, dead_letters=0, replay_of=delivery.number)
+            record = self._complete(self._records.write(record.replace(current_delivery=repeated)))
         return record
 
     def _complete(self, record: FeedRecord) -> FeedRecord:
@@ -145,7 +145,7 @@ class Feed:
             raise error
         delivery = record.current_delivery
         number = record.number if delivery is None else max(record.number, delivery.number)
-        return self._records.write(record.replace(under_way=None, number=number))
+        return self._records.write(record.replace(current_delivery=None, number=number))
 
     def _apply_retention(self, record: FeedRecord) -> None:
         """Claim the versions that the next delivery and replays need, and forget what is older than those."""

@@ -177,6 +177,6 @@ class MutationRun:
             paths.mutations(pipeline, "lease.json"),
             name=pipeline,
             wait_seconds=self._lease_wait_seconds,
-            lost=lost,
+            lost_error=lost,
             ttl_seconds=LEASE_SECONDS,
         )

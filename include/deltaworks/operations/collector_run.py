@@ -121,9 +121,9 @@ class DrainedFolder:
         self._drain.start()
         self._heartbeats.start()
 
-    def stop(self, *, within_seconds: float) -> bool:
+    def stop(self, *, timeout_seconds: float) -> bool:
         """Deliver for so long what is there, then say that this ends; whether nothing is left."""
-        is_drained = self._drain.stop(within_seconds=within_seconds)
+        is_drained = self._drain.stop(timeout_seconds=timeout_seconds)
         self._has_ended = True
         self._heartbeats.stop(timeout_seconds=10)
         return is_drained
@@ -201,7 +201,7 @@ class OrphanedFolders(BackgroundThread):
             drained_folder.start()
             while not drained_folder.is_empty and not self._stopping.wait(1.0):
                 pass
-            drained_folder.stop(within_seconds=0)
+            drained_folder.stop(timeout_seconds=0)
             if drained_folder.is_empty:
                 self._drained_contents[path] = _segment_sizes(folder)
         except Exception:

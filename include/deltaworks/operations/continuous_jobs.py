@@ -251,6 +251,8 @@ def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
         return "stream", name
     if catalog.declares("relay", name):
         return "relay", name
+    if name == rule_paths.RULES_DAG:
+        return "rules", rule_paths.RULES_PROCESS
     kind, separator, subject = name.partition("__")
     return (kind, subject) if separator and kind in _LOCATORS else ("stream", name)
 

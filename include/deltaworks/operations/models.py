@@ -119,7 +119,7 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
                 str(figures.alarms),
                 _figure(figures.alarm_precision),
                 "" if figures.lead_seconds is None else f"{figures.lead_seconds / 60:.1f}",
-                "" if gain is None else f"{gain.value:.3f} over {gain.over}",
+                "" if gain is None else f"{gain.value:.3f} over {gain.baseline}",
                 "" if gain is None else f"{gain.low:.3f}",
                 "" if gain is None else f"{gain.high:.3f}",
             )

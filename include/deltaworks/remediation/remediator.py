@@ -236,7 +236,7 @@ class Remediator:
             return self._end(
                 record, "failed", f"{reason}; not taken back, since somebody has set the weights to {weights}"
             )
-        record = self._records.replace(record, record.replace(back_attempted_at=self._now(), reason=reason))
+        record = self._records.replace(record, record.replace(rollback_attempted_at=self._now(), reason=reason))
         try:
             self._traffic.shift(
                 record.before, call_id=f"{record.notification}-back", source=record.target, target=record.source

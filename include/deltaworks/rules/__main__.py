@@ -1,4 +1,4 @@
-"""Runs the process that judges rules: `python -m deltaworks.rules --rules judging`."""
+"""Runs the process that judges rules: `python -m deltaworks.rules --rules rules`."""
 
 from __future__ import annotations
 

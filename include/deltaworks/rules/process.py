@@ -110,13 +110,13 @@ class RuleProcess:
             evaluator = PipelineEvaluator(catalog, name, objects, tables)
             evaluator.resolve_removed_rules()
             if spec.rules:
-                self._evaluators[name] = judge
+                self._evaluators[name] = evaluator
             else:
                 evaluator.close()
 
     def _evaluate_all(self, tables: RuleTables) -> None:
         tables.mark_stale()
-        for name, judge in self._evaluators.items():
+        for name, evaluator in self._evaluators.items():
             if self._should_stop():
                 return
             try:

@@ -136,5 +136,5 @@ def _note_trouble(objects: ObjectStore, namespace: str, condition: str) -> None:
     now = iso_now()
     before = read_vault_heartbeat(objects, namespace) or VaultHeartbeat(namespace=namespace, written_at=now)
     since = before.failing_since if before.failure_condition == condition else now
-    beat = before.replace(written_at=now, trouble=condition, trouble_since=since)
+    beat = before.replace(written_at=now, failure_condition=condition, failing_since=since)
     objects.put(vault_heartbeat_key(namespace), beat.encode())

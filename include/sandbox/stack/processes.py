@@ -30,7 +30,7 @@ _KINDS = tuple(
         (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
         (r"ingest_(?:stream|group)\.py", "stream"),
         (r"deltaworks\.sources\.objects\.relay", "relay"),
-        (r"-m deltaworks\.judging", "rules"),
+        (r"-m deltaworks\.rules", "rules"),
         (r"-m deltaworks\.(?:feeds|remediation)\b", "feeds"),
         (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),
         (r"^airflow worker -- LocalExecutor.*<idle>", "worker-idle"),

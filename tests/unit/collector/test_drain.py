@@ -75,7 +75,7 @@ def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spoo
     shop.open.set()
     eventually(lambda: shop.seqs == [4, 5], "the shop is delivered")
     eventually(lambda: len(segments(spool.path)) == 1, "the first segment is deleted")
-    assert drain.stop(within_seconds=30)
+    assert drain.stop(timeout_seconds=30)
     folder.close()
 
 
@@ -104,7 +104,7 @@ def test_figures_of_sinks_say_which_one_is_away_and_how_much_waits_for_it(spool:
     assert figure("waiting_bytes", "shop") == sum(len(payload(seq, 1_000)) + 1 for seq in (4, 5))
     shop.open.set()
     eventually(lambda: figure("waiting_bytes", "shop") == 0, "the shop is delivered")
-    assert drain.stop(within_seconds=30)
+    assert drain.stop(timeout_seconds=30)
     folder.close()
 
 
@@ -130,7 +130,7 @@ def test_a_folder_that_nothing_was_written_to_is_drained_at_once(tmp_path: Path)
     eventually(lambda: all(each.has_looked for each in drain._deliveries), "it has looked")
     assert drain.oldest_waiting_ms(1) is None
     assert drain.delete_done() == 0
-    assert drain.stop(within_seconds=30)
+    assert drain.stop(timeout_seconds=30)
     assert (games.seqs, drain.states()["games"].trouble) == ([], "")
     folder.close()
 
@@ -142,7 +142,7 @@ def test_what_waits_in_an_open_object_is_put_when_the_process_ends(spool: Writte
     way = LandingWay(sink=games, prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
     drain = Drain(folder, {"games": way}, durable=spool.durable)
     drain.start()
-    assert drain.stop(within_seconds=60)
+    assert drain.stop(timeout_seconds=60)
     assert games.seqs == [1, 3]
     folder.close()
 
@@ -178,7 +178,7 @@ def test_deleting_what_was_only_read_would_lose_it(spool: WrittenSpool, monkeypa
     games = Shelf()
     later = Drain(folder, {"games": LandingWay(sink=games, prefix="games/", closes=Closing())}, durable=spool.durable)
     later.start()
-    assert later.stop(within_seconds=60)
+    assert later.stop(timeout_seconds=60)
     assert games.seqs == [4, 5]
     folder.close()
 
@@ -192,12 +192,12 @@ def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(sp
     drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=spool.durable)
     drain.start()
     eventually(lambda: games.seqs == [3, 4, 5], "games are delivered")
-    assert not drain.stop(within_seconds=1)
+    assert not drain.stop(timeout_seconds=1)
     assert len(segments(spool.path)) == 2
     both = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
     drain = Drain(folder, both, durable=spool.durable)
     drain.start()
-    assert drain.stop(within_seconds=60)
+    assert drain.stop(timeout_seconds=60)
     assert (games.seqs, shop.seqs) == ([3, 4, 5], [1, 2])
     assert len(segments(spool.path)) == 1
     folder.close()
@@ -214,7 +214,7 @@ def test_what_a_sink_never_takes_is_set_aside_and_the_rest_goes_on(spool: Writte
     folder = SpoolFolder.take(spool.path)
     drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=spool.durable)
     drain.start()
-    assert drain.stop(within_seconds=60)
+    assert drain.stop(timeout_seconds=60)
     assert games.seqs == [1, 3]
     assert '"seq": 2, "reason": "too large"' in (spool.path / "aside-games.jsonl").read_text()
     assert drain.states()["games"].set_aside == 1

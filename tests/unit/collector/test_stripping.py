@@ -37,7 +37,7 @@ PRIVACY = PrivacySpec.model_validate(
             {"path": "id", "action": "token", "as": "player"},
             {"path": "context.traits.email", "action": "vault", "as": "email"},
         ],
-        "regulation": {"refused": {"when": {"consent": False}}},
+        "regulation": {"opt_out": {"when": {"consent": False}}},
     }
 )
 
@@ -90,7 +90,7 @@ def test_events_that_may_not_be_kept_are_dropped_and_counted(tmp_path: Path) -> 
         "verdicts": {"1": "dropped", "2": "dropped", "3": "kept:malformed"},
     }
     assert len(stage.payloads) == 2
-    assert (strip.counts["refused"], strip.counts["suppressed"], strip.counts["unreadable"]) == (1, 1, 1)
+    assert (strip.counts["opted_out"], strip.counts["suppressed"], strip.counts["unreadable"]) == (1, 1, 1)
     strip.suppress(Suppression())
     assert content(stage.send({"batch": [{"id": "p-9"}]}))["accepted"] == 1
 
@@ -120,7 +120,7 @@ def test_what_is_sealed_comes_from_the_spool_to_the_vault_and_frees_it(tmp_path:
 
     drain = Drain(folder, ways, vault=VaultSink(vault, folder.collector_name), durable=spool.durable)
     drain.start()
-    assert drain.stop(within_seconds=60)
+    assert drain.stop(timeout_seconds=60)
 
     assert games.seqs == [1, 2, 3, 4, 5, 6], "sealed frames are no events"
     (key,) = vault.list("sealed/")
@@ -133,7 +133,7 @@ def test_what_is_sealed_comes_from_the_spool_to_the_vault_and_frees_it(tmp_path:
     assert len(list(spool.path.glob("seg-*"))) == 1
     again = Drain(folder, ways, vault=VaultSink(vault, folder.collector_name), durable=spool.durable)
     again.start()
-    assert again.stop(within_seconds=60)
+    assert again.stop(timeout_seconds=60)
     assert vault.list("sealed/") == [key], "what is delivered is not delivered again"
     folder.close()
 
@@ -162,7 +162,7 @@ def test_a_segment_stays_until_the_vault_has_what_is_sealed_in_it(tmp_path: Path
     )
 
     drain.start()
-    assert not drain.stop(within_seconds=2)
+    assert not drain.stop(timeout_seconds=2)
 
     assert games.seqs == [1, 2, 3]
     assert drain.delete_done() == 0

@@ -242,7 +242,7 @@ def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
     left = lake.root / "lake" / paths.table("shop", "orders") / name
     left.parent.mkdir(parents=True)
     left.write_bytes(b"rows of hers")
-    purge = PurgedTable.unchanged("shop", "orders", rows=1).replace(removed=(name,))
+    purge = PurgedTable.unchanged("shop", "orders", rows=1).replace(removed_files=(name,))
     assert "1 of 1 files" in next(vacuum_purged.remaining_files(lake.namespace, [purge], {}))
 
 

@@ -49,10 +49,10 @@ class TableView:
         return f"score {self.table['score']}"
 
 
-def view(look: PageContext) -> TableView:
+def view(context: PageContext) -> TableView:
     """The page of the table that the address names."""
-    pipeline, name = look.pipeline, look.values["table"]
-    stored = read_summary(look, TablesSummary, tables_summary(pipeline))
+    pipeline, name = context.pipeline, context.values["table"]
+    stored = read_summary(context, TablesSummary, tables_summary(pipeline))
     summary = stored.summary
     table = next((one for one in summary.tables if one.name == name), None) if summary else None
     if summary is None or table is None:
@@ -60,7 +60,7 @@ def view(look: PageContext) -> TableView:
     nights = [(datetime.combine(_day(point.date), time(), tzinfo=UTC), point) for point in table.nights]
     return TableView(
         pipeline=pipeline,
-        table=to_dict(table.replace(costs=(), holds=(), nights=(), tonight=None)),
+        table=to_dict(table.replace(costs=(), holds=(), nights=(), next_plan=None)),
         at=parse_instant(summary.at),
         costs=tuple(to_dict(cost) for cost in sorted(table.costs, key=lambda cost: -cost.cost)),
         tonight=None if table.next_plan is None else to_dict(table.next_plan),

@@ -62,7 +62,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
         event_counts = {source: dict(verdicts) for source, verdicts in self._event_counts().items()}
         counts = self._counts or self._stored_counts(heartbeat, hour)
         added = _sum(counts.sources, _difference(event_counts, self._last_event_counts))
-        current = counts.replace(next_seq=heartbeat.next_seq, sources=added, whole=counts.hour != hour)
+        current = counts.replace(next_seq=heartbeat.next_seq, sources=added, is_complete=counts.hour != hour)
         if current != counts or self._counts is None:
             self._objects.put(counts_key(heartbeat.collector, heartbeat.id, counts.hour), current.encode())
         if counts.hour != hour:

@@ -54,7 +54,8 @@ class Subject:
     @property
     def key(self) -> str:
         """By which its verdicts are kept, whatever runs it."""
-        return f"{self.kind}__{self.name}"
+        # One process evaluates the rules of every pipeline: its kind and its name are the same.
+        return self.kind if self.kind == self.name == "rules" else f"{self.kind}__{self.name}"
 
     @property
     def argument(self) -> str:

@@ -155,7 +155,7 @@ def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, 
     read = read_throughput(objects, paths.throughput(control))
     if not describe_quarantine_excess(read, limits, now):
         return read
-    return replace(read, landed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
+    return replace(read, replayed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
 
 
 def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *, now: datetime) -> None:

@@ -113,7 +113,7 @@ def evaluate_health(
         time_left_seconds=left_seconds,
         loss_near=loss_near,
         last_input_at=last_input.isoformat() if last_input else None,
-        rejection=quarantine_excess,
+        quarantine_excess=quarantine_excess,
     )
 
 

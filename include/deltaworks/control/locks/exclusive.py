@@ -130,8 +130,8 @@ def maintenance_lock(
         name=pipeline,
         # The lease itself has to see a dead holder silent for a time to live, too.
         wait_seconds=2 * ttl_seconds,
-        lost=lost,
-        held=held,
+        lost_error=lost,
+        held_error=held,
         ttl_seconds=ttl_seconds,
         poll_seconds=poll_seconds,
     ) as lock:
@@ -199,8 +199,8 @@ def table_files_lock(
         paths.pipeline_control(pipeline, f"maintenance/files-{table}.json"),
         name=name,
         wait_seconds=wait_seconds,
-        lost=lambda: refusal("was given up: another job has taken over, or the storage did not answer."),
-        held=lambda error: refusal(f"was not begun within {wait_seconds:.0f} s. {error.message}"),
+        lost_error=lambda: refusal("was given up: another job has taken over, or the storage did not answer."),
+        held_error=lambda error: refusal(f"was not begun within {wait_seconds:.0f} s. {error.message}"),
         ttl_seconds=ttl_seconds,
     ) as lock:
         yield lock

@@ -229,7 +229,7 @@ class WriteTurn:
 
     def _replace(self, **changes: Any) -> bool:
         """Rewrite the turn. A conflict is resolved by the next step."""
-        renewed = replace(self._record, beat=self._record.renewal + 1, **changes)
+        renewed = replace(self._record, renewal=self._record.renewal + 1, **changes)
         etag = self._objects.put_if_match(self._key, renewed.encode(), self._etag)
         if etag is not None:
             self._record, self._etag, self._renewed_at = renewed, etag, time.monotonic()
@@ -246,7 +246,7 @@ class WriteTurn:
             with contextlib.suppress(DeltaworksError):
                 if not self._adopt_stored(self._objects.get(self._key)) or self._record.is_over:
                     return
-                released = replace(self._record, state="released", beat=self._record.renewal + 1)
+                released = replace(self._record, state="released", renewal=self._record.renewal + 1)
                 if self._objects.put_if_match(self._key, released.encode(), self._etag) is not None:
                     self._record = released
                     return

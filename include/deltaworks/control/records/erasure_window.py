@@ -70,13 +70,13 @@ class PurgedTable(Record):
             table=table,
             version=None,
             at_ms=0,
-            all_before=rows,
+            rows_before=rows,
             erased_before=0,
-            all_after=rows,
+            rows_after=rows,
             erased_after=0,
-            others_before=rows,
-            others_after=rows,
-            kept_because=retention_reason,
+            other_rows_before=rows,
+            other_rows_after=rows,
+            retention_reason=retention_reason,
         )
 
 

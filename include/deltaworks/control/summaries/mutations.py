@@ -77,7 +77,7 @@ def record_waiting_requests(
     def change(summary: MutationsSummary) -> MutationsSummary:
         if (summary.waiting_requests, summary.oldest_at) == (requests, oldest_at):
             return summary
-        return summary.replace(waiting=requests, oldest_at=oldest_at, judged_at=checked_at)
+        return summary.replace(waiting_requests=requests, oldest_at=oldest_at, checked_at=checked_at)
 
     return _change(objects, pipeline, change)
 

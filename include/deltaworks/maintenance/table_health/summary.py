@@ -116,7 +116,7 @@ def _summarize_report(report: TableReport, plan: NightPlan) -> TableSummary:
         unreferenced_files=row.get("unreferenced_files"),
         unreferenced_bytes=row.get("unreferenced_bytes"),
         log_commits=row.get("log_commits"),
-        tonight=None if report.choice is None else _table_plan(report.choice, plan),
+        next_plan=None if report.choice is None else _table_plan(report.choice, plan),
         **_health_fields(health),
         **{name: _iso_or_empty(row[name]) for name in _TIMES},
     )

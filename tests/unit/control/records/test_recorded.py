@@ -69,7 +69,7 @@ EXPECTED: dict[str, UnversionedRecord] = (
             reason="gains 0.125 over the better baseline",
             until=AT,
             versions={"hours": 12, "turnover": 7},
-            declared={"name": "slow", "groups": {"level": ["orders", "größe"]}},
+            declared={"name": "slow", "feature_groups": {"level": ["orders", "größe"]}},
             label_sql="SELECT shop, hour, true AS holds FROM hours",
             folds=(
                 FoldReport(

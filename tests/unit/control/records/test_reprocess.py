@@ -58,7 +58,7 @@ def test_what_is_made_first_holds(records: ReprocessRecords) -> None:
     assert records.get_or_create_plan(PLAN) == PLAN
     assert records.get_or_create_plan(PLAN.replace(objects=1)) == PLAN
     assert records.get_or_create_files(FILES) == FILES
-    assert records.get_or_create_files(FILES.replace(gone=())) == FILES
+    assert records.get_or_create_files(FILES.replace(missing=())) == FILES
     records.record_completion([{"table": "orders"}])
     records.record_completion([{"table": "other"}])
 

@@ -150,13 +150,13 @@ def test_only_what_was_read_lately_counts_as_fresh() -> None:
 def test_freshness_of_a_list_is_that_of_the_record_at_the_minute_and_follows_both(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     arrived = (9.0, 40.0)
-    older = batch(1, at=NOW, files=2).replace(arrived=arrived)
+    older = batch(1, at=NOW, files=2).replace(arrival_ages=arrived)
     record = RecentBatches(pipeline="games", written_at=NOW.isoformat(), batches=(older,))
     objects.put(summary_paths.recent_batches("games"), record.encode())
 
     assert recent_freshness(objects, "games", NOW + timedelta(seconds=59)) == record.freshness(NOW)
     assert recent_freshness(objects, "games", NOW + timedelta(hours=3)) is None
-    newer = record.replace(batches=(older.replace(arrived=(1.0, 2.0)),))
+    newer = record.replace(batches=(older.replace(arrival_ages=(1.0, 2.0)),))
     objects.put(summary_paths.recent_batches("games"), newer.encode())
     assert recent_freshness(objects, "games", NOW + timedelta(seconds=59)) == newer.freshness(NOW)
     objects.put(summary_paths.recent_batches("games"), b"{")

@@ -41,7 +41,7 @@ def test_a_run_that_is_noted_again_takes_its_own_place(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     record_night(objects, "games", night(1))
     record_night(objects, "games", night(2))
-    record_night(objects, "games", night(1).replace(by_hand=True))
+    record_night(objects, "games", night(1).replace(is_manual=True))
 
     assert [(one.run, one.is_manual) for one in kept(objects)] == [("run 2", False), ("run 1", True)]
 
