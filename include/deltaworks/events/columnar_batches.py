@@ -141,7 +141,7 @@ def convert_by_columns(
                 redaction_counts += sum_counts(arrays[REDACTION_COUNTS])
         fallback += decoded.fallback_rows
         opted_out += decoded.opted_out_rows
-    redaction_counts += Counter(refused=len(opted_out))
+    redaction_counts += Counter(opted_out=len(opted_out))
     chunk.dropped_count = len(opted_out)
     if not fallback:
         parts, columnar_count = conversion.merge_in_order(tables.parts), len(chunk.events) - len(opted_out)

@@ -39,7 +39,7 @@ class RedactionOutcome(Enum):
     """Whether an event is kept."""
 
     KEPT = "kept"
-    OPTED_OUT = "refused"
+    OPTED_OUT = "opted_out"
     SUPPRESSED = "suppressed"
 
 
@@ -94,7 +94,7 @@ class Redactor:
             scan_texts: False if a pre-check found that no text needs scanning.
         """
         if self.opt_out_condition is not None and self.opt_out_condition.matches(event):
-            result.counts["refused"] += 1
+            result.counts["opted_out"] += 1
             return RedactionOutcome.OPTED_OUT
         child_condition = self.child is not None and self.child.matches(event)
         found_tokens: list[tuple[str, str, Any]] = []

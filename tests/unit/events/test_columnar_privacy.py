@@ -69,7 +69,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "level": {"path": "params.level", "action": "drop"},
     "id": {"path": "id", "action": "token", "as": "player"},
 }
-REFUSED = {"refused": {"when": {"consent.ads": False}}}
+OPT_OUT = {"opt_out": {"when": {"consent.ads": False}}}
 CHILD = {"child": {"when": {"params.age": ["under_13", 12]}, "drop": ["params.email"]}}
 SCAN = {"email": "count", "phone": "count"}
 LOUD = ("ada@example.org", "call +49 30 901820", "0049 30\\/901820", "a\\u0040example.org", "plain 2024-05-01")
@@ -165,7 +165,7 @@ def personal_payloads(rng: Random, count: int, share: float, *, wrap: bool, reco
 
 KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["orders"]}
 RESCUING = declared(EVENTS | {"evolve": "rescue", "columns": COLUMNS}, ORDERS | {"evolve": "rescue"}, LOGINS)
-ALL = {"subject": ["device", "params.email"], "regulation": REFUSED | CHILD, "scan": SCAN}
+ALL = {"subject": ["device", "params.email"], "regulation": OPT_OUT | CHILD, "scan": SCAN}
 ONE = ORDERS | {"catch_all": True, "when": {}}
 SOME = ("device", "tags", "blob", "names", "ip", "email", "friends", "more")
 #: Pipelines with personal data of which some events have slots.
@@ -178,7 +178,7 @@ DECODED = {
     "dropped texts": private(declared(), *SOME, **ALL | {"scan": {"email": "drop", "phone": "drop"}}),
     "dropped": private(declared(), "x", "more", "email", "level"),
     "lasting children": private(
-        declared(), *SOME, **ALL | {"regulation": {"child": CHILD["child"] | {"tokens": "lasting", "vault": True}}}
+        declared(), *SOME, **ALL | {"regulation": {"child": CHILD["child"] | {"tokens": "permanent", "vault": True}}}
     ),
     "children drop what lies around": private(
         declared(), "email", "names", regulation={"child": CHILD["child"] | {"drop": ["params", "params.email"]}}
@@ -189,7 +189,7 @@ DECODED = {
     "one name": private(
         declared(ORDERS | {"catch_all": True, "when": {}}, event={"name": {"constant": "order"}}), **ALL
     ),
-    "a name decides": private(declared(), "device", regulation={"refused": {"when": {"name": "refund"}}}),
+    "a name decides": private(declared(), "device", regulation={"opt_out": {"when": {"name": "refund"}}}),
 }
 
 
@@ -235,7 +235,7 @@ def test_most_of_what_is_well_is_stripped_in_slots() -> None:
     parser = held_to_rows(DECODED["everything"], payloads)
 
     counts = parser.findings.ledger_entry()["privacy"]
-    assert counts.keys() == {"tokens", "child", "refused", "scan_email", "scan_phone"}
+    assert counts.keys() == {"tokens", "child", "opted_out", "scan_email", "scan_phone"}
     assert parser.columnar_count > 0.9 * parser.findings.events
 
 
@@ -333,7 +333,7 @@ def declarations(draw: st.DrawFn) -> PipelineSpec:
     fields = draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, unique=True))
     subjects = [FIELDS[name]["path"] for name in fields if name in ("device", "id", "email")]
     regulation: dict[str, Any] = {}
-    for name, rule in (REFUSED | CHILD).items():
+    for name, rule in (OPT_OUT | CHILD).items():
         if draw(st.booleans()):
             regulation[name] = rule
     if "child" in regulation and draw(st.booleans()):

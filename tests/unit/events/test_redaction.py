@@ -40,7 +40,7 @@ PRIVACY: dict[str, Any] = {
         {"path": "p.email", "action": "vault", "as": "email"},
         {"path": "p.friends[].name", "action": "drop"},
     ],
-    "regulation": {"refused": {"when": {"consent": False}}},
+    "regulation": {"opt_out": {"when": {"consent": False}}},
 }
 
 
@@ -241,7 +241,7 @@ def test_a_refusal_is_counted_and_kept_nowhere() -> None:
     rows, parser = parsed(spec_of(), json.dumps(event() | {"consent": False}).encode())
 
     assert rows == {}
-    assert parser.findings.ledger_entry()["privacy"] == {"refused": 1}
+    assert parser.findings.ledger_entry()["privacy"] == {"opted_out": 1}
 
 
 def test_one_event_has_one_token_through_collector_kafka_file_and_a_second_reading(tmp_path: Path) -> None:

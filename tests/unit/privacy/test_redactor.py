@@ -146,11 +146,11 @@ def test_a_child_has_tokens_of_the_day_and_no_row_in_the_vault() -> None:
     [(False, RedactionOutcome.OPTED_OUT), (True, RedactionOutcome.KEPT), (0, RedactionOutcome.KEPT)],
 )
 def test_an_event_of_whom_refuses_is_counted_and_not_kept(consent: object, outcome: RedactionOutcome) -> None:
-    refused = {"refused": {"when": {"consent.analytics": False}}}
+    refused = {"opt_out": {"when": {"consent.analytics": False}}}
     result, _, noted = strip({"consent": {"analytics": consent}, "b": "p-7"}, regulation=refused)
 
     assert result is outcome
-    assert noted.counts["refused"] == (outcome is RedactionOutcome.OPTED_OUT)
+    assert noted.counts["opted_out"] == (outcome is RedactionOutcome.OPTED_OUT)
     assert not noted.identities
 
 

@@ -30,8 +30,8 @@ CITY = SHARED_DATA / "maxmind" / "GeoLite2-City-Test.mmdb"
 STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 IN_LONDON, ITS_NETWORK = "81.2.69.142", "81.2.69.0"
 SECRET = "secret7f3a"
-GEO = {"name": "geo", "kind": "mmdb", "of": "ip", "database": "City.mmdb", "fields": {"country": "country.iso_code"}}
-AGENT = {"name": "agent", "kind": "user_agent", "of": "agent"}
+GEO = {"name": "geo", "kind": "mmdb", "path": "ip", "database": "City.mmdb", "fields": {"country": "country.iso_code"}}
+AGENT = {"name": "agent", "kind": "user_agent", "path": "agent"}
 PRIVATE = [
     {"path": "ip", "keep": "network"},
     {"path": "client.ip", "keep": "network"},
@@ -234,7 +234,7 @@ FIELDS = st.fixed_dictionaries(
 @given(st.lists(FIELDS, max_size=6))
 def test_a_field_that_is_done_with_at_once_is_what_look_ups_and_masks_one_by_one_make_of_it(events: list[Any]) -> None:
     masks = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothing"}]
-    spec = spec_of(enrich=[AGENT, AGENT | {"name": "again"}, AGENT | {"name": "of_ip", "of": "ip"}], private=masks)
+    spec = spec_of(enrich=[AGENT, AGENT | {"name": "again"}, AGENT | {"name": "of_ip", "path": "ip"}], private=masks)
     at_once = LookupsAndMasks(spec, None)
     assert len(at_once._independent_fields) == 3
     with pytest.MonkeyPatch.context() as patched:
