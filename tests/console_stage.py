@@ -47,7 +47,7 @@ def person(
 class PeopleOfTests:
     """Whoever the header `X-Person` names; nobody without it."""
 
-    people: Mapping[str, Person]
+    authenticator: Mapping[str, Person]
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
@@ -55,9 +55,9 @@ class PeopleOfTests:
             name = request.headers.get("x-person")
             if name is None:
                 raise HTTPException(401, "Not authenticated")
-            if name not in self.people:
+            if name not in self.authenticator:
                 raise HTTPException(403, "Invalid token")
-            return self.people[name]
+            return self.authenticator[name]
 
         return of
 
@@ -123,7 +123,7 @@ class ConsoleStage:
 
     catalog: Catalog
     objects: ObjectStore
-    people: dict[str, Person]
+    authenticator: dict[str, Person]
     acts: ActsOfTests
     client: TestClient
 

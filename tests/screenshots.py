@@ -55,7 +55,7 @@ COLD = ("mutations", "cascade", "samples", "history", "certificates")
 NAMESPACE = "players"
 PRIVACY = f"privacy: {{namespace: {NAMESPACE}, fields: [{{path: secret, action: drop}}]}}\n"
 #: Beside the pages of the registry.
-MORE = {"act": "/acts/control/games?verb=restart&reason=a+new+key", "restore": "/acts/restore/games?table=events"}
+MORE = {"act": "/actions/control/games?verb=restart&reason=a+new+key", "restore": "/actions/restore/games?table=events"}
 
 
 class EverybodyIsAda(PeopleOfTests):

@@ -97,7 +97,7 @@ def test_every_relay_and_stream_whose_dag_is_on_record_is_shown(server: Any, pro
     shown = server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]
 
     assert [row["name"] for row in shown["streams"]] == ["edits", "games"]
-    assert [row["name"] for row in shown["others"]] == ["landing"]
+    assert [row["name"] for row in shown["other_processes"]] == ["landing"]
     assert {row["may_act"] for row in shown["streams"]} == {False}
     by_admin = server.get("/deltaworks/?format=json", headers=as_user(*ADA)).json()["view"]
     assert {row["may_act"] for row in by_admin["streams"]} == {True}
@@ -174,7 +174,7 @@ async def _healthy(self: Any) -> str:
 
 
 OWN = {"Accept": "text/html", "Origin": "http://testserver"}
-CONTROL = "/deltaworks/acts/control/games"
+CONTROL = "/deltaworks/actions/control/games"
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_a_viewer_and_a_foreign_page_start_nothing(
     values = {"_nonce": "nonce-of-this-test-2", "verb": "stop"}
 
     viewer = server.post(CONTROL, data=values, headers={**OWN, **as_user(*VIC)})
-    foreign = server.post(CONTROL, data=values, headers={**OWN, "Origin": "https://evil.example", **as_user(*ADA)})
+    untrusted = server.post(CONTROL, data=values, headers={**OWN, "Origin": "https://evil.example", **as_user(*ADA)})
 
     assert (viewer.status_code, foreign.status_code) == (403, 403)
     runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
@@ -300,7 +300,7 @@ def test_what_airflow_does_not_take_is_said_in_its_words(
     # Other tests put it on record.
     server.delete("/api/v2/dags/restore__games", headers=as_user(*ADA))
 
-    answer = server.get("/deltaworks/acts/restore/games", headers={"Accept": "text/html", **as_user(*ADA)})
+    answer = server.get("/deltaworks/actions/restore/games", headers={"Accept": "text/html", **as_user(*ADA)})
 
     assert answer.status_code == 404, "its DAG is not on record"
     assert "AIRFLOW_DAG_UNKNOWN" in answer.text

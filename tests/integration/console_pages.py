@@ -114,7 +114,7 @@ class Console:
 
     def troubles(self) -> list[Shown]:
         """What needs somebody, as the overview has it."""
-        _, _, needs = self.page("/").partition('<ul class="needs">')
+        _, _, needs = self.page("/").partition('<ul class="issues">')
         return [_shown(item) for item in needs.partition("</ul>")[0].split("<li")[1:]]
 
     def await_trouble(self, *causes: str, subject: str, seconds: float = 240.0) -> Shown:
@@ -183,7 +183,7 @@ def _shown(item: str) -> Shown:
     head, _, rest = item.partition(">")[2].partition("<br>")
     detail, _, step = rest.partition("<strong>Next:</strong>")
     cause = re.search(r"<code>([^<]*)</code>", head)
-    act = re.search(r'class="acts"><a href="([^"]*)"', item)
+    act = re.search(r'class="actions"><a href="([^"]*)"', item)
     assert cause is not None, item
     subject = text(head.partition("</code>")[2]).partition(" for ")[0].strip()
     path = "" if act is None else html.unescape(act[1]).removeprefix("/deltaworks")

@@ -42,14 +42,14 @@ def stop_of(stage: Stage, folder: str) -> StopRequest | None:
 
 @pytest.mark.timeout(900)
 def test_a_stream_is_stopped_and_started_in_the_name_of_the_person(stage: Stage, console: Console) -> None:
-    console.press("/acts/control/clicks", verb="stop", reason="a new key")
+    console.press("/actions/control/clicks", verb="stop", reason="a new key")
 
     request = stop_of(stage, paths.pipeline_control("clicks"))
     assert request is not None
     assert (request.by, request.reason) == (console.person, "a new key")
     assert "stopped" in console.page("/")
 
-    console.press("/acts/control/clicks", verb="start")
+    console.press("/actions/control/clicks", verb="start")
     assert stop_of(stage, paths.pipeline_control("clicks")) is None
     stage.await_progress(len(stage.rows()))
 
@@ -59,7 +59,7 @@ def test_a_restart_ends_the_run_and_the_next_one_goes_on(stage: Stage, console: 
     before = stage.beat()
     assert before is not None
 
-    console.press("/acts/control/clicks", verb="restart", reason="as it is declared now")
+    console.press("/actions/control/clicks", verb="restart", reason="as it is declared now")
 
     def back() -> bool:
         beat = stage.beat()
@@ -71,12 +71,12 @@ def test_a_restart_ends_the_run_and_the_next_one_goes_on(stage: Stage, console: 
 
 @pytest.mark.timeout(900)
 def test_a_relay_is_stopped_and_started(stage: Stage, console: Console) -> None:
-    console.press("/acts/control_relay/landing", verb="stop", reason="the queue moves")
+    console.press("/actions/control_relay/landing", verb="stop", reason="the queue moves")
     request = stop_of(stage, paths.relay_control("landing"))
     assert request is not None
     assert request.by == console.person
 
-    console.press("/acts/control_relay/landing", verb="start")
+    console.press("/actions/control_relay/landing", verb="start")
     assert stop_of(stage, paths.relay_control("landing")) is None
     stage.await_progress(len(stage.rows()))
 
@@ -86,14 +86,14 @@ def test_a_reader_that_holds_vacuum_back_is_released(stage: Stage, console: Cons
     readers = PipelineHome.open(stage.catalog.environment.lake, "clicks").readers
     readers.pin("clicks", reader="training", version=0, hours=5)
 
-    console.press("/acts/control/clicks", verb="release", target="clicks/training")
+    console.press("/actions/control/clicks", verb="release", target="clicks/training")
 
     assert readers.read() == []
 
 
 @pytest.mark.timeout(900)
 def test_orphans_are_counted_and_then_removed(stage: Stage, people: People, console: Console) -> None:
-    form = "/acts/remove_orphans/clicks"
+    form = "/actions/remove_orphans/clicks"
     counted = console.send(form, form, {})
     assert people.dag_run("remove_orphans__clicks", counted).conf["dry_run"] is True
 

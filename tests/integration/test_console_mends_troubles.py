@@ -203,7 +203,7 @@ def test_a_broken_declaration_is_named_by_its_file_and_key_and_mended_by_the_edi
     assert "pipeline.yaml" in trouble.detail
     assert "ownr" in trouble.detail
     assert "owner" in trouble.detail + trouble.next_step
-    assert not trouble.act.startswith("/acts/"), "no button mends a file"
+    assert not trouble.act.startswith("/actions/"), "no button mends a file"
 
     lake.edit("ownr: tests", "owner: tests")
     console.await_end(trouble)
@@ -381,7 +381,7 @@ def test_a_lost_lease_is_named_and_the_stream_is_restarted_once_it_is_free(lake:
 
 
 def test_a_red_source_is_named_and_the_stream_waits_no_longer_once_it_is_mended(lake: Lake, console: Console) -> None:
-    console.press("/acts/control_relay/landing?verb=stop", reason="its log is damaged")
+    console.press("/actions/control_relay/landing?verb=stop", reason="its log is damaged")
     before, log = epoch(lake), lake.file(file_events_key("landing")) / "_delta_log"
     newest = max(log.glob("*.json"))
     damaged = log / f"{int(newest.stem) + 1:020d}.json"
@@ -392,7 +392,7 @@ def test_a_red_source_is_named_and_the_stream_waits_no_longer_once_it_is_mended(
     damaged.unlink()
 
     console.press(trouble.act, reason="its log is whole again")
-    console.press("/acts/control_relay/landing?verb=start")
+    console.press("/actions/control_relay/landing?verb=start")
 
     wait(lambda: works(lake, before), "the stream did not come back", BACK_SECONDS)
     lake.lands()
@@ -426,7 +426,7 @@ def test_a_dead_relay_is_restarted(lake: Lake, console: Console) -> None:
 
 
 def test_a_source_that_expires_is_mended_by_its_retention(lake: Lake, people: People, console: Console) -> None:
-    console.press("/acts/control/clicks?verb=stop", reason="for the weekend")
+    console.press("/actions/control/clicks?verb=stop", reason="for the weekend")
     lake.edit("retention_hours: 48", "retention_hours: 0.01")
 
     def looked() -> bool:
@@ -442,7 +442,7 @@ def test_a_source_that_expires_is_mended_by_its_retention(lake: Lake, people: Pe
     lake.judged(people)
 
     console.await_end(trouble)
-    console.press("/acts/control/clicks?verb=start")
+    console.press("/actions/control/clicks?verb=start")
     lake.lands()
 
 

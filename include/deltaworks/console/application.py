@@ -98,4 +98,4 @@ def _error_page(console: Console, request: Request, status: int, reason: str) ->
         menu=tuple((page.route, page.menu) for page in PAGES if page.menu) if person else (),
         airflow=plain.airflow,
     )
-    return HTMLResponse(render("refusal", frame, {"status": status, "reason": reason}), status, headers=headers)
+    return HTMLResponse(render("error", frame, {"status": status, "reason": reason}), status, headers=headers)

@@ -19,7 +19,7 @@ _THREADS = 4
 class PageRenderer(Protocol):
     """Makes pages apart from this process."""
 
-    def render(self, page: Page, request: RequestData, person: Person, around: HostState) -> Response | None:
+    def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
         """The page; None where it is to be made here.
 
         Raises:
@@ -66,12 +66,12 @@ class Console:
         Raises:
             PageMissingError: there is no such page that they may see.
         """
-        around = self._host_state(request, person)
+        host_state = self._host_state(request, person)
         if self._renderer is not None:
-            rendered = self._renderer.render(page, request, person, around)
+            rendered = self._renderer.render(page, request, person, host_state)
             if rendered is not None:
                 return rendered
-        return self._builder.render(page, request, person, around)
+        return self._builder.render(page, request, person, host_state)
 
     def request_data(self, request: Request) -> RequestData:
         """What a thread is given of a request."""

@@ -31,11 +31,11 @@ def add_downloads(app: FastAPI, console: Console) -> None:
 
 
 def _certificate(console: Console, request: RequestData, person: Person) -> Response:
-    look = console.page_context(request, person)
+    context = console.page_context(request, person)
     namespace = request.values["namespace"]
-    request_id = certified_request(look, namespace, request.values["request_id"])
+    request_id = certified_request(context, namespace, request.values["request_id"])
     try:
-        stored = look.objects.get(erasure_paths.certificate(namespace, request_id))
+        stored = context.objects.get(erasure_paths.certificate(namespace, request_id))
     except DeltaworksError:
         stored = None
     if stored is None:

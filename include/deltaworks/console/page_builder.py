@@ -65,7 +65,7 @@ class PageBuilder:
         self.catalog = catalog
         self._render_lock = RenderLock()
 
-    def page_context(self, request: RequestData, person: Person, around: HostState) -> PageContext:
+    def page_context(self, request: RequestData, person: Person, host_state: HostState) -> PageContext:
         """One look."""
         return PageContext(
             person=person,
@@ -74,34 +74,34 @@ class PageBuilder:
             now=utc_now(),
             values=request.values,
             query=request.query,
-            paused_dags=around.paused_dags,
-            actions_unavailable=around.actions_unavailable,
+            paused_dags=host_state.paused_dags,
+            actions_unavailable=host_state.actions_unavailable,
             airflow=request.airflow,
-            pending_approvals=around.pending_approvals,
+            pending_approvals=host_state.pending_approvals,
         )
 
-    def render(self, page: Page, request: RequestData, person: Person, around: HostState) -> Response:
+    def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response:
         """A page for a person, or word that they have its newest already.
 
         Raises:
             PageMissingError: there is no such page that they may see.
         """
-        look = self.page_context(request, person, around)
-        if "pipeline" in look.values and not look.may_read(look.values["pipeline"]):
-            raise PageMissingError(f"There is no pipeline {look.values['pipeline']!r} whose stream you may see.")
+        context = self.page_context(request, person, host_state)
+        if "pipeline" in context.values and not context.may_read(context.values["pipeline"]):
+            raise PageMissingError(f"There is no pipeline {context.values['pipeline']!r} whose stream you may see.")
         with self._render_lock.hold():
-            return self._respond(page, request, look)
+            return self._respond(page, request, context)
 
-    def _respond(self, page: Page, request: RequestData, look: PageContext) -> Response:
-        view = page.view(look)
-        frame = build_frame(request, look, title=page.title_of(look), current=page.name)
+    def _respond(self, page: Page, request: RequestData, context: PageContext) -> Response:
+        view = page.view(context)
+        frame = build_frame(request, context, title=page.title_of(context), current=page.name)
         data = orjson.dumps(
             {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},
             option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z,
             default=list,
         )
-        kind = "json" if look.query.get("format") == "json" else "fragment" if look.query.get("fragment") else "page"
-        tag = _etag(kind, request.root, look.person.name, look.actions_unavailable, data)
+        kind = "json" if context.query.get("format") == "json" else "fragment" if context.query.get("fragment") else "page"
+        tag = _etag(kind, request.root, context.person.name, context.actions_unavailable, data)
         headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.may_cache else "no-store"}
         if page.may_cache and tag in {part.strip() for part in request.if_none_match.split(",")}:
             return Response(status_code=304, headers=headers)
@@ -110,22 +110,22 @@ class PageBuilder:
         return HTMLResponse(render(page.name, frame, view, fragment=kind == "fragment"), headers=headers)
 
 
-def build_frame(request: RequestData, look: PageContext, *, title: str, current: str) -> Frame:
+def build_frame(request: RequestData, context: PageContext, *, title: str, current: str) -> Frame:
     """What surrounds a view."""
     query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
     return Frame(
         title=title,
         root=request.root,
         address=request.path + (f"?{urlencode(query)}" if query else ""),
-        now=look.now,
-        person=look.person.name,
+        now=context.now,
+        person=context.person.name,
         menu=tuple((page.route, page.menu) for page in PAGES if page.menu),
         current=current,
-        airflow=look.airflow,
-        actions_unavailable=look.actions_unavailable,
-        docs=look.catalog.environment.alerts.docs_url,
-        stale_since=look.objects.stale_since,
-        problem=look.objects.problem,
+        airflow=context.airflow,
+        actions_unavailable=context.actions_unavailable,
+        docs=context.catalog.environment.alerts.docs_url,
+        stale_since=context.objects.stale_since,
+        problem=context.objects.problem,
     )
 
 

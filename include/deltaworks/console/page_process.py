@@ -73,7 +73,7 @@ class PageProcess:
         # What a page questions_back to know of a person, to be said at once the next time.
         self._usual_rights: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
 
-    def render(self, page: Page, request: RequestData, person: Person, around: HostState) -> Response | None:
+    def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
         """The page; None where the process cannot make it.
 
         Raises:
@@ -83,7 +83,7 @@ class PageProcess:
             worker = self._running_worker()
             if worker is None:
                 return None
-            rendered = self._render_in(worker, page, request, person, around)
+            rendered = self._render_in(worker, page, request, person, host_state)
             if rendered is not None:
                 return _to_response(rendered)
         return None
@@ -118,12 +118,12 @@ class PageProcess:
         self._crashes.append(time.monotonic())
 
     def _render_in(
-        self, worker: _Worker, page: Page, request: RequestData, person: Person, around: HostState
+        self, worker: _Worker, page: Page, request: RequestData, person: Person, host_state: HostState
     ) -> RenderedPage | None:
         """The page, None where the process has gone or says nothing, and is ended."""
         key = page.name, request.path
         rights = {right: has_right(person, *right) for right in self._usual_rights.get(key, ())}
-        call = PageCall(page=page.name, request=request, person=person.name, host_state=around, rights=rights)
+        call = PageCall(page=page.name, request=request, person=person.name, host_state=host_state, rights=rights)
         try:
             connection = worker.idle.get(timeout=self._deadline_seconds)
             rendered, requested_rights = request_page(connection, call, person, seconds=self._deadline_seconds)

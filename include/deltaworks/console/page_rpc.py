@@ -36,15 +36,15 @@ class PageCall:
 
     def encode(self) -> bytes:
         """As JSON."""
-        around = self.host_state
+        host_state = self.host_state
         return orjson.dumps(
             {
                 "page": self.page,
                 "request": asdict(self.request),
                 "person": self.person,
-                "paused": None if around.paused_dags is None else sorted(around.paused_dags),
-                "actions_unavailable": around.actions_unavailable,
-                "questions": [asdict(one) for one in around.pending_approvals],
+                "paused": None if host_state.paused_dags is None else sorted(host_state.paused_dags),
+                "actions_unavailable": host_state.actions_unavailable,
+                "questions": [asdict(one) for one in host_state.pending_approvals],
                 "rights": [[right, dag_id, answer] for (right, dag_id), answer in self.rights.items()],
             }
         )
@@ -57,7 +57,7 @@ class PageCall:
             PendingApproval(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
             for one in message["questions"]
         )
-        around = HostState(
+        host_state = HostState(
             paused_dags=None if message["paused"] is None else frozenset(message["paused"]),
             actions_unavailable=message["actions_unavailable"],
             pending_approvals=tuple(questions),
@@ -66,7 +66,7 @@ class PageCall:
             page=message["page"],
             request=RequestData(**message["request"]),
             person=message["person"],
-            around=around,
+            host_state=host_state,
             rights={(right, dag_id): answer for right, dag_id, answer in message["rights"]},
         )
 
@@ -84,7 +84,7 @@ class RenderedPage:
     def send(self, connection: Connection) -> None:
         """Send it, the body as it is."""
         head = {"status": self.status, "headers": dict(self.headers), "missing": self.missing, "failed": self.failed}
-        connection.send_bytes(orjson.dumps({"made": head}))
+        connection.send_bytes(orjson.dumps({"rendered": head}))
         connection.send_bytes(self.body)
 
 
@@ -122,7 +122,7 @@ def request_page(
             continue
         if not connection.poll(seconds):
             raise TimeoutError("the page was announced and did not come")
-        return RenderedPage(**message["made"], body=connection.recv_bytes()), requested_rights
+        return RenderedPage(**message["rendered"], body=connection.recv_bytes()), requested_rights
     raise TimeoutError(f"no page within {seconds:.0f} s")
 
 

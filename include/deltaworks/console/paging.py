@@ -45,7 +45,7 @@ class Rows(Generic[Row]):
 
 
 def page_rows(
-    look: PageContext,
+    context: PageContext,
     all_rows: Sequence[Row],
     *,
     keys: SortKeys,
@@ -60,17 +60,17 @@ def page_rows(
         sort, descending: how they are sorted where nothing is said.
         text: what the words of `only` are looked for in.
     """
-    only = look.query.get("only", "").strip()[:_MAX_FILTER_CHARACTERS]
+    only = context.query.get("only", "").strip()[:_MAX_FILTER_CHARACTERS]
     words = only.lower().split()
     matching = [row for row in all_rows if all(word in text(row).lower() for word in words)]
-    chosen = look.query.get("sort", "")
+    chosen = context.query.get("sort", "")
     if chosen in keys:
-        sort, descending = chosen, look.query.get("order") == "down"
+        sort, descending = chosen, context.query.get("order") == "down"
     key = keys[sort]
     sorted_rows = sorted((row for row in matching if key(row) is not None), key=key, reverse=descending)
     sorted_rows += [row for row in matching if key(row) is None]
     pages = max(1, -(-len(sorted_rows) // PAGE_ROWS))
-    page = min(max(_page_number(look.query.get("page", "")), 1), pages)
+    page = min(max(_page_number(context.query.get("page", "")), 1), pages)
     return Rows(
         rows=tuple(sorted_rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]),
         sort=sort,

@@ -26,24 +26,24 @@ class StoredSummary(Generic[S]):
     problem: str = ""
 
 
-def read_summaries(look: PageContext, kind: type[S], keys: Mapping[str, str]) -> dict[str, StoredSummary[S]]:
+def read_summaries(context: PageContext, kind: type[S], keys: Mapping[str, str]) -> dict[str, StoredSummary[S]]:
     """The summaries of pipelines, read at once.
 
     Args:
         keys: the key of each pipeline's.
     """
-    look.objects.fetch(keys.values())
-    return {pipeline: _read(look, kind, key) for pipeline, key in keys.items()}
+    context.objects.fetch(keys.values())
+    return {pipeline: _read(context, kind, key) for pipeline, key in keys.items()}
 
 
-def read_summary(look: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
+def read_summary(context: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
     """One summary."""
-    return read_summaries(look, kind, {"": key})[""]
+    return read_summaries(context, kind, {"": key})[""]
 
 
-def _read(look: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
+def _read(context: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
     try:
-        item = look.objects.get(key)
+        item = context.objects.get(key)
     except DeltaworksError as error:
         return StoredSummary(problem=error.message)
     if item is None:

@@ -47,10 +47,10 @@ ANSWERS = {
     "/erasures/{namespace}/certificates": (303, 403, 404, 404, 404),
     "/erasures/{namespace}/{request_id}/certificate": (303, 403, 404, 404, 404),
     "/assets/{digest}/{name}": (303, 403, 200, 200, 200),
-    "/acts/{operation}/{subject}": (303, 403, 404, 200, 200),
+    "/actions/{operation}/{subject}": (303, 403, 404, 200, 200),
     # Of runs that are not there.
-    "/acts/{operation}/{subject}/runs/{run_id}": (303, 403, 404, 404, 404),
-    "/acts/{operation}/{subject}/confirm/{run_id}": (303, 403, 404, 404, 404),
+    "/actions/{operation}/{subject}/runs/{run_id}": (303, 403, 404, 404, 404),
+    "/actions/{operation}/{subject}/confirm/{run_id}": (303, 403, 404, 404, 404),
 }
 
 
@@ -167,7 +167,7 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
     assert next_step_for("CONTROL_UNREADABLE") in answer.text
     assert "is not known" in answer.text
     assert "Nothing needs you" not in answer.text
-    assert 'class="needs"' not in answer.text, "it is said once, and not of every stream"
+    assert 'class="issues"' not in answer.text, "it is said once, and not of every stream"
 
 
 def test_an_object_store_is_opened_once(project: Path) -> None:

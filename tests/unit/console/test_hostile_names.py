@@ -99,7 +99,7 @@ def test_errors_reasons_and_readers_of_tables(catalog: Catalog, tmp_path: Path, 
     objects = LocalObjects(tmp_path)
     plan = made.table("events").next_plan
     assert plan is not None
-    broken = made.table("events", error=name, tonight=plan.replace(why=name), holds=made.held_by(name))
+    broken = made.table("events", error=name, next_plan=plan.replace(reason=name), holds=made.held_by(name))
     made.put_tables(objects, "games", broken)
 
     assert is_there(name, shown("tables", tables.view(look_at(catalog, objects))))
@@ -153,7 +153,7 @@ def test_what_a_night_left_out(catalog: Catalog, tmp_path: Path, name: str) -> N
     objects = LocalObjects(tmp_path)
     night = made.night("r1")
     tasks = tuple(
-        task.replace(results=tuple(one.replace(of=name, reason=name) for one in task.results)) for task in night.tasks
+        task.replace(results=tuple(one.replace(subject=name, reason=name) for one in task.results)) for task in night.tasks
     )
     made.put_nights(objects, "games", night.replace(run=name, date=name, tasks=tasks), made.night("r0"))
 

@@ -69,7 +69,7 @@ def test_a_right_that_is_taken_away_is_gone_with_the_next_page(stage: ConsoleSta
     stage.beat("games")
     assert {row["name"] for row in apart.view("/")["streams"]} == {"edits", "games"}
 
-    apart.people["ada"] = apart.people["eve"]
+    apart.authenticator["ada"] = apart.authenticator["eve"]
 
     assert {row["name"] for row in apart.view("/")["streams"]} == {"edits"}
     assert {row["may_act"] for row in apart.view("/")["streams"]} == {False}

@@ -23,7 +23,7 @@ from deltaworks.operations.registry import OPERATIONS
 from tests.console_stage import ActsOfTests, ConsoleStage, PeopleOfTests, console_stage, person
 from tests.unit.console.actions.test_fields import params_of
 
-CONTROL, RELAY = "/acts/control/games", "/acts/control_relay/landing"
+CONTROL, RELAY = "/actions/control/games", "/actions/control_relay/landing"
 OWN = {"origin": "http://testserver", "accept": "text/html"}
 
 
@@ -37,7 +37,7 @@ def acting(stage: ConsoleStage) -> ConsoleStage:
     """An Airflow that has the forms of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
-        stage.acts.forms[declared.dag_id(subject)] = params_of(declared)
+        stage.actions.forms[declared.dag_id(subject)] = params_of(declared)
     return stage
 
 
@@ -57,26 +57,26 @@ def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleStage, path: str) 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
 def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleStage, path: str) -> None:
     # They may start everything, and see nothing but another pipeline.
-    acting.people["max"] = person("max", reads=("stream__edits",))
+    acting.authenticator["max"] = person("max", reads=("stream__edits",))
 
     assert acting.get(path, by="max").status_code == 404
     assert send(acting, path, "max").status_code == 404
-    assert acting.acts.started == []
+    assert acting.actions.started == []
     assert send(acting, path, "ada").status_code == 303
 
 
 @pytest.mark.parametrize("subject", ["..%2Fgames", "%2F%2Fevil.example", "games%2F..%2F..", "games%0d%0aX-A:%20b"])
 def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: ConsoleStage, subject: str) -> None:
-    answer = send(acting, f"/acts/control/{subject}", "ada")
+    answer = send(acting, f"/actions/control/{subject}", "ada")
 
     assert answer.status_code in (404, 405)
     assert "location" not in answer.headers
-    assert acting.acts.started == []
+    assert acting.actions.started == []
     assert send(acting, CONTROL, "ada").headers["location"].startswith(f"{CONTROL}/runs/console__")
 
 
 def test_two_people_never_share_a_tag(stage: ConsoleStage) -> None:
-    stage.people["bob"] = person("bob")
+    stage.authenticator["bob"] = person("bob")
     tags = {by: stage.get("/costs", by=by).headers["etag"] for by in ("ada", "bob")}
 
     assert tags["ada"] != tags["bob"]
@@ -181,15 +181,15 @@ def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(stage: Co
 
 
 def test_what_was_done_in_earnest_is_no_count_that_may_be_done(acting: ConsoleStage) -> None:
-    vacuum = "/acts/vacuum_tables/games"
+    vacuum = "/actions/vacuum_tables/games"
     headers = {**OWN, "X-Person": "ada"}
     counted = acting.client.post(vacuum, data={"_nonce": "n" * 20}, headers=headers, follow_redirects=False)
-    first = {"_nonce": "o" * 20, "_counted": counted.headers["location"].rpartition("/")[2]}
+    first = {"_nonce": "o" * 20, "_count_run": counted.headers["location"].rpartition("/")[2]}
     done = acting.client.post(vacuum, data=first, headers=headers, follow_redirects=False)
-    second = {"_nonce": "p" * 20, "_counted": done.headers["location"].rpartition("/")[2]}
+    second = {"_nonce": "p" * 20, "_count_run": done.headers["location"].rpartition("/")[2]}
 
     again = acting.client.post(vacuum, data=second, headers=headers, follow_redirects=False)
 
     assert (done.status_code, again.status_code) == (303, 422)
     assert "ACTION_NOT_COUNTED" in again.text
-    assert [conf["dry_run"] for _, _, conf in acting.acts.started] == [True, False]
+    assert [conf["dry_run"] for _, _, conf in acting.actions.started] == [True, False]

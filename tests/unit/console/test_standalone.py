@@ -59,10 +59,10 @@ def test_a_form_is_a_command_there_and_sending_one_starts_nothing(project: Path)
     browser.get(f"/open/{reader.login_key}")
     own = {"Origin": "http://127.0.0.1:8990"}
 
-    page = browser.get("/acts/control/games?verb=restart")
-    sent = browser.post("/acts/control/games", data={"_nonce": "n" * 20, "verb": "restart"}, headers=own)
+    page = browser.get("/actions/control/games?verb=restart")
+    sent = browser.post("/actions/control/games", data={"_nonce": "n" * 20, "verb": "restart"}, headers=own)
 
     assert "deltaworks control games restart" in page.text
     assert "<form" not in page.text
     assert sent.status_code == 403
-    assert browser.get("/acts/control/games/runs/r").status_code == 503
+    assert browser.get("/actions/control/games/runs/r").status_code == 503

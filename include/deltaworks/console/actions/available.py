@@ -29,7 +29,7 @@ class Action:
     @property
     def route(self) -> str:
         """The address of its form, below the console."""
-        return f"/acts/{self.operation.name}/{self.subject}"
+        return f"/actions/{self.operation.name}/{self.subject}"
 
     def command(self, conf: Mapping[str, Any] | None = None) -> str:
         """The command that does it. Options without a value are left out."""
@@ -47,22 +47,22 @@ class Action:
         return shlex.join(words)
 
 
-def find_action(look: PageContext, name: str, subject: str) -> Action:
+def find_action(context: PageContext, name: str, subject: str) -> Action:
     """The act of an address.
 
     Raises:
         PageMissingError: there is no such operation or subject, or none that the person may see.
     """
     operation = OPERATIONS.get(name)
-    if operation is None or not _is_available(look, operation, subject):
+    if operation is None or not _is_available(context, operation, subject):
         raise PageMissingError(f"There is no {name!r} of {subject!r} that you may see.")
     return Action(operation, subject)
 
 
-def _is_available(look: PageContext, operation: Operation, subject: str) -> bool:
+def _is_available(context: PageContext, operation: Operation, subject: str) -> bool:
     if operation.scope == "namespace":
         return False  # a name of a pipeline says nothing of who may see a namespace
     if operation.scope == "relay":
-        return subject in look.catalog.relays and look.person.may_read(f"relay__{subject}")
-    spec = look.catalog.pipelines.get(subject)
-    return spec is not None and look.may_read(subject) and unavailable_reason(operation, spec) is None
+        return subject in context.catalog.relays and context.person.may_read(f"relay__{subject}")
+    spec = context.catalog.pipelines.get(subject)
+    return spec is not None and context.may_read(subject) and unavailable_reason(operation, spec) is None

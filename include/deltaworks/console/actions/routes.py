@@ -24,7 +24,7 @@ from deltaworks.console.page_context import PageContext
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError
 
-ROUTE: Final = "/acts/{operation}/{subject}"
+ROUTE: Final = "/actions/{operation}/{subject}"
 _MAX_FORM_BYTES = 64_000
 _FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
 _MISSING = 404
@@ -62,69 +62,69 @@ class _ActionRoutes:
         """A route: who may see the act, and words for what goes wrong."""
 
         async def route(request: Request) -> Response:
-            look, act = await self._resolve(request)
+            context, action = await self._resolve(request)
             try:
-                return await answer(request, look, act)
+                return await answer(request, context, action)
             except DeltaworksError as error:
                 status = _STATUS.get(error.condition, _BAD_GATEWAY)
                 raise HTTPException(status, f"[{error.condition}] {error.message} {error.hint}") from error
 
         return route
 
-    async def form(self, request: Request, look: PageContext, act: Action) -> Response:
+    async def form(self, request: Request, context: PageContext, action: Action) -> Response:
         values = dict(request.query_params)
-        may_start = await self._may_start(look, act) and not look.actions_unavailable
-        view = await steps.form_view(self._console.actions, request, act, values=values, may_start=may_start)
-        return self._page(request, look, "act", view, title=f"{act.operation.command} {act.subject}")
+        may_start = await self._may_start(context, action) and not context.actions_unavailable
+        view = await steps.form_view(self._console.actions, request, action, values=values, may_start=may_start)
+        return self._page(request, context, "action", view, title=f"{action.operation.command} {action.subject}")
 
-    async def submit(self, request: Request, look: PageContext, act: Action) -> Response:
+    async def submit(self, request: Request, context: PageContext, action: Action) -> Response:
         if not is_same_origin(request.headers):
             raise HTTPException(_FORBIDDEN, "The form was not sent by a page of this console. Nothing was started.")
-        if not await self._may_start(look, act):
-            raise HTTPException(_FORBIDDEN, f"You may not trigger {act.dag_id}. Nothing was started.")
-        if look.actions_unavailable:
-            raise HTTPException(_UNAVAILABLE, f"{look.actions_unavailable} Nothing was started.")
+        if not await self._may_start(context, action):
+            raise HTTPException(_FORBIDDEN, f"You may not trigger {action.dag_id}. Nothing was started.")
+        if context.actions_unavailable:
+            raise HTTPException(_UNAVAILABLE, f"{context.actions_unavailable} Nothing was started.")
         posted = await _read_form(request)
         try:
-            run_id, _ = await steps.submit(self._console.actions, request, act, posted)
+            run_id, _ = await steps.submit(self._console.actions, request, action, posted)
         except FormError as error:
             values = {name: texts[-1] for name, texts in posted.items()}
             view = await steps.form_view(
-                self._console.actions, request, act, values=values, may_start=True, error=str(error)
+                self._console.actions, request, action, values=values, may_start=True, error=str(error)
             )
-            title = f"{act.operation.command} {act.subject}"
-            return self._page(request, look, "act", view, title=title, status=_UNPROCESSABLE)
+            title = f"{action.operation.command} {action.subject}"
+            return self._page(request, context, "action", view, title=title, status=_UNPROCESSABLE)
         plain = self._console.request_data(request)
-        return RedirectResponse(f"{plain.root}{act.route}/runs/{run_id}", status_code=303, headers=dict(HEADERS))
+        return RedirectResponse(f"{plain.root}{action.route}/runs/{run_id}", status_code=303, headers=dict(HEADERS))
 
-    async def run(self, request: Request, look: PageContext, act: Action) -> Response:
-        view = await steps.run_view(self._console.actions, request, act, request.path_params["run_id"])
-        return self._page(request, look, "act_run", view, title=f"{act.operation.command} {act.subject}")
+    async def run(self, request: Request, context: PageContext, action: Action) -> Response:
+        view = await steps.run_view(self._console.actions, request, action, request.path_params["run_id"])
+        return self._page(request, context, "action_run", view, title=f"{action.operation.command} {action.subject}")
 
-    async def confirm(self, request: Request, look: PageContext, act: Action) -> Response:
-        may_start = await self._may_start(look, act) and not look.actions_unavailable
+    async def confirm(self, request: Request, context: PageContext, action: Action) -> Response:
+        may_start = await self._may_start(context, action) and not context.actions_unavailable
         view = await steps.confirm_view(
-            self._console.actions, request, act, request.path_params["run_id"], may_start=may_start
+            self._console.actions, request, action, request.path_params["run_id"], may_start=may_start
         )
-        return self._page(request, look, "act_confirm", view, title=f"{act.operation.command} {act.subject}")
+        return self._page(request, context, "action_confirm", view, title=f"{action.operation.command} {action.subject}")
 
     async def _resolve(self, request: Request) -> tuple[PageContext, Action]:
         plain, person = self._console.request_data(request), request.state.person
 
         def resolve() -> tuple[PageContext, Action]:
-            look = self._console.page_context(plain, person)
-            return look, find_action(look, plain.values["operation"], plain.values["subject"])
+            context = self._console.page_context(plain, person)
+            return context, find_action(context, plain.values["operation"], plain.values["subject"])
 
         return await anyio.to_thread.run_sync(resolve, limiter=self._console.limiter)
 
-    async def _may_start(self, look: PageContext, act: Action) -> bool:
-        check = look.person.may_start
-        return bool(await anyio.to_thread.run_sync(check, act.dag_id, limiter=self._console.limiter))
+    async def _may_start(self, context: PageContext, action: Action) -> bool:
+        check = context.person.may_start
+        return bool(await anyio.to_thread.run_sync(check, action.dag_id, limiter=self._console.limiter))
 
     def _page(
-        self, request: Request, look: PageContext, name: str, view: Any, *, title: str, status: int = 200
+        self, request: Request, context: PageContext, name: str, view: Any, *, title: str, status: int = 200
     ) -> Response:
-        frame = build_frame(self._console.request_data(request), look, title=title, current="")
+        frame = build_frame(self._console.request_data(request), context, title=title, current="")
         fragment = "fragment" in request.query_params
         headers = {**HEADERS, "Cache-Control": "no-store"}
         if request.query_params.get("format") == "json":

@@ -24,7 +24,7 @@ from deltaworks.operations.base import COUNT_TASK
 _NONCE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 RUN_PREFIX: Final = "console__"
 #: Names in a form of its own, which no option has.
-NONCE, COUNT_RUN, NOTE = "_nonce", "_counted", "_note"
+NONCE, COUNT_RUN, NOTE = "_nonce", "_count_run", "_note"
 _MAX_ROWS = 100
 _MAX_NOTE_CHARACTERS = 500
 
@@ -87,28 +87,28 @@ def run_id_of(nonce: str) -> str:
 
 
 async def form_view(
-    acts: Actions, request: Request, act: Action, *, values: Mapping[str, Any], may_start: bool, error: str = ""
+    actions: Actions, request: Request, action: Action, *, values: Mapping[str, Any], may_start: bool, error: str = ""
 ) -> FormView:
     """The form of an act, filled with values of its fields' names.
 
     Raises:
         DeltaworksError: what Airflow says.
     """
-    params = await acts.dag_params(request, dag_id=act.dag_id) if may_start else {}
+    params = await actions.dag_params(request, dag_id=action.dag_id) if may_start else {}
     fields = prefill(form_fields(params), values)
     return FormView(
-        action=act,
+        action=action,
         fields=fields,
         is_dry_run=supports_dry_run(params),
         nonce=new_nonce(),
         may_start=may_start,
-        command=act.command({**values, **({DRY_RUN: True} if supports_dry_run(params) else {})}),
+        command=action.command({**values, **({DRY_RUN: True} if supports_dry_run(params) else {})}),
         error=error,
         note=str(values.get(NOTE, "")),
     )
 
 
-async def submit(acts: Actions, request: Request, act: Action, posted: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+async def submit(actions: Actions, request: Request, action: Action, posted: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """Start what a form asks for: a count, what was counted, or what cannot count. The run's id, and its address.
 
     Raises:
@@ -118,60 +118,60 @@ async def submit(acts: Actions, request: Request, act: Action, posted: Mapping[s
     run_id = run_id_of(_last_value(posted, NONCE))
     note = _last_value(posted, NOTE)[:_MAX_NOTE_CHARACTERS]
     count_run_id = _last_value(posted, COUNT_RUN)
-    params = await acts.dag_params(request, dag_id=act.dag_id)
+    params = await actions.dag_params(request, dag_id=action.dag_id)
     if count_run_id:
-        conf = {**await _options_of_count(acts, request, act, count_run_id), DRY_RUN: False}
+        conf = {**await _options_of_count(actions, request, action, count_run_id), DRY_RUN: False}
     else:
         conf = parse_form(form_fields(params), posted)
         if supports_dry_run(params):
             conf[DRY_RUN] = True
-    started = await acts.start(request, dag_id=act.dag_id, run_id=run_id, conf=conf, note=note)
+    started = await actions.start(request, dag_id=action.dag_id, run_id=run_id, conf=conf, note=note)
     return started.run_id, started.address
 
 
-async def run_view(acts: Actions, request: Request, act: Action, run_id: str) -> RunView:
+async def run_view(actions: Actions, request: Request, action: Action, run_id: str) -> RunView:
     """A run of an act.
 
     Raises:
         DeltaworksError: what Airflow says.
     """
-    task_ids = [COUNT_TASK, act.operation.name]
-    status = await acts.run_status(request, dag_id=act.dag_id, run_id=run_id, task_ids=task_ids)
-    return _run_view(act, status)
+    task_ids = [COUNT_TASK, action.operation.name]
+    status = await actions.run_status(request, dag_id=action.dag_id, run_id=run_id, task_ids=task_ids)
+    return _run_view(action, status)
 
 
-async def confirm_view(acts: Actions, request: Request, act: Action, run_id: str, *, may_start: bool) -> ConfirmView:
+async def confirm_view(actions: Actions, request: Request, action: Action, run_id: str, *, may_start: bool) -> ConfirmView:
     """The step from a count to the act.
 
     Raises:
         ConfigError: ACTION_NOT_COUNTED; DeltaworksError: what Airflow says.
     """
-    conf = await _options_of_count(acts, request, act, run_id)
-    run = await run_view(acts, request, act, run_id)
+    conf = await _options_of_count(actions, request, action, run_id)
+    run = await run_view(actions, request, action, run_id)
     return ConfirmView(
-        action=act,
+        action=action,
         run=run,
         nonce=new_nonce(),
         count_run_id=run_id,
         may_start=may_start,
-        command=act.command({**conf, DRY_RUN: False}),
+        command=action.command({**conf, DRY_RUN: False}),
         totals=_sum_counts(run.status.results),
     )
 
 
-async def _options_of_count(acts: Actions, request: Request, act: Action, run_id: str) -> dict[str, Any]:
+async def _options_of_count(actions: Actions, request: Request, action: Action, run_id: str) -> dict[str, Any]:
     """The options of a count of this act that has ended well."""
-    status = await acts.run_status(request, dag_id=act.dag_id, run_id=run_id, task_ids=[])
+    status = await actions.run_status(request, dag_id=action.dag_id, run_id=run_id, task_ids=[])
     if status.state != "success" or status.conf.get(DRY_RUN) is not True:
         raise ConfigError(
             "ACTION_NOT_COUNTED",
-            f"The run {run_id} of {act.dag_id} is no count that ended well: it is {status.state}.",
+            f"The run {run_id} of {action.dag_id} is no count that ended well: it is {status.state}.",
             hint="Count first: open the form again. Nothing was started.",
         )
     return dict(status.conf)
 
 
-def _run_view(act: Action, status: RunStatus) -> RunView:
+def _run_view(action: Action, status: RunStatus) -> RunView:
     columns = tuple(dict.fromkeys(name for record in status.results for name in record))
     rows = tuple(tuple(_format_value(record.get(name)) for name in columns) for record in status.results[:_MAX_ROWS])
     is_dry_run = status.conf.get(DRY_RUN) is True
@@ -180,14 +180,14 @@ def _run_view(act: Action, status: RunStatus) -> RunView:
     )
     can_confirm = is_dry_run and status.state == "success"
     return RunView(
-        action=act,
+        action=action,
         status=status,
         is_dry_run=is_dry_run,
         columns=columns,
         rows=rows,
         rows_omitted=max(0, len(status.results) - _MAX_ROWS),
         options=options,
-        confirm_path=f"{act.route}/confirm/{status.run_id}" if can_confirm else "",
+        confirm_path=f"{action.route}/confirm/{status.run_id}" if can_confirm else "",
     )
 
 

@@ -33,7 +33,7 @@ class SuggestedAction:
 def form_path(operation: str, subject: str, /, **values: str) -> str:
     """The address of a form, filled."""
     query = urlencode({name: value for name, value in values.items() if value})
-    return f"/acts/{operation}/{quote(subject, safe='')}" + (f"?{query}" if query else "")
+    return f"/actions/{operation}/{quote(subject, safe='')}" + (f"?{query}" if query else "")
 
 
 def _control_action(verb: str) -> tuple[str, str, str]:

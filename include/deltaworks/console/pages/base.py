@@ -30,6 +30,6 @@ class Page:
     menu: str = ""
     may_cache: bool = True
 
-    def title_of(self, look: PageContext) -> str:
+    def title_of(self, context: PageContext) -> str:
         """The title of one such page."""
-        return self.title.format(**look.values)
+        return self.title.format(**context.values)

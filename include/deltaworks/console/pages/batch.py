@@ -62,30 +62,30 @@ class BatchView:
     next_batch: int | None
 
 
-def view(look: PageContext) -> BatchView:
+def view(context: PageContext) -> BatchView:
     """The page of the batch that the address names.
 
     Raises:
         PageMissingError: there is no such batch, or nothing is left of it but its rows.
     """
-    name, number = look.pipeline, look.values["batch"]
+    name, number = context.pipeline, context.values["batch"]
     if not (number.isascii() and number.isdigit()) or len(number) > 12:
         raise PageMissingError(f"{number!r} is no number of a batch.")
     batch_id = int(number)
-    look.objects.fetch(
+    context.objects.fetch(
         [paths.generations(name), summary_paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
     )
-    generations = read_or_none(lambda: GenerationStore(look.objects, name).effective())
+    generations = read_or_none(lambda: GenerationStore(context.objects, name).effective())
     generation = generations.generation if generations else 1
-    prepared = read_or_none(lambda: PreparedBatches(look.objects, name).read(generation, batch_id))
-    recent = read_or_none(lambda: read_recent(look.objects, name))
+    prepared = read_or_none(lambda: PreparedBatches(context.objects, name).read(generation, batch_id))
+    recent = read_or_none(lambda: read_recent(context.objects, name))
     summary = next((item for item in recent.batches if item.batch_id == batch_id), None) if recent else None
     if prepared is None and summary is None:
         raise PageMissingError(
             f"Nothing is on record of batch {batch_id} of {name} beside its rows; "
             f"`deltaworks batches {name}` reads the ledger."
         )
-    beat = read_or_none(lambda: read_heartbeat(look.objects, paths.heartbeat(paths.pipeline_control(name))))
+    beat = read_or_none(lambda: read_heartbeat(context.objects, paths.heartbeat(paths.pipeline_control(name))))
     newest = beat.batch_id if beat else None
     held = {str(item.get("table")): item.get("since_batch", 0) for item in beat.held} if beat else {}
     is_complete = summary is not None or (newest is not None and batch_id <= newest)

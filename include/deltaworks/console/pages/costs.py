@@ -68,27 +68,27 @@ _SORT_KEYS = {
 }
 
 
-def view(look: PageContext) -> Costs:
+def view(context: PageContext) -> Costs:
     """What the person may see."""
-    pipelines = [name for name in look.pipelines() if name in look.catalog.pipelines]
-    tables = read_summaries(look, TablesSummary, {name: tables_summary(name) for name in pipelines})
-    nights = read_summaries(look, NightsSummary, {name: nights_summary(name) for name in pipelines})
-    look.objects.fetch([stream_hours(name) for name in pipelines])
-    today = look.now.astimezone(UTC).date()
+    pipelines = [name for name in context.pipelines() if name in context.catalog.pipelines]
+    tables = read_summaries(context, TablesSummary, {name: tables_summary(name) for name in pipelines})
+    nights = read_summaries(context, NightsSummary, {name: nights_summary(name) for name in pipelines})
+    context.objects.fetch([stream_hours(name) for name in pipelines])
+    today = context.now.astimezone(UTC).date()
     days = tuple((today - timedelta(days=DAYS - 1 - number)).isoformat() for number in range(DAYS))
     rows, missing = [], []
     for name in pipelines:
-        summary, upkeep, hours = tables[name].summary, nights[name].summary, _hours(look, name)
+        summary, upkeep, hours = tables[name].summary, nights[name].summary, _hours(context, name)
         if summary is None and upkeep is None and not hours:
             missing.append(name)
             continue
         kept = summary.tables if summary else ()
         kept_nights = upkeep.nights if upkeep else ()
-        rows.append(_row(look, name, tables=kept, nights=kept_nights, hours=hours, days=days))
-    prices = look.catalog.environment.prices
+        rows.append(_row(context, name, tables=kept, nights=kept_nights, hours=hours, days=days))
+    prices = context.catalog.environment.prices
     return Costs(
         listed=page_rows(
-            look,
+            context,
             rows,
             keys=_SORT_KEYS,
             sort="total" if prices else "compute",
@@ -102,13 +102,13 @@ def view(look: PageContext) -> Costs:
     )
 
 
-def _hours(look: PageContext, pipeline: str) -> tuple[HourSummary, ...]:
-    stored = read_or_none(lambda: read_hours(look.objects, pipeline))
+def _hours(context: PageContext, pipeline: str) -> tuple[HourSummary, ...]:
+    stored = read_or_none(lambda: read_hours(context.objects, pipeline))
     return stored.hours if stored else ()
 
 
 def _row(
-    look: PageContext,
+    context: PageContext,
     pipeline: str,
     *,
     tables: Iterable[TableSummary],
@@ -116,9 +116,9 @@ def _row(
     hours: Iterable[HourSummary],
     days: tuple[str, ...],
 ) -> CostRow:
-    shares = look.catalog.environment.shares
-    recent_hours = [hour for hour in hours if _is_within(parse_instant(hour.at), look.now)]
-    night_tasks = [task for night in nights if _is_within(parse_instant(night.started_at), look.now) for task in night.tasks]
+    shares = context.catalog.environment.shares
+    recent_hours = [hour for hour in hours if _is_within(parse_instant(hour.at), context.now)]
+    night_tasks = [task for night in nights if _is_within(parse_instant(night.started_at), context.now) for task in night.tasks]
     stored = sum((table.bytes or 0) + (table.unreferenced_bytes or 0) for table in tables)
     rewritten = sum(task.bytes for task in night_tasks if task.task in OPTIMIZE_TASKS)
     by_day = dict.fromkeys(days, 0.0)
@@ -127,7 +127,7 @@ def _row(
             by_day[hour.at[:10]] += hour.busy_seconds
     stream = sum(hour.busy_seconds for hour in recent_hours) / _HOUR * max(1, shares.of("stream").cores)
     night = sum(task.seconds for task in night_tasks) / _HOUR * max(1, shares.of("maintenance").cores)
-    prices = look.catalog.environment.prices
+    prices = context.catalog.environment.prices
     return CostRow(
         pipeline=pipeline,
         batches=sum(hour.batches for hour in recent_hours),

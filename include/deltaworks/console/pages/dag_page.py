@@ -24,32 +24,32 @@ class DagPage:
     issues: tuple[OpenIssue, ...]
 
 
-def view(look: PageContext) -> DagPage:
+def view(context: PageContext) -> DagPage:
     """What there is to say of the DAG that the address names.
 
     Raises:
         PageMissingError: the person may not see the DAG, or there is none.
     """
-    dag_id = look.values["dag_id"]
-    if not look.person.may_read(dag_id):
+    dag_id = context.values["dag_id"]
+    if not context.person.may_read(dag_id):
         raise PageMissingError(f"There is no DAG {dag_id!r} that you may see.")
     kind, _, name = dag_id.partition("__")
-    pipelines = {item for item in look.pipelines() if look.stream_dag(item) == dag_id}
-    if kind not in ("relay", "remediation", "rules") and look.may_read(name):
+    pipelines = {item for item in context.pipelines() if context.stream_dag(item) == dag_id}
+    if kind not in ("relay", "remediation", "rules") and context.may_read(name):
         pipelines.add(name)
-    overview_view = overview.view(look)
+    overview_view = overview.view(context)
     return DagPage(
         dag_id=dag_id,
         pipelines=tuple(sorted(pipelines)),
         processes=tuple(row for row in (*overview_view.streams, *overview_view.other_processes) if row.dag_id == dag_id),
-        issues=tuple(need for need in overview_view.issues if _concerns_dag(look, need, dag_id, pipelines)),
+        issues=tuple(need for need in overview_view.issues if _concerns_dag(context, need, dag_id, pipelines)),
     )
 
 
-def _concerns_dag(look: PageContext, need: OpenIssue, dag_id: str, pipelines: set[str]) -> bool:
+def _concerns_dag(context: PageContext, need: OpenIssue, dag_id: str, pipelines: set[str]) -> bool:
     if need.pipeline:
         return need.pipeline in pipelines
-    return dag_id in need.subject.split() or alert_dag(look.catalog, need.subject) == dag_id
+    return dag_id in need.subject.split() or alert_dag(context.catalog, need.subject) == dag_id
 
 
-PAGE = Page(name="of_dag", route="/dag/{dag_id}", title="DAG {dag_id}", view=view)
+PAGE = Page(name="dag", route="/dag/{dag_id}", title="DAG {dag_id}", view=view)

@@ -97,19 +97,19 @@ _SORT_KEYS = {
 }
 
 
-def readable_namespaces(look: PageContext) -> list[str]:
+def readable_namespaces(context: PageContext) -> list[str]:
     """The namespaces whose requests the person may see."""
-    return [name for name in look.catalog.namespaces if look.person.may_read(get_operation("erase").dag_id(name))]
+    return [name for name in context.catalog.namespaces if context.person.may_read(get_operation("erase").dag_id(name))]
 
 
-def view(look: PageContext) -> ErasuresView:
+def view(context: PageContext) -> ErasuresView:
     """Every namespace that the person may see."""
-    stored = _summaries(look)
+    stored = _summaries(context)
     summaries = {name: one.summary for name, one in stored.items() if one.summary is not None}
-    rows = [row for name, summary in summaries.items() for row in _rows(look, name, summary)]
+    rows = [row for name, summary in summaries.items() for row in _rows(context, name, summary)]
     return ErasuresView(
         listed=page_rows(
-            look,
+            context,
             rows,
             keys=_SORT_KEYS,
             sort="deadline",
@@ -122,25 +122,25 @@ def view(look: PageContext) -> ErasuresView:
     )
 
 
-def approaching_deadlines(look: PageContext) -> tuple[NamespaceCounts, ...]:
+def approaching_deadlines(context: PageContext) -> tuple[NamespaceCounts, ...]:
     """Of each namespace that the person may see in which a deadline nears or has passed, how many requests."""
     counts = (
-        _count_requests(name, list(_rows(look, name, one.summary)))
-        for name, one in _summaries(look).items()
+        _count_requests(name, list(_rows(context, name, one.summary)))
+        for name, one in _summaries(context).items()
         if one.summary is not None
     )
     return tuple(one for one in counts if one.due or one.overdue)
 
 
-def certified_request(look: PageContext, namespace: str, request_id: str) -> str:
+def certified_request(context: PageContext, namespace: str, request_id: str) -> str:
     """The id of a request of a namespace whose certificate the person may have.
 
     Raises:
         PageMissingError: there is none, or none that they may see.
     """
     # First: who may not read a namespace learns nothing of it, not even whether it is there.
-    if namespace in readable_namespaces(look):
-        stored = read_summary(look, ErasuresSummary, erasures_summary(namespace))
+    if namespace in readable_namespaces(context):
+        stored = read_summary(context, ErasuresSummary, erasures_summary(namespace))
         requests = stored.summary.requests if stored.summary is not None else ()
         for row in requests:
             if (row.request_id, row.state) == (request_id, "certified"):
@@ -148,14 +148,14 @@ def certified_request(look: PageContext, namespace: str, request_id: str) -> str
     raise PageMissingError(f"There is no certificate of {request_id!r} that you may see.")
 
 
-def view_chain(look: PageContext) -> CertificateChain:
+def view_chain(context: PageContext) -> CertificateChain:
     """The certificates of the namespace that the address names, all of which are read to be compared.
 
     Raises:
         PageMissingError: there is no such namespace that the person may see.
     """
-    namespace = look.values["namespace"]
-    if namespace not in readable_namespaces(look):
+    namespace = context.values["namespace"]
+    if namespace not in readable_namespaces(context):
         raise PageMissingError(f"There is no namespace {namespace!r} that you may see.")
     answer = read_tables("certificates", namespace=namespace)
     counted = next((row.get("certificates") for row in answer.rows), None)
@@ -167,14 +167,14 @@ def view_chain(look: PageContext) -> CertificateChain:
     )
 
 
-def _summaries(look: PageContext) -> dict[str, StoredSummary[ErasuresSummary]]:
-    return read_summaries(look, ErasuresSummary, {name: erasures_summary(name) for name in readable_namespaces(look)})
+def _summaries(context: PageContext) -> dict[str, StoredSummary[ErasuresSummary]]:
+    return read_summaries(context, ErasuresSummary, {name: erasures_summary(name) for name in readable_namespaces(context)})
 
 
-def _rows(look: PageContext, namespace: str, summary: ErasuresSummary) -> Iterator[RequestRow]:
-    retention = retention_of(look.catalog.namespaces[namespace])
+def _rows(context: PageContext, namespace: str, summary: ErasuresSummary) -> Iterator[RequestRow]:
+    retention = retention_of(context.catalog.namespaces[namespace])
     for row in summary.requests:
-        finding = _finding(row, retention, look.now)
+        finding = _finding(row, retention, context.now)
         yield RequestRow(
             namespace=namespace,
             request_id=row.request_id,

@@ -79,28 +79,28 @@ _SORT_KEYS = {
 }
 
 
-def view_all(look: PageContext) -> GoldView:
+def view_all(context: PageContext) -> GoldView:
     """Gold of every pipeline that the person may see."""
-    return _gold(look, [name for name in look.pipelines() if name in look.catalog.pipelines], pipeline="")
+    return _gold(context, [name for name in context.pipelines() if name in context.catalog.pipelines], pipeline="")
 
 
-def view(look: PageContext) -> GoldView:
+def view(context: PageContext) -> GoldView:
     """Gold of the pipeline that the address names."""
-    if look.pipeline not in look.catalog.pipelines:
-        raise PageMissingError(f"{look.pipeline} is declared wrongly: `deltaworks pipelines check` says how.")
-    return _gold(look, [look.pipeline], pipeline=look.pipeline)
+    if context.pipeline not in context.catalog.pipelines:
+        raise PageMissingError(f"{context.pipeline} is declared wrongly: `deltaworks pipelines check` says how.")
+    return _gold(context, [context.pipeline], pipeline=context.pipeline)
 
 
-def _gold(look: PageContext, pipelines: list[str], *, pipeline: str) -> GoldView:
-    specs = {name: look.catalog.pipelines[name] for name in pipelines}
+def _gold(context: PageContext, pipelines: list[str], *, pipeline: str) -> GoldView:
+    specs = {name: context.catalog.pipelines[name] for name in pipelines}
     keys = [paths.gold_state(name, table.name) for name, spec in specs.items() for table in spec.gold.tables]
-    look.objects.fetch([*keys, *(tables_summary(name) for name in specs)])
-    alert_subjects = {cause: _subjects(look, cause) for cause in _GOLD_ALERTS}
-    rows = [row for name in specs for row in _rows(look, name, alert_subjects)]
+    context.objects.fetch([*keys, *(tables_summary(name) for name in specs)])
+    alert_subjects = {cause: _subjects(context, cause) for cause in _GOLD_ALERTS}
+    rows = [row for name in specs for row in _rows(context, name, alert_subjects)]
     return GoldView(
         pipeline=pipeline,
-        listed=page_rows(look, rows, keys=_SORT_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"),
-        dashboards=tuple(_dashboards(look, pipelines)),
+        listed=page_rows(context, rows, keys=_SORT_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"),
+        dashboards=tuple(_dashboards(context, pipelines)),
         commands=(
             (
                 ("what a build would rebuild", f"deltaworks gold build {pipeline}"),
@@ -112,19 +112,19 @@ def _gold(look: PageContext, pipelines: list[str], *, pipeline: str) -> GoldView
     )
 
 
-def _subjects(look: PageContext, cause: str) -> set[str]:
+def _subjects(context: PageContext, cause: str) -> set[str]:
     try:
-        return open_subjects(look.objects, cause)
+        return open_subjects(context.objects, cause)
     except DeltaworksError:
         return set()
 
 
-def _rows(look: PageContext, pipeline: str, alert_subjects: dict[str, set[str]]) -> list[GoldRow]:
-    summary = read_summary(look, TablesSummary, tables_summary(pipeline)).summary
+def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str]]) -> list[GoldRow]:
+    summary = read_summary(context, TablesSummary, tables_summary(pipeline)).summary
     measured = {table.name: table for table in summary.tables} if summary else {}
     rows = []
-    for table in look.catalog.pipelines[pipeline].gold.tables:
-        fresh_at = _fresh_at(look, pipeline, table.name)
+    for table in context.catalog.pipelines[pipeline].gold.tables:
+        fresh_at = _fresh_at(context, pipeline, table.name)
         max_age_minutes = table.checks.max_age_minutes
         stale_at = fresh_at + timedelta(minutes=max_age_minutes) if fresh_at and max_age_minutes is not None else None
         health: TableSummary | None = measured.get(table.name)
@@ -135,7 +135,7 @@ def _rows(look: PageContext, pipeline: str, alert_subjects: dict[str, set[str]])
                 name=table.name,
                 description=table.description,
                 reads=tuple(table.reads),
-                state=_state(fresh_at, stale_at, look.now),
+                state=_state(fresh_at, stale_at, context.now),
                 fresh_at=fresh_at,
                 stale_at=stale_at,
                 max_age_minutes=max_age_minutes,
@@ -149,9 +149,9 @@ def _rows(look: PageContext, pipeline: str, alert_subjects: dict[str, set[str]])
     return rows
 
 
-def _fresh_at(look: PageContext, pipeline: str, table: str) -> datetime | None:
+def _fresh_at(context: PageContext, pipeline: str, table: str) -> datetime | None:
     try:
-        item = look.objects.get(paths.gold_state(pipeline, table))
+        item = context.objects.get(paths.gold_state(pipeline, table))
         return None if item is None else parse_instant(json.loads(item.data)["at"])
     except (DeltaworksError, ValueError, KeyError, TypeError):
         return None
@@ -165,7 +165,7 @@ def _state(fresh_at: datetime | None, stale_at: datetime | None, now: datetime) 
     return "stale" if now > stale_at else "fresh"
 
 
-def _dashboards(look: PageContext, pipelines: list[str]) -> list[DashboardRow]:
+def _dashboards(context: PageContext, pipelines: list[str]) -> list[DashboardRow]:
     return [
         DashboardRow(
             pipeline=name,
@@ -176,11 +176,11 @@ def _dashboards(look: PageContext, pipelines: list[str]) -> list[DashboardRow]:
             command=f"deltaworks dashboard {name} {dashboard.name} --html {dashboard.name}.html",
         )
         for name in pipelines
-        for dashboard in look.catalog.pipelines[name].dashboards
+        for dashboard in context.catalog.pipelines[name].dashboards
     ]
 
 
 PAGES = (
     Page(name="gold", route="/gold", title="Gold and dashboards", view=view_all, menu="Gold"),
-    Page(name="gold_of", route="/gold/{pipeline}", title="Gold of {pipeline}", view=view),
+    Page(name="pipeline_gold", route="/gold/{pipeline}", title="Gold of {pipeline}", view=view),
 )

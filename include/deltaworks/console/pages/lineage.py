@@ -46,17 +46,17 @@ class LineageView:
     choices: tuple[str, ...]
 
 
-def view(look: PageContext) -> LineageView:
+def view(context: PageContext) -> LineageView:
     """What `?of=` names and what lies up to `?depth=` steps around it, of the pipelines that the person may see."""
-    readable = look.pipelines()
-    graph = build_graph(look.catalog, readable)
-    selected = look.query.get("of", "")
+    readable = context.pipelines()
+    graph = build_graph(context.catalog, readable)
+    selected = context.query.get("of", "")
     choices = tuple(sorted(name for name, node in graph.nodes.items() if _may_see(node, readable)))
     if not selected:
         return LineageView(selected="", depth=1, layout=None, entries=(), is_truncated=False, choices=choices[:_MAX_CHOICES])
     if selected not in choices:
         raise PageMissingError(f"Nothing is called {selected[:200]!r}, or it is of a pipeline that you may not see.")
-    depth = _depth(look.query.get("depth", ""))
+    depth = _depth(context.query.get("depth", ""))
     near, is_truncated = graph.neighbourhood(selected, depth=depth)
     names = [name for name in near if _may_see(graph.nodes[name], readable)]
     return LineageView(

@@ -76,10 +76,10 @@ class CascadeView:
     problem: str
 
 
-def view(look: PageContext) -> MutationsView:
+def view(context: PageContext) -> MutationsView:
     """The pipeline that the address names, which declares mutations."""
-    pipeline = _mutable_pipeline(look)
-    stored = read_summary(look, MutationsSummary, mutations_summary(pipeline))
+    pipeline = _mutable_pipeline(context)
+    stored = read_summary(context, MutationsSummary, mutations_summary(pipeline))
     summary = stored.summary or MutationsSummary(pipeline=pipeline, at="")
     return MutationsView(
         pipeline=pipeline,
@@ -96,21 +96,21 @@ def view(look: PageContext) -> MutationsView:
     )
 
 
-def _mutable_pipeline(look: PageContext) -> str:
-    spec = look.catalog.pipelines.get(look.pipeline)
+def _mutable_pipeline(context: PageContext) -> str:
+    spec = context.catalog.pipelines.get(context.pipeline)
     if spec is None or spec.mutations is None:
-        raise PageMissingError(f"{look.pipeline} declares no mutations: its rows do not change.")
-    return look.pipeline
+        raise PageMissingError(f"{context.pipeline} declares no mutations: its rows do not change.")
+    return context.pipeline
 
 
 def _batch(batch: dict[str, Any]) -> Mapping[str, Any]:
     return {**batch, "at": parse_instant(batch["at"]), "total_seconds": sum(batch["seconds"].values())}
 
 
-def view_cascade(look: PageContext) -> CascadeView:
+def view_cascade(context: PageContext) -> CascadeView:
     """The entity that `?org=` and `?id=` name; nothing is read without both."""
-    pipeline = _mutable_pipeline(look)
-    organisation, entity = (look.query.get(name, "")[:_MAX_TEXT_CHARACTERS] for name in ("org", "id"))
+    pipeline = _mutable_pipeline(context)
+    organisation, entity = (context.query.get(name, "")[:_MAX_TEXT_CHARACTERS] for name in ("org", "id"))
     if not (organisation and entity):
         return _cascade(pipeline, organisation, entity, ())
     answer = read_tables("cascade", pipeline=pipeline, organisation=organisation, entity=entity)

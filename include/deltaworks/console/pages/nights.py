@@ -77,31 +77,31 @@ OPTIMIZE_TASKS = ("compact_tables", "optimize_tables")
 _DELETE_TASKS = ("vacuum_tables", "remove_orphans", "compact_control_tables", "expire_quarantine", "purge_deleted")
 
 
-def view_all(look: PageContext) -> LastNights:
+def view_all(context: PageContext) -> LastNights:
     """The last night of every pipeline that the person may see."""
-    stored = read_summaries(look, NightsSummary, {name: nights_summary(name) for name in look.pipelines()})
+    stored = read_summaries(context, NightsSummary, {name: nights_summary(name) for name in context.pipelines()})
     last = {name: one.summary.nights[0] for name, one in stored.items() if one.summary and one.summary.nights}
     rows = [night_row(name, night) for name, night in last.items()]
     return LastNights(
-        listed=page_rows(look, rows, keys=_SORT_KEYS, sort="state", text=_filter_text),
+        listed=page_rows(context, rows, keys=_SORT_KEYS, sort="state", text=_filter_text),
         missing=tuple(name for name, one in stored.items() if one.is_missing),
         problems=problems_of(stored),
     )
 
 
-def view(look: PageContext) -> Nights:
+def view(context: PageContext) -> Nights:
     """The nights of the pipeline that the address names."""
-    pipeline = look.pipeline
-    stored = read_summary(look, NightsSummary, nights_summary(pipeline))
+    pipeline = context.pipeline
+    stored = read_summary(context, NightsSummary, nights_summary(pipeline))
     nights = {night.run: night for night in (stored.summary.nights if stored.summary else ())}
-    run = look.query.get("run", "")
+    run = context.query.get("run", "")
     if run and run not in nights:
         raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last {MAX_NIGHTS} are.")
     selected = nights[run] if run else next(iter(nights.values()), None)
     rows = [night_row(pipeline, night) for night in nights.values()]
     return Nights(
         pipeline=pipeline,
-        listed=page_rows(look, rows, keys=_SORT_KEYS, sort="began", descending=True, text=_filter_text),
+        listed=page_rows(context, rows, keys=_SORT_KEYS, sort="began", descending=True, text=_filter_text),
         selected=None if selected is None else night_row(pipeline, selected),
         tasks=() if selected is None else tuple(to_dict(task) for task in selected.tasks),
         is_missing=stored.is_missing,

@@ -97,14 +97,14 @@ _GROUP_SORT_KEYS = {
 }
 
 
-def view_all(look: PageContext) -> QuarantineOverview:
+def view_all(context: PageContext) -> QuarantineOverview:
     """Every pipeline that the person may see."""
-    stored = read_summaries(look, QuarantineSummary, {name: quarantine_summary(name) for name in look.pipelines()})
+    stored = read_summaries(context, QuarantineSummary, {name: quarantine_summary(name) for name in context.pipelines()})
     summaries = {name: one.summary for name, one in stored.items() if one.summary is not None}
     rows = [_pipeline_row(name, summary) for name, summary in summaries.items() if total_rows(summary)]
     return QuarantineOverview(
         listed=page_rows(
-            look,
+            context,
             rows,
             keys=_PIPELINE_SORT_KEYS,
             sort="rows",
@@ -117,16 +117,16 @@ def view_all(look: PageContext) -> QuarantineOverview:
     )
 
 
-def view(look: PageContext) -> QuarantineView:
+def view(context: PageContext) -> QuarantineView:
     """The pipeline that the address names."""
-    pipeline = look.pipeline
-    stored = read_summary(look, QuarantineSummary, quarantine_summary(pipeline))
+    pipeline = context.pipeline
+    stored = read_summary(context, QuarantineSummary, quarantine_summary(pipeline))
     summary = stored.summary or QuarantineSummary(pipeline=pipeline, at="")
     days = _rows_by_day(summary.open_rows)
     return QuarantineView(
         pipeline=pipeline,
         listed=page_rows(
-            look,
+            context,
             _reason_groups(pipeline, summary.open_rows),
             keys=_GROUP_SORT_KEYS,
             sort="rows",
@@ -140,7 +140,7 @@ def view(look: PageContext) -> QuarantineView:
         rows_by_day=tuple(days.values()),
         is_missing=stored.is_missing,
         problem=stored.problem,
-        may_sample=look.person.may_start(REPROCESS.format(pipeline=pipeline)),
+        may_sample=context.person.may_start(REPROCESS.format(pipeline=pipeline)),
         command=f"deltaworks quarantine replay {pipeline}",
     )
 

@@ -112,14 +112,14 @@ class StreamView:
         return f"{self.row.name} is {self.row.state}"
 
 
-def view(look: PageContext) -> StreamView:
+def view(context: PageContext) -> StreamView:
     """The page of the pipeline that the address names, over `?span=6h`, `24h` or `7d`.
 
     Raises:
         PageMissingError: there is no such stream.
     """
-    name = look.pipeline
-    look.objects.fetch(
+    name = context.pipeline
+    context.objects.fetch(
         [
             summary_paths.recent_batches(name),
             summary_paths.stream_hours(name),
@@ -127,22 +127,22 @@ def view(look: PageContext) -> StreamView:
             paths.current_spec(name),
         ]
     )
-    report, verdicts = overview.stream_report(look, name)
+    report, verdicts = overview.stream_report(context, name)
     if report is None:
         raise PageMissingError(f"The stream of {name!r} is not judged yet.")
-    recent = read_or_none(lambda: read_recent(look.objects, name))
-    hours = read_or_none(lambda: read_hours(look.objects, name))
-    span = look.query.get("span", "6h")
+    recent = read_or_none(lambda: read_recent(context.objects, name))
+    hours = read_or_none(lambda: read_hours(context.objects, name))
+    span = context.query.get("span", "6h")
     span = span if span in SPANS else "6h"
     # To the minute: two looks within one draw the same axis.
-    until = look.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    beat, row = report.heartbeat, overview.process_row(look, report, verdicts)
-    running, changes = _spec(look, name)
-    declared = look.catalog.pipelines.get(name)
+    until = context.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    beat, row = report.heartbeat, overview.process_row(context, report, verdicts)
+    running, changes = _spec(context, name)
+    declared = context.catalog.pipelines.get(name)
     return StreamView(
         row=row,
-        issues=tuple(open_issues(look, [report], verdicts, pipeline=name)),
-        owner=_owner(look, name, report),
+        issues=tuple(open_issues(context, [report], verdicts, pipeline=name)),
+        owner=_owner(context, name, report),
         span=span,
         since=until - SPANS[span],
         until=until,
@@ -158,9 +158,9 @@ def view(look: PageContext) -> StreamView:
     )
 
 
-def _owner(look: PageContext, name: str, report: Report) -> Owner:
+def _owner(context: PageContext, name: str, report: Report) -> Owner:
     beat = report.heartbeat
-    generations = read_or_none(lambda: GenerationStore(look.objects, name).read())
+    generations = read_or_none(lambda: GenerationStore(context.objects, name).read())
     dag_id, run_id = airflow_run_of(beat.run) if beat else ("", "")
     return Owner(
         epoch=beat.epoch if beat else None,
@@ -174,13 +174,13 @@ def _owner(look: PageContext, name: str, report: Report) -> Owner:
     )
 
 
-def _spec(look: PageContext, name: str) -> tuple[str, tuple[SpecChange, ...]]:
+def _spec(context: PageContext, name: str) -> tuple[str, tuple[SpecChange, ...]]:
     """The fingerprint of what runs, and how what is declared differs from it."""
-    current = read_or_none(lambda: RecordStore(look.objects, CurrentSpec).read(paths.current_spec(name)))
-    declared = look.catalog.pipelines.get(name)
+    current = read_or_none(lambda: RecordStore(context.objects, CurrentSpec).read(paths.current_spec(name)))
+    declared = context.catalog.pipelines.get(name)
     if current is None or declared is None or current.fingerprint == declared.fingerprint():
         return (current.fingerprint if current else ""), ()
-    changes = read_or_none(lambda: SpecRecords(look.objects, name).changes(declared)) or []
+    changes = read_or_none(lambda: SpecRecords(context.objects, name).changes(declared)) or []
     return current.fingerprint, tuple(
         SpecChange(
             field=item.field,

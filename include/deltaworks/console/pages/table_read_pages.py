@@ -62,9 +62,9 @@ class SamplesView:
     problem: str
 
 
-def view_history(look: PageContext) -> HistoryView:
+def view_history(context: PageContext) -> HistoryView:
     """The table that the address names."""
-    pipeline, table = look.pipeline, look.values["table"]
+    pipeline, table = context.pipeline, context.values["table"]
     answer = read_tables("history", pipeline=pipeline, table=table)
     return HistoryView(
         pipeline=pipeline,
@@ -89,10 +89,10 @@ def _commit(row: Mapping[str, Any]) -> Commit:
     )
 
 
-def view_samples(look: PageContext) -> SamplesView:
+def view_samples(context: PageContext) -> SamplesView:
     """The pipeline that the address names, for who may run its reprocess: raw values may be personal."""
-    pipeline = look.pipeline
-    if not look.person.may_start(REPROCESS.format(pipeline=pipeline)):
+    pipeline = context.pipeline
+    if not context.person.may_start(REPROCESS.format(pipeline=pipeline)):
         raise PageMissingError(f"Raw values are shown to who may run {REPROCESS.format(pipeline=pipeline)}.")
     answer: TableReadResult = read_tables("samples", pipeline=pipeline)
     return SamplesView(

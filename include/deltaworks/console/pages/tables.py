@@ -69,18 +69,18 @@ class TablesView:
         return f"{self.listed.matching} tables"
 
 
-def view(look: PageContext) -> TablesView:
+def view(context: PageContext) -> TablesView:
     """The page for what the person may see; `?pipeline=` leaves one pipeline's."""
-    chosen = look.query.get("pipeline", "")
-    pipelines = [name for name in look.pipelines() if chosen in ("", name)]
-    stored = read_summaries(look, TablesSummary, {name: tables_summary(name) for name in pipelines})
+    chosen = context.query.get("pipeline", "")
+    pipelines = [name for name in context.pipelines() if chosen in ("", name)]
+    stored = read_summaries(context, TablesSummary, {name: tables_summary(name) for name in pipelines})
     all_tables = [
         table_row(pipeline, table)
         for pipeline, one in stored.items()
         for table in (one.summary.tables if one.summary else ())
     ]
     return TablesView(
-        listed=page_rows(look, all_tables, keys=_SORT_KEYS, sort="score", text=lambda row: row.filter_text),
+        listed=page_rows(context, all_tables, keys=_SORT_KEYS, sort="score", text=lambda row: row.filter_text),
         at=latest_instant(parse_instant(one.summary.at) for one in stored.values() if one.summary),
         missing=tuple(name for name, one in stored.items() if one.is_missing),
         problems=problems_of(stored),

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.integration
-CONTROL, VACUUM = "/acts/control/games", "/acts/vacuum_tables/games"
+CONTROL, VACUUM = "/actions/control/games", "/actions/vacuum_tables/games"
 
 
 @pytest.fixture(scope="module")
-def acts() -> ActsOfTests:
+def actions() -> ActsOfTests:
     return ActsOfTests()
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory, acts: ActsOfTests) -> Iterator[str]:
+def base(tmp_path_factory: pytest.TempPathFactory, actions: ActsOfTests) -> Iterator[str]:
     if CHROMIUM is None:
         pytest.skip("no `chromium` on the PATH, the browser that opens the forms")
-    with served(tmp_path_factory.mktemp("console") / "project", acts) as address:
+    with served(tmp_path_factory.mktemp("console") / "project", actions) as address:
         yield address
 
 
@@ -47,10 +47,10 @@ def browser(base: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(browser: Any, acts: ActsOfTests) -> Iterator[Page]:
+def page(browser: Any, actions: ActsOfTests) -> Iterator[Page]:
     """A page whose errors fail the test."""
-    acts.started.clear()
-    acts.results.clear()
+    actions.started.clear()
+    actions.results.clear()
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     complaints: list[str] = []
     opened = context.new_page()
@@ -61,7 +61,7 @@ def page(browser: Any, acts: ActsOfTests) -> Iterator[Page]:
     assert complaints == []
 
 
-def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, acts: ActsOfTests) -> None:
+def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions: ActsOfTests) -> None:
     from playwright.sync_api import expect
 
     page.goto(f"{base}/")
@@ -84,11 +84,11 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, acts: Ac
 
     expect(page).to_have_url(re.compile("/runs/console__"))
     expect(page.locator("#live")).to_contain_text("complete")
-    ((dag_id, _, conf),) = acts.started
+    ((dag_id, _, conf),) = actions.started
     assert (dag_id, conf["verb"], conf["reason"]) == ("control__games", "restart", "a new key")
 
 
-def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, acts: ActsOfTests) -> None:
+def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, actions: ActsOfTests) -> None:
     from playwright.sync_api import expect
 
     page.goto(f"{base}{CONTROL}?verb=stop")
@@ -96,22 +96,22 @@ def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, acts: ActsO
     page.get_by_role("button", name="Leave it").click()
 
     expect(page.get_by_role("dialog")).to_have_count(0)
-    assert acts.started == []
+    assert actions.started == []
 
 
-def test_a_double_click_is_one_run(page: Page, base: str, acts: ActsOfTests) -> None:
+def test_a_double_click_is_one_run(page: Page, base: str, actions: ActsOfTests) -> None:
     page.goto(f"{base}{CONTROL}?verb=stop")
     page.get_by_role("button", name="control …").click()
     page.get_by_role("button", name="Do it").dblclick(no_wait_after=True)
     page.wait_for_url("**/runs/console__*")
 
-    assert len(acts.started) == 1
+    assert len(actions.started) == 1
 
 
-def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, acts: ActsOfTests) -> None:
+def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, actions: ActsOfTests) -> None:
     from playwright.sync_api import expect
 
-    acts.results[:] = [{"table": "events", "files": 41_000}, {"table": "purchase", "files": 200}]
+    actions.results[:] = [{"table": "events", "files": 41_000}, {"table": "purchase", "files": 200}]
     page.goto(f"{base}{VACUUM}")
     page.get_by_role("button", name="Count first").click()
     page.get_by_role("link", name="Go on: do what was counted …").click()
@@ -120,10 +120,10 @@ def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, acts: A
     page.get_by_role("button", name="Do it").click()
     page.wait_for_url("**/runs/console__*")
 
-    assert [conf["dry_run"] for _, _, conf in acts.started] == [True, False]
+    assert [conf["dry_run"] for _, _, conf in actions.started] == [True, False]
 
 
-@pytest.mark.parametrize("address", ["/", CONTROL, "/acts/restore/games", "/acts/reprocess/games"])
+@pytest.mark.parametrize("address", ["/", CONTROL, "/actions/restore/games", "/actions/reprocess/games"])
 def test_nothing_is_wider_than_a_narrow_screen(page: Page, base: str, address: str) -> None:
     page.set_viewport_size({"width": 320, "height": 700})
     page.goto(f"{base}{address}")
@@ -131,8 +131,8 @@ def test_nothing_is_wider_than_a_narrow_screen(page: Page, base: str, address: s
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
-def test_a_form_works_without_scripts(browser: Any, base: str, acts: ActsOfTests) -> None:
-    acts.started.clear()
+def test_a_form_works_without_scripts(browser: Any, base: str, actions: ActsOfTests) -> None:
+    actions.started.clear()
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{base}{CONTROL}?verb=stop")
@@ -140,7 +140,7 @@ def test_a_form_works_without_scripts(browser: Any, base: str, acts: ActsOfTests
     page.wait_for_url("**/runs/console__*")
     context.close()
 
-    assert [conf["verb"] for _, _, conf in acts.started] == ["stop"]
+    assert [conf["verb"] for _, _, conf in actions.started] == ["stop"]
 
 
 def test_what_was_filled_in_survives_a_poll(page: Page, base: str) -> None:

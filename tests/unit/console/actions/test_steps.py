@@ -13,7 +13,7 @@ from tests.console_stage import ConsoleStage
 from tests.unit.console.actions.test_fields import params_of
 
 OWN = {"origin": "http://testserver"}
-CONTROL, VACUUM = "/acts/control/games", "/acts/vacuum_tables/games"
+CONTROL, VACUUM = "/actions/control/games", "/actions/vacuum_tables/games"
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def acting(stage: ConsoleStage) -> ConsoleStage:
     """A stage whose Airflow has the DAGs of all operations of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
-        stage.acts.forms[declared.dag_id(subject)] = params_of(declared)
+        stage.actions.forms[declared.dag_id(subject)] = params_of(declared)
     return stage
 
 
@@ -51,7 +51,7 @@ def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(acting: Co
 
     answer = send(acting, CONTROL, {**form, "verb": "stop", "reason": "a new key", "wait_seconds": "60"})
 
-    ((dag_id, run_id, conf),) = acting.acts.started
+    ((dag_id, run_id, conf),) = acting.actions.started
     assert (dag_id, run_id) == ("control__games", f"console__{form['_nonce']}")
     assert conf == {"verb": "stop", "target": None, "reason": "a new key", "wait_seconds": 60.0}
     assert (answer.status_code, answer.headers["location"]) == (303, f"{CONTROL}/runs/{run_id}")
@@ -63,14 +63,14 @@ def test_a_form_that_is_sent_twice_is_one_run(acting: ConsoleStage) -> None:
 
     addresses = {send(acting, CONTROL, values).headers["location"] for _ in range(2)}
 
-    assert len(acting.acts.started) == 1
+    assert len(acting.actions.started) == 1
     assert len(addresses) == 1
 
 
 def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: ConsoleStage) -> None:
-    acting.acts.results = [{"table": "events", "files": 40}, {"table": "purchase", "files": 2}]
+    acting.actions.results = [{"table": "events", "files": 40}, {"table": "purchase", "files": 2}]
     counted = send(acting, VACUUM, {**opened(acting, VACUUM), "tables": "events"}).headers["location"]
-    assert acting.acts.started[0][2]["dry_run"] is True
+    assert acting.actions.started[0][2]["dry_run"] is True
 
     run_page = acting.get(counted).text
     assert "Go on: do what was counted" in run_page
@@ -79,31 +79,31 @@ def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: Consol
     answer = send(
         acting,
         VACUUM,
-        {"_nonce": hidden(confirm, "_nonce"), "_counted": hidden(confirm, "_counted"), "tables": "purchase"},
+        {"_nonce": hidden(confirm, "_nonce"), "_count_run": hidden(confirm, "_count_run"), "tables": "purchase"},
     )
 
     assert answer.status_code == 303
-    first, second = acting.acts.started
+    first, second = acting.actions.started
     assert second[2] == {**first[2], "dry_run": False}, "what was counted, whatever the form says by then"
 
 
 @pytest.mark.parametrize("ends", ["failed", "running"])
 def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleStage, ends: str) -> None:
     counted = send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]
-    acting.acts.ends = ends
+    acting.actions.ends = ends
 
-    answer = send(acting, VACUUM, {"_nonce": "n" * 20, "_counted": counted.rpartition("/")[2]})
+    answer = send(acting, VACUUM, {"_nonce": "n" * 20, "_count_run": counted.rpartition("/")[2]})
 
     assert answer.status_code == 422
     assert "ACTION_NOT_COUNTED" in answer.text
-    assert len(acting.acts.started) == 1
+    assert len(acting.actions.started) == 1
 
 
 def test_a_form_cannot_ask_for_it_in_earnest_at_once(acting: ConsoleStage) -> None:
     send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "off"})
     send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "false"})
 
-    assert [conf["dry_run"] for _, _, conf in acting.acts.started] == [True, True]
+    assert [conf["dry_run"] for _, _, conf in acting.actions.started] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,14 @@ def test_nobody_else_starts_anything(
     values = {"_nonce": "n" * 20, "verb": "stop"}
 
     assert send(acting, CONTROL, values, by=by, **headers).status_code == status
-    assert acting.acts.started == []
+    assert acting.actions.started == []
 
 
 @pytest.mark.parametrize("nonce", ["", "short", "x" * 65, "../../api/v2/dags", "nnnnnnnnnnnnnnnn\n"])
 def test_a_form_without_its_number_is_refused(acting: ConsoleStage, nonce: str) -> None:
     assert send(acting, CONTROL, {"_nonce": nonce, "verb": "stop"}).status_code == 422 or nonce.endswith("\n")
-    assert all(run_id == f"console__{nonce.strip()}" for _, run_id, _ in acting.acts.started)
-    assert not acting.acts.started or nonce.endswith("\n")
+    assert all(run_id == f"console__{nonce.strip()}" for _, run_id, _ in acting.actions.started)
+    assert not acting.actions.started or nonce.endswith("\n")
 
 
 def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(acting: ConsoleStage) -> None:
@@ -141,7 +141,7 @@ def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(actin
     assert answer.status_code == 422
     assert "is none of stop, start, restart" in html.unescape(answer.text)
     assert "&lt;b&gt;why&lt;/b&gt;" in answer.text
-    assert acting.acts.started == []
+    assert acting.actions.started == []
 
 
 def test_a_viewer_is_shown_the_command_and_no_button(acting: ConsoleStage) -> None:
@@ -152,7 +152,7 @@ def test_a_viewer_is_shown_the_command_and_no_button(acting: ConsoleStage) -> No
 
 
 def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleStage) -> None:
-    acting.acts.stopped = "Airflow's scheduler is unhealthy: nothing would run."
+    acting.actions.stopped = "Airflow's scheduler is unhealthy: nothing would run."
 
     page = acting.get(f"{CONTROL}?verb=restart").text
 
@@ -160,11 +160,11 @@ def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleSta
     assert "deltaworks control games restart" in page
     assert "<form" not in page
     assert send(acting, CONTROL, {"_nonce": "n" * 20, "verb": "stop"}).status_code == 503
-    assert acting.acts.started == []
+    assert acting.actions.started == []
 
 
 @pytest.mark.parametrize(
-    "path", ["/acts/explode/games", "/acts/control/nothing", "/acts/mutate_tables/games", "/acts/control/landing"]
+    "path", ["/actions/explode/games", "/actions/control/nothing", "/actions/mutate_tables/games", "/actions/control/landing"]
 )
 def test_an_act_that_is_not_there_is_not_there(acting: ConsoleStage, path: str) -> None:
     assert acting.get(path).status_code == 404
@@ -177,7 +177,7 @@ def test_a_form_that_is_too_large_is_refused(acting: ConsoleStage) -> None:
 
 def test_results_of_hostile_names_are_text(acting: ConsoleStage) -> None:
     name = '"><img src=x onerror=alert(1)>{{7*7}}'
-    acting.acts.results = [{"table": name, name: 3}]
+    acting.actions.results = [{"table": name, name: 3}]
 
     page = acting.get(send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]).text
 

@@ -78,25 +78,25 @@ def failed(condition: str, *, retryable: bool = True) -> Callable[[ConsoleStage]
 
 
 TROUBLES = {
-    "a hung driver": Trouble(beating(written_at=ago(9000)), "HEARTBEAT_STALE", "/acts/control/games?verb=restart"),
-    "a red source": Trouble(failed("STORAGE_UNREACHABLE"), "STORAGE_UNREACHABLE", "/acts/control/games?verb=restart"),
+    "a hung driver": Trouble(beating(written_at=ago(9000)), "HEARTBEAT_STALE", "/actions/control/games?verb=restart"),
+    "a red source": Trouble(failed("STORAGE_UNREACHABLE"), "STORAGE_UNREACHABLE", "/actions/control/games?verb=restart"),
     "a poison table": Trouble(
         alerting("TABLE_SUSPENDED", "games.purchase"),
         "TABLE_SUSPENDED",
-        "/acts/control/games?verb=resume&target=purchase",
+        "/actions/control/games?verb=resume&target=purchase",
     ),
-    "a full quarantine": Trouble(quarantining, "ROWS_QUARANTINED", "/acts/replay_quarantine/games"),
-    "late gold": Trouble(alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/acts/rebuild_gold/games?tables=daily"),
-    "a dead relay": Trouble(relay_dies, "HEARTBEAT_STALE", "/acts/control_relay/landing?verb=restart"),
+    "a full quarantine": Trouble(quarantining, "ROWS_QUARANTINED", "/actions/replay_quarantine/games"),
+    "late gold": Trouble(alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/actions/rebuild_gold/games?tables=daily"),
+    "a dead relay": Trouble(relay_dies, "HEARTBEAT_STALE", "/actions/control_relay/landing?verb=restart"),
     "a failing night": Trouble(
-        alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/acts/vacuum_tables/games"
+        alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/actions/vacuum_tables/games"
     ),
     "an expiring source": Trouble(
         expiring,
         "SOURCE_EXPIRES",
-        "/acts/control/games?verb=restart",
+        "/actions/control/games?verb=restart",
     ),
-    "a lost lease": Trouble(failed("LEASE_LOST"), "LEASE_LOST", "/acts/control/games?verb=restart"),
+    "a lost lease": Trouble(failed("LEASE_LOST"), "LEASE_LOST", "/actions/control/games?verb=restart"),
     "a broken spec": Trouble(spec_breaks, "INVALID_DECLARATION", "", "/streams/games"),
     "a dead channel": Trouble(
         alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", "", "/alerts?only=sns+people"
@@ -106,7 +106,7 @@ TROUBLES = {
 
 
 def forms_in(page: str) -> set[str]:
-    return {html.unescape(path) for path in re.findall(r'href="(/acts/[^"]*)"', page)}
+    return {html.unescape(path) for path in re.findall(r'href="(/actions/[^"]*)"', page)}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
@@ -114,7 +114,7 @@ def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, tr
     trouble.happens(stage)
 
     page = stage.get("/").text
-    needs = page.partition('<ul class="needs">')[2].partition("</ul>")[0]
+    needs = page.partition('<ul class="issues">')[2].partition("</ul>")[0]
     items = [item for item in needs.split("<li")[1:] if f"<code>{trouble.cause}</code>" in item]
     assert items, (trouble.cause, needs)
     forms = set.union(*map(forms_in, items))
@@ -123,7 +123,7 @@ def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, tr
     for item in items:
         step = item.partition("<strong>Next:</strong>")[2].partition("</span>")[0]
         assert len(re.sub(r"<[^>]*>", "", step)) > 6, "the next step is in words"
-        links = re.findall(r'class="acts"><a href="([^"]*)"', item)
+        links = re.findall(r'class="actions"><a href="([^"]*)"', item)
         assert list(map(html.unescape, links)) == [trouble.form or trouble.page]
         assert stage.get(trouble.page or "/").status_code == 200
 
@@ -131,7 +131,7 @@ def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, tr
 @pytest.mark.parametrize("cause", sorted(ALERTS))
 def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(stage: ConsoleStage, cause: str) -> None:
     raise_alert(stage.objects, cause=cause, subject="games.purchase", summary="seen")
-    (need,) = [one for one in stage.view("/")["needs"] if (one["cause"], one["subject"]) == (cause, "games.purchase")]
+    (need,) = [one for one in stage.view("/")["issues"] if (one["cause"], one["subject"]) == (cause, "games.purchase")]
 
     assert need["next_step"].endswith(".")
     assert need["since"]
@@ -175,7 +175,7 @@ def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(st
     declared = OPERATIONS[name]
     stage.actions.forms[declared.dag_id("games")] = params_of(declared)
 
-    assert stage.get(f"/acts/{declared.name}/games").status_code == 404
+    assert stage.get(f"/actions/{declared.name}/games").status_code == 404
     assert command_form_path(f"deltaworks {declared.command} games") == ""
 
 
@@ -187,26 +187,26 @@ def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
 
     assert words == {"stopped": ["start"], "healthy": ["restart", "stop"]}
     assert [action.path for action in process_actions("stream", "games", "healthy", ("purchase",))][-1] == (
-        "/acts/control/games?verb=resume&target=purchase"
+        "/actions/control/games?verb=resume&target=purchase"
     )
-    assert process_actions("rules", "judging", "healthy") == ()
+    assert process_actions("rules", "rules", "healthy") == ()
 
 
 @pytest.mark.parametrize(
     ("command", "path"),
     [
-        ("deltaworks quarantine replay games", "/acts/replay_quarantine/games"),
-        ("deltaworks quarantine replay games --no-dry-run", "/acts/replay_quarantine/games"),
-        ("deltaworks restore games --table=events --to-version 811", "/acts/restore/games?table=events&to_version=811"),
-        ("deltaworks tables resume games purchase", "/acts/resume_table/games?table=purchase"),
-        ("deltaworks files redrive landing --limit=5", "/acts/redrive/landing?limit=5"),
+        ("deltaworks quarantine replay games", "/actions/replay_quarantine/games"),
+        ("deltaworks quarantine replay games --no-dry-run", "/actions/replay_quarantine/games"),
+        ("deltaworks restore games --table=events --to-version 811", "/actions/restore/games?table=events&to_version=811"),
+        ("deltaworks tables resume games purchase", "/actions/resume_table/games?table=purchase"),
+        ("deltaworks files redrive landing --limit=5", "/actions/redrive/landing?limit=5"),
         ("deltaworks quarantine replay PIPELINE", ""),
         ("deltaworks restore", ""),
         ("deltaworks status", ""),
         ("deltaworks restore games --no-such-flag", ""),
         ("rm -rf /", ""),
         ("deltaworks restore 'games", ""),
-        ("deltaworks restore '../../x?y=1'", "/acts/restore/..%2F..%2Fx%3Fy%3D1"),
+        ("deltaworks restore '../../x?y=1'", "/actions/restore/..%2F..%2Fx%3Fy%3D1"),
     ],
 )
 def test_a_command_of_an_operation_has_its_form(command: str, path: str) -> None:

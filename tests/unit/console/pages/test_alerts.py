@@ -35,7 +35,7 @@ def test_an_alert_has_its_next_step_once_and_what_may_be_pressed(stage: ConsoleS
 
     assert (row["summary"], row["next_step"]) == ("3 h left.", step)
     assert page.count("deltaworks start games") == 1, "as a command that can be copied"
-    assert 'href="/acts/control/games?verb=restart"' in page
+    assert 'href="/actions/control/games?verb=restart"' in page
 
 
 def shown(stage: ConsoleStage, show: str = "firing", *, by: str = "ada") -> list[str]:

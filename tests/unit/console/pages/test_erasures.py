@@ -97,10 +97,10 @@ def test_the_overview_says_where_a_deadline_nears_to_who_may_know(stage: Console
 def test_an_alert_on_a_request_is_for_who_may_see_the_requests(stage: ConsoleStage) -> None:
     raise_alert(stage.objects, cause="ERASURE_DUE", subject="players e2", summary="due in 48 h")
 
-    (need,) = stage.view("/", by="dpo")["needs"]
+    (need,) = stage.view("/", by="dpo")["issues"]
     assert (need["cause"], need["subject"]) == ("ERASURE_DUE", "players e2")
     assert 'href="/erasures?only=players"' in stage.get("/", by="dpo").text
-    assert stage.view("/", by="eve")["needs"] == []
+    assert stage.view("/", by="eve")["issues"] == []
 
 
 def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:

@@ -49,8 +49,8 @@ def test_the_unhealthy_come_first_and_are_named_with_the_next_step(stage: Consol
     shown = stage.view("/")
 
     assert [row["name"] for row in shown["streams"]] == ["games", "edits"]
-    assert ("HEARTBEAT_STALE", "games") in {(need["cause"], need["pipeline"]) for need in shown["needs"]}
-    assert all(need["next_step"] for need in shown["needs"])
+    assert ("HEARTBEAT_STALE", "games") in {(need["cause"], need["pipeline"]) for need in shown["issues"]}
+    assert all(need["next_step"] for need in shown["issues"])
 
 
 def test_a_stopped_stream_says_who_stopped_it(stage: ConsoleStage) -> None:
@@ -67,15 +67,15 @@ def test_an_open_alert_on_something_else_needs_somebody_too(stage: ConsoleStage)
     stage.beat("edits")
     raise_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games", summary="last came to its end 2 h ago")
 
-    assert "JOB_OVERDUE" in {need["cause"] for need in stage.view("/")["needs"]}
-    assert "JOB_OVERDUE" not in {need["cause"] for need in stage.view("/", by="eve")["needs"]}
+    assert "JOB_OVERDUE" in {need["cause"] for need in stage.view("/")["issues"]}
+    assert "JOB_OVERDUE" not in {need["cause"] for need in stage.view("/", by="eve")["issues"]}
 
 
 SUSPENDED = {"table": "purchase", "reason": "suspended", "since_batch": 790, "condition": "TABLE_SCHEMA_DIFFERS"}
 
 
 def needs(stage: ConsoleStage, **query: str) -> list[tuple[str, str]]:
-    return [(need["cause"], need["subject"]) for need in stage.view("/", **query)["needs"]]
+    return [(need["cause"], need["subject"]) for need in stage.view("/", **query)["issues"]]
 
 
 def only_games(stage: ConsoleStage) -> None:
@@ -90,7 +90,7 @@ def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(stage:
     for cause in ("STREAM_HUNG", "RESTARTS_EXHAUSTED"):
         raise_alert(stage.objects, cause=cause, subject="stream games", summary=f"{cause} was raised")
 
-    (need,) = stage.view("/")["needs"]
+    (need,) = stage.view("/")["issues"]
     assert (need["cause"], need["subject"]) == ("HEARTBEAT_STALE", "stream games")
     assert need["since"] is not None, "the health check has not judged it yet, and the alert knows"
     assert "RESTARTS_EXHAUSTED was raised" in need["detail"], "that nothing restarts it any more is not left out"
@@ -104,7 +104,7 @@ def test_a_suspended_table_is_shown_once_whoever_raised_it_and_is_resumed_by_its
     stage.beat("games", held=({**SUSPENDED, "at": ago(600), "message": "column amount"},))
     raise_alert(stage.objects, cause="TABLE_SUSPENDED", subject=subject, summary="seen")
 
-    (need,) = stage.view("/")["needs"]
+    (need,) = stage.view("/")["issues"]
     assert (need["cause"], need["subject"], need["pipeline"]) == ("TABLE_SUSPENDED", "games.purchase", "games")
     assert "deltaworks tables resume games purchase" in need["next_step"]
     assert need["since"]
@@ -160,7 +160,7 @@ def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
 
 
 def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(stage: ConsoleStage) -> None:
-    stage.acts.questions_open = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
+    stage.actions.questions_open = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
 
     assert [one["dag_id"] for one in stage.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
     assert [one["dag_id"] for one in stage.view("/", by="eve")["approvals"]] == ["stream__edits"]
@@ -180,8 +180,8 @@ def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(s
     shown = stage.view("/", by="eve")
 
     assert [row["name"] for row in shown["streams"]] == ["edits"]
-    assert shown["others"] == []
-    assert shown["needs"] == []
+    assert shown["other_processes"] == []
+    assert shown["issues"] == []
     assert "games" not in stage.get("/", by="eve").text
 
 
@@ -195,7 +195,7 @@ def test_rows_that_have_the_words_are_kept(stage: ConsoleStage) -> None:
 
 def test_a_relay_shows_its_dead_letters(stage: ConsoleStage) -> None:
     write_beat(stage.objects, paths.relay_control("landing"), "landing", dead_letters=3, batch_id=None)
-    (relay,) = stage.view("/")["others"]
+    (relay,) = stage.view("/")["other_processes"]
 
     assert (relay["name"], relay["dead_letters"]) == ("landing", 3)
 

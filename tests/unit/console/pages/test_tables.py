@@ -112,7 +112,7 @@ def test_a_table_that_cannot_be_read_has_a_page_with_its_error(tables: ConsoleSt
 def test_what_is_put_off_is_said(stage: ConsoleStage) -> None:
     plan = table("events").next_plan
     assert plan is not None
-    put_tables(stage.objects, "games", table("events", tonight=plan.replace(partitions=0, put_off=3)))
+    put_tables(stage.objects, "games", table("events", next_plan=plan.replace(partitions=0, deferred=3)))
 
     assert "3 partitions do not fit into the night" in stage.get("/tables/games/events").text
 
