@@ -1,6 +1,6 @@
 """Retention window of a live table of kind `latest`, and the expiry of older rows.
 
-The window starts `forget_minutes` before the newest event, or before now if that event is in the future. So a silent
+The window starts `expire_after_minutes` before the newest event, or before now if that event is in the future. So a silent
 source expires nothing, recorded data can be processed, and one wrong clock does not expire all rows. The window depends
 on rows only: drivers that have read the same rows have the same window.
 
