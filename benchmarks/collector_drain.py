@@ -24,10 +24,10 @@ import httpx
 import psutil
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
-from collector.delivering import Closing
-from collector.drain import Drain, LandingWay
-from collector.folder import SpoolFolder
+from collector.delivery import CloseThresholds
+from collector.drain import Drain, LandingDestination
 from collector.sinks.landing import LandingSink
+from collector.spool_folder import SpoolFolder
 from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.servers.object_store import free_port
 
@@ -109,8 +109,10 @@ def _take(root: Path, spool: Path, events: int) -> float:
 
 def _drain(path: Path, client: Any) -> float:
     """Deliver a folder to its end; the CPU seconds of this process for it."""
-    folder = SpoolFolder.take(path)
-    way = LandingWay(sink=LandingSink(client, _BUCKET), prefix=f"{time.time_ns()}/", closes=Closing())
+    folder = SpoolFolder.acquire(path)
+    way = LandingDestination(
+        sink=LandingSink(client, _BUCKET), prefix=f"{time.time_ns()}/", thresholds=CloseThresholds()
+    )
     drain = Drain(folder, {"shop": way})
     before = time.process_time()
     drain.start()

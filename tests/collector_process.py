@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 
-from collector.folder import SpoolFolder
-from collector.recovery import Recovered, recover
+from collector.recovery import RecoveredSpool, recover
 from collector.segments import Segment
+from collector.spool_folder import SpoolFolder
 from deltaworks.events.formats.json import read_events
 from deltaworks.specs.catalog import PROJECT_ROOT
 
@@ -98,9 +98,9 @@ class CollectorProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
-    def recovered(self) -> Recovered:
+    def recovered(self) -> RecoveredSpool:
         """What the next process would find; the process has ended."""
-        folder = SpoolFolder.take(self.spool)
+        folder = SpoolFolder.acquire(self.spool)
         try:
             return recover(folder)
         finally:

@@ -13,13 +13,13 @@ from deltaworks.specs.catalog import project_root
 from deltaworks.specs.collector_file import load_collector
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m collector", description=__doc__)
     parser.add_argument("name", help="of a file in include/collectors")
     parser.add_argument("--spool", type=Path, required=True, help="folder of this process, on a disk that stays")
     parser.add_argument("--project", type=Path, default=None, help="folder with include/collectors")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     try:
         spec = load_collector(options.name, root=options.project or project_root())
         return CollectorProcess(spec, options.spool).run()

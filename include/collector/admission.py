@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from deltaworks.specs.collector import ANY_ORIGIN, CollectorSourceSpec, CollectorSpec, KeySpec, RateSpec
 
 #: Keys as they were sent whose source is remembered: a client sends the same header with every request.
-_MOST_REMEMBERED = 10_000
+_MAX_CACHED_HEADERS = 10_000
 
 
 class TokenBucket:
@@ -21,125 +21,125 @@ class TokenBucket:
 
     def __init__(self, spec: RateSpec, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = spec.events_per_second
-        self._most = float(spec.burst)
+        self._burst = float(spec.burst)
         self._clock = clock
-        self._left = self._most
-        self._at = clock()
+        self._tokens = self._burst
+        self._refilled_at = clock()
 
     def wait_seconds(self) -> float:
         """How long until an event may come; 0 where one may come now."""
         now = self._clock()
-        self._left = min(self._most, self._left + (now - self._at) * self._rate)
-        self._at = now
-        return 0.0 if self._left > 0 else (1 - self._left) / self._rate
+        self._tokens = min(self._burst, self._tokens + (now - self._refilled_at) * self._rate)
+        self._refilled_at = now
+        return 0.0 if self._tokens > 0 else (1 - self._tokens) / self._rate
 
-    def take(self, events: int) -> None:
+    def consume(self, events: int) -> None:
         """Count events that have come."""
-        self._left -= events
+        self._tokens -= events
 
 
-class FlightBytes:
+class InFlightBytes:
     """Bytes of all bodies under way, up to a limit. Used by one thread."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self.taken = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.in_use = 0
 
-    def take(self, size_bytes: int) -> bool:
+    def acquire(self, size_bytes: int) -> bool:
         """Count bytes; False, and none counted, where they would be too many."""
-        if self.taken + size_bytes > self._most:
+        if self.in_use + size_bytes > self._max_bytes:
             return False
-        self.taken += size_bytes
+        self.in_use += size_bytes
         return True
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """They are no longer under way."""
-        self.taken -= size_bytes
+        self.in_use -= size_bytes
 
 
-class Hold:
+class ByteReservation:
     """What one request has of the bytes under way."""
 
-    __slots__ = ("_flight", "_held")
+    __slots__ = ("_in_flight", "_reserved")
 
-    def __init__(self, flight: FlightBytes) -> None:
-        self._flight = flight
-        self._held = 0
+    def __init__(self, in_flight: InFlightBytes) -> None:
+        self._in_flight = in_flight
+        self._reserved = 0
 
-    def up_to(self, size_bytes: int) -> bool:
+    def grow_to(self, size_bytes: int) -> bool:
         """Have so many in all; False, and no more than before, where they would be too many."""
-        more = size_bytes - self._held
+        more = size_bytes - self._reserved
         if more > 0:
-            if not self._flight.take(more):
+            if not self._in_flight.acquire(more):
                 return False
-            self._held = size_bytes
+            self._reserved = size_bytes
         return True
 
     def release(self) -> None:
         """Give them all back."""
-        self._flight.give_back(self._held)
-        self._held = 0
+        self._in_flight.release(self._reserved)
+        self._reserved = 0
 
 
 @dataclass(slots=True)
-class KeyHolder:
+class SourceKey:
     """A key of a source: its digest, its rate."""
 
     source: str
     digest: bytes
     spec: KeySpec
-    declared: CollectorSourceSpec
-    bucket: TokenBucket | None
+    source_spec: CollectorSourceSpec
+    rate_limit: TokenBucket | None
 
-    def takes_origin(self, origin: str) -> bool:
+    def allows_origin(self, origin: str) -> bool:
         """Whether scripts of a page may send with this key."""
-        return ANY_ORIGIN in self.declared.origins or origin.lower() in self.declared.origins
+        return ANY_ORIGIN in self.source_spec.origins or origin.lower() in self.source_spec.origins
 
 
-class Keys:
+class KeyRegistry:
     """The keys of all sources. A key is never kept: what comes is digested, and the digest looked up."""
 
     def __init__(self, spec: CollectorSpec, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._holders = {
-            key.sha256: KeyHolder(
+        self._by_digest = {
+            key.sha256: SourceKey(
                 name, bytes.fromhex(key.sha256), key, source, TokenBucket(source.rate) if source.rate else None
             )
             for name, source in spec.sources.items()
             for key in source.keys
         }
-        self._by_header: dict[bytes, KeyHolder] = {}
+        self._by_header: dict[bytes, SourceKey] = {}
         self._origins = {origin for source in spec.sources.values() for origin in source.origins}
 
-    def of_key(self, key: str) -> KeyHolder | None:
+    def find_key(self, key: str) -> SourceKey | None:
         """Whose key it is, where it is taken now."""
-        holder = self._holders.get(hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
+        holder = self._by_digest.get(hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
         return holder if holder is not None and holder.spec.is_valid_at(self._clock()) else None
 
-    def of_request(self, authorization: bytes | None, query: bytes) -> tuple[KeyHolder | None, bool]:
+    def authenticate(self, authorization: bytes | None, query: bytes) -> tuple[SourceKey | None, bool]:
         """Whose key a request's head has, and whether it has one at all: the user of Basic, else `writeKey`."""
         if authorization:
             holder = self._by_header.get(authorization)
             if holder is not None:
                 return (holder, True) if holder.spec.is_valid_at(self._clock()) else (None, True)
-            key = _user_of(authorization)
+            key = _basic_auth_user(authorization)
             if key:
-                holder = self.of_key(key)
-                if holder is not None and len(self._by_header) < _MOST_REMEMBERED:
+                holder = self.find_key(key)
+                if holder is not None and len(self._by_header) < _MAX_CACHED_HEADERS:
                     self._by_header[authorization] = holder
                 return holder, True
         if b"writeKey" in query:
             key = dict(parse_qsl(query.decode("latin-1"))).get("writeKey", "")
             if key:
-                return self.of_key(key), True
+                return self.find_key(key), True
         return None, False
 
-    def anyone_takes_origin(self, origin: str) -> bool:
+    def is_known_origin(self, origin: str) -> bool:
         """Whether scripts of a page may send to any source: what can be said before the key is read."""
         return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
 
-def _user_of(authorization: bytes) -> str:
+def _basic_auth_user(authorization: bytes) -> str:
     scheme, _, credentials = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         return ""

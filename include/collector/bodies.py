@@ -17,29 +17,29 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import zstandard
 
-_MARK: Final = "\ufeff"
+_BYTE_ORDER_MARK: Final = "\ufeff"
 # Not `str.splitlines`: that ends lines at characters which JSON allows inside of a string.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: A whole text, a bracket or a comma. Possessive: a valid text needs no second look.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]', re.DOTALL)
 #: Events of one request. Each is kept with a stamp, and SDKs send a thousand at most.
-MOST_EVENTS: Final = 20_000
+MAX_EVENTS: Final = 20_000
 _OPENERS: Final = {"}": "{", "]": "["}
 #: What is looked at of a body to find where broken events end; behind it the rest is one broken event.
-_CAREFUL_TOKENS: Final = 200_000
-_WINDOW_BYTES: Final = 8 << 20
+_MAX_RECOVERY_TOKENS: Final = 200_000
+_MAX_ZSTD_WINDOW_BYTES: Final = 8 << 20
 ENCODINGS: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"zstd"})
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-_decoder: Any = json.JSONDecoder(parse_constant=_no_constant)
+_decoder: Any = json.JSONDecoder(parse_constant=_reject_constant)
 _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 #: What the scanner raises where there is no value: nested too deeply is one of them.
-_NO_VALUE = (ValueError, StopIteration, RecursionError)
+_SCAN_ERRORS = (ValueError, StopIteration, RecursionError)
 
 
 class TooLargeError(Exception):
@@ -54,7 +54,7 @@ class SentEvent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sent:
+class RequestBody:
     """What a request holds: events, and what a batch says for all of them (`context` as it was sent)."""
 
     events: list[SentEvent] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Sent:
     write_key: str | None = None
 
 
-def inflated(body: bytes, encoding: bytes, *, most_bytes: int) -> bytes:
+def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
     """A body without its compression; of a broken one what comes before the break.
 
     No more than `most_bytes` and one are ever inflated, whatever the body promises to be.
@@ -74,10 +74,10 @@ def inflated(body: bytes, encoding: bytes, *, most_bytes: int) -> bytes:
     if encoding in (b"", b"identity"):
         content = body
     elif encoding == b"zstd":
-        content = _zstd(body, most_bytes)
+        content = _zstd(body, max_bytes)
     else:
-        content = _gzip(body, most_bytes)
-    if len(content) > most_bytes:
+        content = _gzip(body, max_bytes)
+    if len(content) > max_bytes:
         raise TooLargeError
     if not content and body:
         return b"base64:" + base64.b64encode(body)
@@ -93,7 +93,7 @@ def _gzip(body: bytes, most_bytes: int) -> bytes:
         try:
             pieces.append(member.decompress(body, left))
         except zlib.error:
-            pieces.append(_before_break(body, left))
+            pieces.append(_decompress_damaged(body, left))
             break
         left -= len(pieces[-1])
         if not member.eof:
@@ -102,7 +102,7 @@ def _gzip(body: bytes, most_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _before_break(body: bytes, most_bytes: int) -> bytes:
+def _decompress_damaged(body: bytes, most_bytes: int) -> bytes:
     """What a broken member gives before its break, fed in small steps."""
     member, pieces = zlib.decompressobj(wbits=31), []
     try:
@@ -118,7 +118,9 @@ def _before_break(body: bytes, most_bytes: int) -> bytes:
 
 
 def _zstd(body: bytes, most_bytes: int) -> bytes:
-    reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(body, read_across_frames=True)
+    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).stream_reader(
+        body, read_across_frames=True
+    )
     pieces: list[bytes] = []
     left = most_bytes + 1
     try:
@@ -130,43 +132,43 @@ def _zstd(body: bytes, most_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def text_of(content: bytes) -> str:
+def decode_text(content: bytes) -> str:
     """Bytes as text. Those that are no UTF-8 become escapes, which no reader takes for an event's own."""
-    return content.decode("utf-8", "backslashreplace").removeprefix(_MARK)
+    return content.decode("utf-8", "backslashreplace").removeprefix(_BYTE_ORDER_MARK)
 
 
-def one_event(text: str) -> Sent:
+def parse_single(text: str) -> RequestBody:
     """A body that is one event."""
-    event = _event(text)
+    event = _parse_event(text)
     value = event.value or {}
-    return Sent([event], None, value.get("sentAt"), _text(value.get("writeKey")))
+    return RequestBody([event], None, value.get("sentAt"), _optional_text(value.get("writeKey")))
 
 
-def events_or_lines(text: str, *, lines: bool) -> Sent:
+def parse_events(text: str, *, json_lines: bool) -> RequestBody:
     """A body that is an event, an array of events, or events on lines.
 
     Args:
         lines: every line is an event, whatever is on it. Without it a body of several values is read as lines too.
     """
-    if not lines:
-        event = _event(text)
+    if not json_lines:
+        event = _parse_event(text)
         if event.value is not None:
-            return Sent([event], None, None, _text(event.value.get("writeKey")))
+            return RequestBody([event], None, None, _optional_text(event.value.get("writeKey")))
         start = _SPACE.match(text).end()  # type: ignore[union-attr]
         if text.startswith("[", start):
-            return _of_array(text, start)
+            return _parse_array(text, start)
         if "\n" not in text.strip():
-            return Sent([event])
+            return RequestBody([event])
     texts = [line for line in _LINE_END.split(text) if line.strip()]
-    if len(texts) > MOST_EVENTS:
+    if len(texts) > MAX_EVENTS:
         raise TooLargeError
-    events = [_event(line) for line in texts]
-    keys = (_text(event.value.get("writeKey")) for event in events if event.value is not None)
-    return Sent(events or [SentEvent(text, None)], None, None, next((key for key in keys if key), None))
+    events = [_parse_event(line) for line in texts]
+    keys = (_optional_text(event.value.get("writeKey")) for event in events if event.value is not None)
+    return RequestBody(events or [SentEvent(text, None)], None, None, next((key for key in keys if key), None))
 
 
-def _of_array(text: str, start: int) -> Sent:
-    sent, elements = Sent(), _Elements(text, start)
+def _parse_array(text: str, start: int) -> RequestBody:
+    sent, elements = RequestBody(), _ArrayReader(text, start)
     sent.events = elements.read()
     rest = text[elements.end :].strip()
     if rest:
@@ -174,18 +176,18 @@ def _of_array(text: str, start: int) -> Sent:
     return sent
 
 
-def batch(text: str) -> Sent:
+def parse_batch(text: str) -> RequestBody:
     """A body of `batch`, `context`, `sentAt`, `writeKey`, as SDKs of Segment and RudderStack send it.
 
     A tail that is broken is an event that cannot be read; those before it are read.
     """
-    sent, seen = Sent(), False
+    sent, seen = RequestBody(), False
     at = 0
     try:
-        for name, start in (members := _Members(text)):
+        for name, start in (members := _ObjectReader(text)):
             at = start
             if name == "batch" and text.startswith("[", start):
-                elements = _Elements(text, start)
+                elements = _ArrayReader(text, start)
                 sent.events, seen = elements.read(), True
                 members.at = at = elements.end
                 continue
@@ -196,16 +198,16 @@ def batch(text: str) -> Sent:
             elif name == "sentAt":
                 sent.sent_at = value
             elif name == "writeKey":
-                sent.write_key = _text(value)
+                sent.write_key = _optional_text(value)
         rest = text[members.at :].strip() if seen else text
-    except _NO_VALUE:
+    except _SCAN_ERRORS:
         rest = text[at:].strip() if seen else text
     if rest:
         sent.events.append(SentEvent(rest, None))
     return sent
 
 
-class _Members:
+class _ObjectReader:
     """The names of a text's outermost object, with where their values begin; `at` is set behind a value to go on."""
 
     def __init__(self, text: str) -> None:
@@ -214,58 +216,58 @@ class _Members:
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         text = self._text
-        at = _space(text, 0)
+        at = _skip_space(text, 0)
         if not text.startswith("{", at):
             raise ValueError("no object")
-        at = _space(text, at + 1)
+        at = _skip_space(text, at + 1)
         while not text.startswith("}", at):
             try:
                 name, at = _scan(text, at)
             except StopIteration as end:  # which a generator may not pass on
                 raise ValueError("no name") from end
-            at = _space(text, at)
+            at = _skip_space(text, at)
             if type(name) is not str or not text.startswith(":", at):
                 raise ValueError("no name")
-            yield name, _space(text, at + 1)
-            at = _space(text, self.at)
+            yield name, _skip_space(text, at + 1)
+            at = _skip_space(text, self.at)
             if text.startswith(",", at):
-                at = _space(text, at + 1)
+                at = _skip_space(text, at + 1)
             elif not text.startswith("}", at):
                 raise ValueError("no end")
         self.at = at + 1
 
 
-class _Elements:
+class _ArrayReader:
     """The elements of an array that begins at `start`; `end` is behind it, or where nothing more can be read."""
 
     def __init__(self, text: str, start: int) -> None:
         self._text = text
         self.end = start + 1
-        self._tokens = _CAREFUL_TOKENS
+        self._tokens = _MAX_RECOVERY_TOKENS
 
     def read(self) -> list[SentEvent]:
         text, events = self._text, []
-        at = _space(text, self.end)
+        at = _skip_space(text, self.end)
         while at < len(text) and text[at] != "]":
             try:
                 value, end = _scan(text, at)
-            except _NO_VALUE:
-                value, end = None, self._end_of_broken(at)
-            after = _space(text, end)
+            except _SCAN_ERRORS:
+                value, end = None, self._end_of_malformed(at)
+            after = _skip_space(text, end)
             # An object that is whole is no beginning of another one, so it is an event at the end of a torn text too.
             if after < len(text) and not text.startswith((",", "]"), after):
-                value, end = None, self._end_of_broken(end)
-                after = _space(text, end)
+                value, end = None, self._end_of_malformed(end)
+                after = _skip_space(text, end)
             events.append(SentEvent(text[at:end], value if type(value) is dict else None))
-            if len(events) > MOST_EVENTS:
+            if len(events) > MAX_EVENTS:
                 raise TooLargeError
-            at = _space(text, after + 1) if text.startswith(",", after) else after
+            at = _skip_space(text, after + 1) if text.startswith(",", after) else after
         self.end = min(at + 1, len(text))
         return events
 
-    def _end_of_broken(self, at: int) -> int:
+    def _end_of_malformed(self, at: int) -> int:
         """Behind what is broken there: at the comma or bracket that ends an element, or at the end of the text."""
-        opened = _Brackets()
+        opened = _BracketStack()
         for token in _TOKEN.finditer(self._text, at):
             self._tokens -= 1
             first = token[0][0]
@@ -280,7 +282,7 @@ class _Elements:
         return len(self._text)
 
 
-class _Brackets:
+class _BracketStack:
     """Brackets that are open. However many, closing one costs no look at all of them."""
 
     def __init__(self) -> None:
@@ -301,23 +303,23 @@ class _Brackets:
         self._counts[newest] -= 1
 
 
-def _event(text: str) -> SentEvent:
-    at = _space(text, 0)
+def _parse_event(text: str) -> SentEvent:
+    at = _skip_space(text, 0)
     try:
         value, end = _scan(text, at)
-    except _NO_VALUE:
+    except _SCAN_ERRORS:
         return SentEvent(text, None)
-    if type(value) is not dict or _space(text, end) != len(text):
+    if type(value) is not dict or _skip_space(text, end) != len(text):
         return SentEvent(text, None)
     return SentEvent(text[at:end], value)
 
 
-def _space(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     """Behind the white space at a place."""
     if at < len(text) and text[at] > " ":
         return at
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
-def _text(value: Any) -> str | None:
+def _optional_text(value: Any) -> str | None:
     return value if type(value) is str else None

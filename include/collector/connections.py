@@ -18,57 +18,57 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from collector.door import Head
-from collector.verdicts import Answer, refusal, wire_of
+from collector.request_handler import RequestHead
+from collector.responses import Response, encode_response, reject
 
 #: Above that of balancers, which else send a request into a connection that is just being closed.
 KEEP_ALIVE_SECONDS = 75
 #: Takes a request whose body is there, and calls back with its answer, once; False where it does not.
-TakeWhole = Callable[[Head, bytes, Callable[[Answer], None]], bool]
+CompleteRequestHandler = Callable[[RequestHead, bytes, Callable[[Response], None]], bool]
 
 
-def take_none(_head: Head, _body: bytes, _reply: Callable[[Answer], None]) -> bool:
+def decline_request(_head: RequestHead, _body: bytes, _reply: Callable[[Response], None]) -> bool:
     """Every request goes uvicorn's way."""
     return False
 
 
-class CountedProtocol(HttpToolsProtocol):
+class LimitedProtocol(HttpToolsProtocol):
     """A connection that is turned away where there are too many.
 
     Attributes:
         quiet_since: when it was opened or answered last, on the monotonic clock, while no request is under way.
     """
 
-    most_connections: ClassVar[int] = 10_000
-    take_whole: ClassVar[TakeWhole] = staticmethod(take_none)
+    max_connections: ClassVar[int] = 10_000
+    handle_complete: ClassVar[CompleteRequestHandler] = staticmethod(decline_request)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or answer 503 to it unread."""
-        self.quiet_since = time.monotonic()
-        self._feeding = False
-        self._unbegun: tuple[RequestResponseCycle, Any] | None = None
+        self.idle_since = time.monotonic()
+        self._is_parsing = False
+        self._pending_request: tuple[RequestResponseCycle, Any] | None = None
         super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
-            transport.write(wire_of(refusal("busy", ""), closes=True))
+        if len(self.connections) > self.max_connections:
+            transport.write(encode_response(reject("busy", ""), closes_connection=True))
             transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Read what has come, and begin with a request whose body is still to come."""
-        self._feeding = True
+        self._is_parsing = True
         super().data_received(data)
-        self._feeding = False
-        self._begin()
+        self._is_parsing = False
+        self._start_pending()
 
     def on_message_complete(self) -> None:
         """Take the request at once where nothing of it was waited for."""
         super().on_message_complete()
-        if self._unbegun is None or self.flow.write_paused:
+        if self._pending_request is None or self.flow.write_paused:
             return
-        cycle, scope = self._unbegun[0], self.scope
+        cycle, scope = self._pending_request[0], self.scope
         peer = self.client[0] if self.client else ""
-        head = Head(scope["method"], scope["path"], scope["query_string"], dict(self.headers), peer)
-        if type(self).take_whole(head, bytes(cycle.body), partial(self._answer, cycle)):
-            self._unbegun = None
+        head = RequestHead(scope["method"], scope["path"], scope["query_string"], dict(self.headers), peer)
+        if type(self).handle_complete(head, bytes(cycle.body), partial(self._respond, cycle)):
+            self._pending_request = None
 
     def on_response_complete(self) -> None:
         """Go on with what was sent meanwhile. `end_quiet` ends the connection where nothing comes: no timer does."""
@@ -77,12 +77,12 @@ class CountedProtocol(HttpToolsProtocol):
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        self.quiet_since = time.monotonic()
+        self.idle_since = time.monotonic()
 
-    def is_quiet_since(self, moment: float) -> bool:
+    def is_idle_since(self, moment: float) -> bool:
         """Whether no request is under way, nor was at any time since then."""
         cycle: RequestResponseCycle | None = self.cycle
-        return (cycle is None or cycle.response_complete) and self.quiet_since < moment
+        return (cycle is None or cycle.response_complete) and self.idle_since < moment
 
     @property
     def is_new(self) -> bool:
@@ -91,34 +91,34 @@ class CountedProtocol(HttpToolsProtocol):
         return cycle is None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        if self._feeding:
-            self._unbegun = cycle, app
+        if self._is_parsing:
+            self._pending_request = cycle, app
         else:
             super()._start_asgi_task(cycle, app)
 
-    def _begin(self) -> None:
-        unbegun, self._unbegun = self._unbegun, None
+    def _start_pending(self) -> None:
+        unbegun, self._pending_request = self._pending_request, None
         if unbegun is not None:
             super()._start_asgi_task(*unbegun)
 
-    def _answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+    def _respond(self, cycle: RequestResponseCycle, answer: Response) -> None:
         """Write an answer as one piece, unless whoever waits for it is gone."""
         if cycle.disconnected or cycle.response_complete:
             return
-        data = answer.wire if cycle.keep_alive else b""
+        data = answer.prepared_bytes if cycle.keep_alive else b""
         cycle.response_started = cycle.response_complete = True
-        self.transport.write(data or wire_of(answer, closes=not cycle.keep_alive))
-        if not cycle.keep_alive or answer.closes:
+        self.transport.write(data or encode_response(answer, closes_connection=not cycle.keep_alive))
+        if not cycle.keep_alive or answer.closes_connection:
             self.transport.close()
         cycle.on_response()
-        cycle.on_response = _nothing  # it holds the connection, which holds the cycle
+        cycle.on_response = _noop  # it holds the connection, which holds the cycle
 
 
-def _nothing() -> None:
+def _noop() -> None:
     pass
 
 
-def end_quiet(connections: Iterable[Any], *, now: float, head_seconds: float) -> int:
+def close_idle(connections: Iterable[Any], *, now: float, head_seconds: float) -> int:
     """Close connections on which nothing is under way; how many that were.
 
     Those that have never sent the head of a request have `head_seconds`, all others `KEEP_ALIVE_SECONDS`.
@@ -126,8 +126,8 @@ def end_quiet(connections: Iterable[Any], *, now: float, head_seconds: float) ->
     quiet = [
         item
         for item in connections
-        if isinstance(item, CountedProtocol)
-        and item.is_quiet_since(now - (head_seconds if item.is_new else KEEP_ALIVE_SECONDS))
+        if isinstance(item, LimitedProtocol)
+        and item.is_idle_since(now - (head_seconds if item.is_new else KEEP_ALIVE_SECONDS))
     ]
     for connection in quiet:
         connection.transport.close()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from collector.folder import sync_folder
+from collector.spool_folder import sync_folder
 
 
 class SegmentFile(Protocol):

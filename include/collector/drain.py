@@ -14,51 +14,51 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.delivering import Closing, Delivery, LandingDelivery, ObjectSink, RecordDelivery
-from collector.folder import SpoolFolder, size_of, sync_folder
-from collector.metrics import SinkReading
+from collector.delivery import CloseThresholds, Delivery, LandingDelivery, ObjectSink, RecordDelivery
+from collector.metrics import SinkSnapshot
 from collector.progress import Progress
 from collector.segments import Segment
 from collector.sinks import RecordSink
-from collector.spool_reading import Durable, Readable, SpoolCursor, all_segments, durable_segments
+from collector.spool_cursor import DurablePosition, RangeLister, SpoolCursor, list_all_ranges, list_durable_ranges
+from collector.spool_folder import SpoolFolder, file_size, sync_folder
 
 log = logging.getLogger(__name__)
 #: What the progress of sealed frames is called, which no source can be.
-VAULT = "_vault"
-_SEALED_SECONDS = 30.0
+VAULT_SOURCE = "_vault"
+_VAULT_CLOSE_SECONDS = 30.0
 _IDLE_SECONDS = 0.1
 _DELETE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LandingWay:
+class LandingDestination:
     """A source's events become objects below `prefix`."""
 
     sink: ObjectSink
     prefix: str
-    closes: Closing
+    thresholds: CloseThresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordWay:
+class RecordDestination:
     """A source's events become records; `open_sink` is called once, in the thread that uses the sink."""
 
     open_sink: Callable[[], RecordSink]
 
 
-Way = LandingWay | RecordWay
+Destination = LandingDestination | RecordDestination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
     """How far a source is: for the heartbeat and the metrics. `trouble` is empty where its sink takes events."""
 
-    done: int
+    delivered_up_to: int
     objects: int
     events: int
-    set_aside: int
-    trouble: str
-    trouble_since: float
+    dead_letters: int
+    problem: str
+    problem_since: float
 
 
 class Drain:
@@ -75,28 +75,32 @@ class Drain:
     def __init__(
         self,
         folder: SpoolFolder,
-        ways: Mapping[str, Way],
+        destinations: Mapping[str, Destination],
         *,
         vault: ObjectSink | None = None,
-        durable: Durable | None = None,
-        freed: Callable[[int], None] = lambda _bytes: None,
+        durable_position: DurablePosition | None = None,
+        on_deleted: Callable[[int], None] = lambda _bytes: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
-        self._freed = freed
-        self._readable: Readable = lambda: (
-            all_segments(folder.path) if durable is None else durable_segments(folder.path, durable)
+        self._on_deleted = on_deleted
+        self._list_ranges: RangeLister = lambda: (
+            list_all_ranges(folder.path)
+            if durable_position is None
+            else list_durable_ranges(folder.path, durable_position)
         )
         self._stop = threading.Event()
-        self._closing = threading.Event()
-        self._deleting = threading.Lock()
+        self._flushing = threading.Event()
+        self._delete_lock = threading.Lock()
         self._progress = Progress(folder.path)
-        numbers = folder.source_numbers(ways)
-        self._numbers = {numbers[name] for name in ways}
+        numbers = folder.source_numbers(destinations)
+        self._source_numbers = {numbers[name] for name in destinations}
         self._unclaimed: dict[int, int] = {}
-        self._deliveries = [self._delivery(name, way, numbers[name], clock=clock) for name, way in ways.items()]
+        self._deliveries = [
+            self._new_delivery(name, way, numbers[name], clock=clock) for name, way in destinations.items()
+        ]
         if vault is not None:
-            self._deliveries.append(self._sealed_delivery(vault, clock=clock))
+            self._deliveries.append(self._new_vault_delivery(vault, clock=clock))
         self._drained = {delivery.source: threading.Event() for delivery in self._deliveries}
         self._threads = [
             threading.Thread(target=self._run, args=(delivery,), name=f"drain-{delivery.source}", daemon=True)
@@ -113,7 +117,7 @@ class Drain:
 
         Nothing that was acknowledged depends on it: what is left is delivered by the next process.
         """
-        self._closing.set()
+        self._flushing.set()
         end = time.monotonic() + timeout_seconds
         for drained in self._drained.values():
             drained.wait(max(0.0, end - time.monotonic()))
@@ -121,73 +125,73 @@ class Drain:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout=5)
-        self._delete()
+        self._delete_or_log()
         return all(drained.is_set() for drained in self._drained.values()) and not self._unclaimed
 
     def states(self) -> dict[str, SourceState]:
         """How far each source is."""
         states = {}
         for delivery in self._deliveries:
-            record = self._progress.of(delivery.source)
+            record = self._progress.get(delivery.source)
             states[delivery.source] = SourceState(
-                done=max(record.done, delivery.free_up_to),
+                delivered_up_to=max(record.delivered_up_to, delivery.deletable_up_to),
                 objects=record.objects,
                 events=record.events,
-                set_aside=record.set_aside,
-                trouble=delivery.trouble.reason,
-                trouble_since=delivery.trouble.since,
+                dead_letters=record.dead_letters,
+                problem=delivery.problem.reason,
+                problem_since=delivery.problem.since,
             )
         return states
 
-    def sinks(self) -> dict[str, SinkReading]:
+    def sinks(self) -> dict[str, SinkSnapshot]:
         """What each source's sink does, and what waits for it."""
         return {
-            delivery.source: SinkReading(figures=delivery.figures, waiting_bytes=delivery.waiting_bytes)
+            delivery.source: SinkSnapshot(metrics=delivery.metrics, waiting_bytes=delivery.waiting_bytes)
             for delivery in self._deliveries
         }
 
-    def delete_done(self) -> int:
+    def delete_delivered(self) -> int:
         """Delete the segments that nobody needs any more; how many bytes that were.
 
         The newest one stays: its name has the number with which the next one begins.
         """
-        with self._deleting:
-            free = self.free_up_to()
+        with self._delete_lock:
+            free = self.deletable_up_to()
             deleted = 0
-            for stretch in self._readable()[:-1]:
+            for stretch in self._list_ranges()[:-1]:
                 if stretch.before_seq - 1 > free:
                     break
-                deleted += size_of(stretch.path)
+                deleted += file_size(stretch.path)
                 stretch.path.unlink(missing_ok=True)
             if deleted:
                 sync_folder(self._folder.path)
-                self._freed(deleted)
+                self._on_deleted(deleted)
             return deleted
 
-    def free_up_to(self) -> int:
+    def deletable_up_to(self) -> int:
         """Everything up to this number is where it belongs."""
         return min([self.delivered_up_to(), *(seq - 1 for seq in self._unclaimed.values())])
 
     def delivered_up_to(self) -> int:
         """Everything up to this number is where it belongs, but for sources that nobody declares."""
-        return min((delivery.free_up_to for delivery in self._deliveries), default=0)
+        return min((delivery.deletable_up_to for delivery in self._deliveries), default=0)
 
     def oldest_waiting_ms(self, next_seq: int) -> int | None:
         """About when the oldest event that waits came in, in milliseconds since 1970: when its segment was begun."""
-        free = self.free_up_to()
-        if free >= next_seq - 1 or not all(delivery.has_looked for delivery in self._deliveries):
+        free = self.deletable_up_to()
+        if free >= next_seq - 1 or not all(delivery.has_scanned for delivery in self._deliveries):
             return None
-        for stretch in self._readable():
+        for stretch in self._list_ranges():
             if stretch.before_seq - 1 > free:
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: the next one is the oldest
                     header = Segment.open(stretch.path).header
                     return header.created_ms if header is not None else 0
         return None
 
-    def _delivery(self, name: str, way: Way, number: int, *, clock: Callable[[], float]) -> Delivery:
-        after, path = self._progress.of(name).done, self._folder.path
-        cursor = SpoolCursor(self._readable, number, after=after, strange=self._strange)
-        if isinstance(way, RecordWay):
+    def _new_delivery(self, name: str, way: Destination, number: int, *, clock: Callable[[], float]) -> Delivery:
+        after, path = self._progress.get(name).delivered_up_to, self._folder.path
+        cursor = SpoolCursor(self._list_ranges, number, after=after, on_unknown_source=self._record_unclaimed)
+        if isinstance(way, RecordDestination):
             return RecordDelivery(
                 name, cursor, self._progress, way.open_sink(), folder=path, stop=self._stop, clock=clock
             )
@@ -197,31 +201,31 @@ class Drain:
             self._progress,
             way.sink,
             prefix=way.prefix,
-            collector=self._folder.collector_name,
-            closes=way.closes,
+            collector=self._folder.collector_hex,
+            thresholds=way.thresholds,
             folder=path,
             stop=self._stop,
             clock=clock,
         )
 
-    def _sealed_delivery(self, vault: ObjectSink, *, clock: Callable[[], float]) -> Delivery:
-        after = self._progress.of(VAULT).done
+    def _new_vault_delivery(self, vault: ObjectSink, *, clock: Callable[[], float]) -> Delivery:
+        after = self._progress.get(VAULT_SOURCE).delivered_up_to
         return LandingDelivery(
-            VAULT,
-            SpoolCursor(self._readable, -1, after=after, sealed=True),
+            VAULT_SOURCE,
+            SpoolCursor(self._list_ranges, -1, after=after, sealed_frames=True),
             self._progress,
             vault,
             prefix="",
-            collector=self._folder.collector_name,
-            closes=Closing(bytes=1 << 20, seconds=_SEALED_SECONDS),
+            collector=self._folder.collector_hex,
+            thresholds=CloseThresholds(bytes=1 << 20, seconds=_VAULT_CLOSE_SECONDS),
             folder=self._folder.path,
             stop=self._stop,
             clock=clock,
         )
 
-    def _strange(self, seq: int, number: int) -> None:
+    def _record_unclaimed(self, seq: int, number: int) -> None:
         """Note the first event of a source that nobody declares."""
-        if number not in self._numbers and number not in self._unclaimed:
+        if number not in self._source_numbers and number not in self._unclaimed:
             name = self._folder.source_name(number) or f"number {number}"
             self._unclaimed[number] = seq
             log.error("%s: events of the source %s wait: it is declared no longer", self._folder.path, name)
@@ -230,28 +234,28 @@ class Drain:
         deleted_at = 0.0
         try:
             while not self._stop.is_set():
-                closing = self._closing.is_set()
-                if not self._step(delivery, closing=closing):
-                    if closing and not delivery.waits:
+                closing = self._flushing.is_set()
+                if not self._step(delivery, flush=closing):
+                    if closing and not delivery.has_pending:
                         self._drained[delivery.source].set()
                     self._stop.wait(_IDLE_SECONDS)
                 if time.monotonic() - deleted_at >= _DELETE_SECONDS:
                     deleted_at = time.monotonic()
-                    self._delete()
+                    self._delete_or_log()
         finally:
             delivery.close()
 
-    def _step(self, delivery: Delivery, *, closing: bool) -> bool:
+    def _step(self, delivery: Delivery, *, flush: bool) -> bool:
         try:
-            return delivery.step(closing=closing)
+            return delivery.step(flush=flush)
         except Exception:  # a disk that fails: the folder is as it was, and the next try may do better
             log.exception("%s: reading the spool failed", delivery.source)
             self._stop.wait(1.0)
             return False
 
-    def _delete(self) -> None:
+    def _delete_or_log(self) -> None:
         try:
-            self.delete_done()
+            self.delete_delivered()
         except Exception:  # what can be read is delivered all the same
             log.exception("%s: what is delivered could not be deleted", self._folder.path)
 

@@ -25,7 +25,7 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def add(self, value: float) -> None:
+    def observe(self, value: float) -> None:
         """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
@@ -42,7 +42,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class SinkFigures:
+class SinkMetrics:
     """What one source's sink does. Written by the thread that delivers.
 
     Attributes:
@@ -53,20 +53,20 @@ class SinkFigures:
     errors: int = 0
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
+    def measure_call(self) -> Iterator[None]:
         """Measure a call of the sink, whatever becomes of it."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self.seconds.add(time.monotonic() - began)
+            self.seconds.observe(time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkReading:
+class SinkSnapshot:
     """The figures of a source's sink, and how many bytes wait for it now."""
 
-    figures: SinkFigures
+    metrics: SinkMetrics
     waiting_bytes: int
 
 
@@ -79,7 +79,7 @@ class Metrics:
         self.sync_seconds = Histogram(SYNC_BUCKETS)
         self.group_requests = Histogram(GROUP_BUCKETS)
         #: By source; empty where nothing drains the spool beside the door.
-        self.sinks: Callable[[], Mapping[str, SinkReading]] = dict
+        self.sinks: Callable[[], Mapping[str, SinkSnapshot]] = dict
 
     def text(self, gauges: Mapping[str, float]) -> str:
         """All figures, with the current values of `gauges`."""
@@ -102,16 +102,16 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-def _sink_lines(sinks: Mapping[str, SinkReading]) -> list[str]:
+def _sink_lines(sinks: Mapping[str, SinkSnapshot]) -> list[str]:
     """The figures of sinks; a name's lines stand together, as the format wants it."""
     if not sinks:
         return []
     prefix, ordered = "deltaworks_collector_sink", sorted(sinks.items())
     lines = [f"# TYPE {prefix}_seconds histogram"]
     for source, reading in ordered:
-        lines += reading.figures.seconds.lines(f"{prefix}_seconds", labels=f'source="{source}"')
+        lines += reading.metrics.seconds.lines(f"{prefix}_seconds", labels=f'source="{source}"')
     lines.append(f"# TYPE {prefix}_errors_total counter")
-    lines += [f'{prefix}_errors_total{{source="{source}"}} {reading.figures.errors}' for source, reading in ordered]
+    lines += [f'{prefix}_errors_total{{source="{source}"}} {reading.metrics.errors}' for source, reading in ordered]
     lines.append(f"# TYPE {prefix}_waiting_bytes gauge")
     lines += [f'{prefix}_waiting_bytes{{source="{source}"}} {reading.waiting_bytes}' for source, reading in ordered]
     return lines

@@ -51,18 +51,18 @@ class PackedObject:
         return {"first": str(self.plan.first), "last": str(self.plan.last), "crc": f"{self.crc:08x}"}
 
 
-def planned(prefix: str, *, collector: str, first: int, last: int, at: datetime) -> ObjectPlan:
+def plan_object(prefix: str, *, collector: str, first: int, last: int, at: datetime) -> ObjectPlan:
     """The plan of an object: its key names the hour, the collector and the numbers of its first and last event."""
     hour = at.astimezone(UTC).strftime("%Y/%m/%d/%H")
     return ObjectPlan(first=first, last=last, key=f"{prefix}{hour}/{collector}-{first:012d}-{last:012d}.json.gz")
 
 
-def under_another_key(plan: ObjectPlan, crc: int) -> ObjectPlan:
+def with_checksum_key(plan: ObjectPlan, crc: int) -> ObjectPlan:
     """The plan for events whose key holds an object of others: with the checksum of its lines in the key."""
     return plan.model_copy(update={"key": plan.key.removesuffix(".json.gz") + f"-{crc:08x}.json.gz"})
 
 
-def packed(plan: ObjectPlan, events: Sequence[SpooledEvent]) -> PackedObject:
+def pack(plan: ObjectPlan, events: Sequence[SpooledEvent]) -> PackedObject:
     """The object of a plan.
 
     Args:
@@ -73,7 +73,7 @@ def packed(plan: ObjectPlan, events: Sequence[SpooledEvent]) -> PackedObject:
     return PackedObject(plan, len(events), zlib.crc32(lines), body)
 
 
-def checksum(body: bytes) -> int:
+def lines_checksum(body: bytes) -> int:
     """The checksum of the lines in an object.
 
     Raises:

@@ -20,17 +20,17 @@ from typing import Any, Protocol
 
 import uvicorn
 
-from collector.app import CollectorApp, State
-from collector.connections import KEEP_ALIVE_SECONDS, CountedProtocol, end_quiet
+from collector.app import CollectorApp, ServerState
+from collector.connections import KEEP_ALIVE_SECONDS, LimitedProtocol, close_idle
 from collector.disk import Disk
-from collector.door import Door, Head
-from collector.folder import SpoolFolder
 from collector.metrics import Metrics
-from collector.recovery import Recovered, recover
+from collector.recovery import RecoveredSpool, recover
+from collector.request_handler import RequestHandler, RequestHead
+from collector.responses import Response
 from collector.spool import Spool
-from collector.stamps import Strip
-from collector.submissions import Done, HandOver, Written
-from collector.verdicts import Answer
+from collector.spool_folder import SpoolFolder
+from collector.stamps import SourceRedaction
+from collector.submissions import BatchingWriter, OnWritten, WriteResult
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.collector import CollectorSpec
 
@@ -49,11 +49,11 @@ class Background(Protocol):
 
 
 #: Makes what runs beside the door, of a spool that is recovered and has not begun.
-Attach = Callable[[CollectorSpec, SpoolFolder, Spool, Recovered], Sequence[Background]]
+BackgroundFactory = Callable[[CollectorSpec, SpoolFolder, Spool, RecoveredSpool], Sequence[Background]]
 
 
-def nothing_beside(
-    _spec: CollectorSpec, _folder: SpoolFolder, _spool: Spool, _recovered: Recovered
+def no_background(
+    _spec: CollectorSpec, _folder: SpoolFolder, _spool: Spool, _recovered: RecoveredSpool
 ) -> list[Background]:
     """A door alone: what it takes stays in the spool until another process drains it."""
     return []
@@ -75,18 +75,18 @@ class CollectorProcess:
         spec: CollectorSpec,
         folder: Path,
         *,
-        attach: Attach = nothing_beside,
-        strips: Mapping[str, Strip] | None = None,
+        open_background: BackgroundFactory = no_background,
+        redactions: Mapping[str, SourceRedaction] | None = None,
         disk: Disk | None = None,
     ) -> None:
         self._spec = spec
-        self._attach = attach
-        self._strips = strips
+        self._open_background = open_background
+        self._redactions = redactions
         self._path = folder
         self._disk = disk
         self._metrics = Metrics()
         self._error: DeltaworksError | None = None
-        self._leaving: asyncio.Event | None = None
+        self._stopping: asyncio.Event | None = None
 
     def run(self) -> int:
         """Take events until a signal; the exit code.
@@ -102,7 +102,7 @@ class CollectorProcess:
                 hint="Write `ack: spool`, or run it as a Lambda (`make lambda`).",
             )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold events, and what they say of people
-        folder = SpoolFolder.take(self._path)
+        folder = SpoolFolder.acquire(self._path)
         try:
             recovered = recover(folder)
             for damage in recovered.damages:
@@ -119,8 +119,8 @@ class CollectorProcess:
 
     def _config(self) -> uvicorn.Config:
         limits = self._spec.limits
-        methods = {"most_connections": limits.connections, "take_whole": staticmethod(self._take_whole)}
-        protocol = type("Protocol", (CountedProtocol,), methods)
+        methods = {"max_connections": limits.connections, "handle_complete": staticmethod(self._handle_complete)}
+        protocol = type("Protocol", (LimitedProtocol,), methods)
         return uvicorn.Config(
             self._asgi,
             interface="asgi3",
@@ -139,23 +139,23 @@ class CollectorProcess:
     async def _asgi(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
 
-    def _take_whole(self, head: Head, body: bytes, reply: Callable[[Answer], None]) -> bool:
-        return self._app.take_whole(head, body, reply)
+    def _handle_complete(self, head: RequestHead, body: bytes, reply: Callable[[Response], None]) -> bool:
+        return self._app.handle_complete(head, body, reply)
 
-    async def _serve(self, config: uvicorn.Config, folder: SpoolFolder, recovered: Recovered) -> None:
+    async def _serve(self, config: uvicorn.Config, folder: SpoolFolder, recovered: RecoveredSpool) -> None:
         loop, leaving = asyncio.get_running_loop(), asyncio.Event()
-        self._leaving = leaving
+        self._stopping = leaving
         spool = self._spool(folder, recovered, loop)
         numbers = folder.source_numbers(self._spec.sources)
-        door = Door(
+        door = RequestHandler(
             self._spec,
-            collector=folder.collector_name,
-            numbers=numbers,
-            refuses=spool.refusal,
-            strips=self._strips,
+            collector_id=folder.collector_hex,
+            source_numbers=numbers,
+            rejection_reason=spool.rejection_reason,
+            redactions=self._redactions,
         )
-        self._app = CollectorApp(door, HandOver(spool, loop), metrics=self._metrics)
-        beside = self._attach(self._spec, folder, spool, recovered)
+        self._app = CollectorApp(door, BatchingWriter(spool, loop), metrics=self._metrics)
+        beside = self._open_background(self._spec, folder, spool, recovered)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, leaving.set)
         spool.start()
@@ -163,62 +163,62 @@ class CollectorProcess:
             part.start()
         server = _Server(config)
         listener, metrics_listener = self._listeners()
-        ticking = loop.create_task(self._tick(spool, server))
+        ticking = loop.create_task(self._run_housekeeping(spool, server))
         serving = loop.create_task(server.serve([listener]))
-        answering = await asyncio.start_server(self._answer_metrics(spool), sock=metrics_listener)
+        answering = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
         places = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}
         print("COLLECTOR_LISTENING " + json.dumps(places), flush=True)  # noqa: T201  for whoever has started it
         await leaving.wait()
-        await self._leave(server, serving)
+        await self._drain_requests(server, serving)
         await asyncio.to_thread(spool.close)
         ticking.cancel()
         answering.close()
         for part in beside:
             await asyncio.to_thread(part.stop, timeout_seconds=self._spec.limits.flush_seconds)
 
-    async def _leave(self, server: _Server, serving: asyncio.Task[None]) -> None:
+    async def _drain_requests(self, server: _Server, serving: asyncio.Task[None]) -> None:
         """Take requests for as long as balancers may still send some, then no more, and end those under way."""
-        self._app.state = State.LEAVING
+        self._app.state = ServerState.DRAINING
         if self._error is None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(serving), self._spec.limits.drain_seconds)
         server.should_exit = True
         await serving
-        self._app.state = State.CLOSED
+        self._app.state = ServerState.CLOSED
 
-    def _spool(self, folder: SpoolFolder, recovered: Recovered, loop: asyncio.AbstractEventLoop) -> Spool:
-        def wake(results: list[tuple[Done, Written]]) -> None:
-            loop.call_soon_threadsafe(_answer_all, results)
+    def _spool(self, folder: SpoolFolder, recovered: RecoveredSpool, loop: asyncio.AbstractEventLoop) -> Spool:
+        def wake(results: list[tuple[OnWritten, WriteResult]]) -> None:
+            loop.call_soon_threadsafe(_call_all, results)
 
         def on_group(requests: int, seconds: float) -> None:
-            self._metrics.group_requests.add(requests)
-            self._metrics.sync_seconds.add(seconds)
+            self._metrics.group_requests.observe(requests)
+            self._metrics.sync_seconds.observe(seconds)
 
         return Spool(
             folder,
             self._spec.spool,
             next_seq=recovered.next_seq,
-            wake=wake,
+            on_group_written=wake,
             on_failure=lambda error: loop.call_soon_threadsafe(self._fail, error),
-            on_group=on_group,
+            on_sync=on_group,
             disk=self._disk,
         )
 
     def _fail(self, error: TransientError) -> None:
         self._error = self._error or error
-        if self._leaving is not None:
-            self._leaving.set()
+        if self._stopping is not None:
+            self._stopping.set()
 
-    async def _tick(self, spool: Spool, server: _Server) -> None:
+    async def _run_housekeeping(self, spool: Spool, server: _Server) -> None:
         """About every second: bodies that do not come, connections that say nothing, what the disk has left."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            self._app.end_slow_bodies(loop.time())
+            self._app.reject_slow_bodies(loop.time())
             connections = list(server.server_state.connections)
-            end_quiet(connections, now=time.monotonic(), head_seconds=self._spec.limits.body_seconds)
+            close_idle(connections, now=time.monotonic(), head_seconds=self._spec.limits.body_seconds)
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(spool.look_at_disk)
+                await asyncio.to_thread(spool.refresh_disk_usage)
 
     def _listeners(self) -> tuple[socket.socket, socket.socket]:
         listen = self._spec.listen
@@ -228,7 +228,7 @@ class CollectorProcess:
             socket.create_server((listen.host, listen.metrics_port), family=family),
         )
 
-    def _answer_metrics(self, spool: Spool) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
+    def _metrics_handler(self, spool: Spool) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, ValueError):
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
@@ -245,6 +245,6 @@ class CollectorProcess:
         return answer
 
 
-def _answer_all(results: list[tuple[Done, Written]]) -> None:
+def _call_all(results: list[tuple[OnWritten, WriteResult]]) -> None:
     for done, written in results:
         done(written)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from collector.folder import replace_durably
 from collector.packing import ObjectPlan
+from collector.spool_folder import replace_durably
 from deltaworks.errors import ContractError
 
 FILE_NAME = "progress.json"
@@ -21,19 +21,19 @@ FILE_NAME = "progress.json"
 class SourceProgress(BaseModel):
     """One source: everything up to `done` is where it belongs. `planned` is the object that is put next, or again.
 
-    `objects`, `events` and `set_aside` count what was done in all.
+    `objects`, `events` and `dead_letters` count what was done in all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    done: int = 0
-    planned: ObjectPlan | None = None
+    delivered_up_to: int = 0
+    planned_object: ObjectPlan | None = None
     objects: int = 0
     events: int = 0
-    set_aside: int = 0
+    dead_letters: int = 0
 
 
-class _File(BaseModel):
+class _ProgressFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
@@ -52,12 +52,12 @@ class Progress:
         self._lock = threading.Lock()
         self._sources = _read(folder / FILE_NAME)
 
-    def of(self, source: str) -> SourceProgress:
+    def get(self, source: str) -> SourceProgress:
         """That of one source; the start where it has none."""
         with self._lock:
             return self._sources.get(source, SourceProgress())
 
-    def everywhere(self) -> dict[str, SourceProgress]:
+    def all_sources(self) -> dict[str, SourceProgress]:
         """That of every source that has any."""
         with self._lock:
             return dict(self._sources)
@@ -71,7 +71,7 @@ class Progress:
         with self._lock:
             sources = {**self._sources, source: progress}
             replace_durably(
-                self._folder / FILE_NAME, _File(sources=sources).model_dump_json(exclude_none=True).encode()
+                self._folder / FILE_NAME, _ProgressFile(sources=sources).model_dump_json(exclude_none=True).encode()
             )
             self._sources = sources
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, SourceProgress]:
     except FileNotFoundError:
         return {}
     try:
-        return dict(_File.model_validate_json(data).sources)
+        return dict(_ProgressFile.model_validate_json(data).sources)
     except ValidationError as error:
         raise ContractError(
             "SPOOL_PROGRESS_UNREADABLE",

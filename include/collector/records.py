@@ -21,6 +21,6 @@ class OutgoingRecord:
         """What it counts for against the stream's limits."""
         return len(self.data) + len(self.partition_key)
 
-    def entry(self) -> dict[str, Any]:
+    def request_entry(self) -> dict[str, Any]:
         """As PutRecords takes it."""
         return {"Data": self.data, "PartitionKey": self.partition_key}

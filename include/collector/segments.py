@@ -37,11 +37,11 @@ HEADER_BYTES: Final = _FIXED.size + _CRC.size
 FRAME_BYTES: Final = _LENGTH_CRC.size + _REST.size
 #: A longer payload is none: a body is at most 4 MiB, and becomes six times as long where every byte is escaped.
 MAX_PAYLOAD_BYTES: Final = 256 << 20
-_NAME = re.compile(r"^seg-(\d{20})\.wal$")
+_SEGMENT_NAME = re.compile(r"^seg-(\d{20})\.wal$")
 _READ_BYTES = 1 << 20
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame holds."""
 
     DATA_KEY = 0
@@ -54,17 +54,17 @@ class Kind(IntEnum):
 class SegmentHeader:
     """The first bytes of a segment: the collector's id, the number of its first event, when it was made."""
 
-    collector: bytes
+    collector_id: bytes
     first_seq: int
     created_ms: int
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """The `HEADER_BYTES` bytes on disk."""
-        fixed = _FIXED.pack(MAGIC, VERSION, 0, self.collector, self.first_seq, self.created_ms)
+        fixed = _FIXED.pack(MAGIC, VERSION, 0, self.collector_id, self.first_seq, self.created_ms)
         return fixed + _CRC.pack(zlib.crc32(fixed))
 
     @classmethod
-    def decoded(cls, data: bytes) -> SegmentHeader | None:
+    def decode(cls, data: bytes) -> SegmentHeader | None:
         """The header of a segment; None where the bytes are none, or those of another version."""
         if len(data) < HEADER_BYTES:
             return None
@@ -89,7 +89,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableBytes:
     """Bytes from `start` to before `end` that are no frame, and why.
 
     `at_end`: no good frame is behind them. Of the newest segment that is a group whose write was cut off, which nobody
@@ -114,9 +114,9 @@ def segment_name(first_seq: int) -> str:
     return f"seg-{first_seq:020d}.wal"
 
 
-def first_seq_of(name: str) -> int | None:
+def parse_segment_name(name: str) -> int | None:
     """The number in a segment's file name; None for any other name."""
-    match = _NAME.match(name)
+    match = _SEGMENT_NAME.match(name)
     return int(match[1]) if match else None
 
 
@@ -136,7 +136,7 @@ class Segment:
         """
         with path.open("rb") as file:
             data = file.read(HEADER_BYTES)
-        header = SegmentHeader.decoded(data)
+        header = SegmentHeader.decode(data)
         if header is None and len(data) == HEADER_BYTES and data[:4] == MAGIC:
             version = int.from_bytes(data[4:6], "little")
             crc_fits = _CRC.unpack_from(data, _FIXED.size)[0] == zlib.crc32(data[: _FIXED.size])
@@ -148,7 +148,7 @@ class Segment:
                 )
         return cls(path, header)
 
-    def items(self, *, start: int = HEADER_BYTES, end: int | None = None) -> Iterator[Frame | Unreadable]:
+    def scan(self, *, start: int = HEADER_BYTES, end: int | None = None) -> Iterator[Frame | UnreadableBytes]:
         """Every frame in order, and every stretch of bytes that is none.
 
         Memory is bounded by the longest frame, but for damage, behind which the rest is read at once.
@@ -159,28 +159,28 @@ class Segment:
         """
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            yield from _items(_Window(file.fileno(), size if end is None else min(end, size)), start)
+            yield from _scan(_ReadAhead(file.fileno(), size if end is None else min(end, size)), start)
 
     def frames(self, *, start: int = HEADER_BYTES, end: int | None = None) -> Iterator[Frame]:
         """Every frame that can be read, in order; what cannot is passed over."""
-        return (item for item in self.items(start=start, end=end) if isinstance(item, Frame))
+        return (item for item in self.scan(start=start, end=end) if isinstance(item, Frame))
 
 
-class _Window:
+class _ReadAhead:
     """Bytes of a file, a mebibyte ahead."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
         self.size = size
-        self._from = 0
+        self._data_offset = 0
         self._data = b""
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes at an offset; fewer at the end of the file."""
         length = min(length, self.size - offset)
-        if offset < self._from or offset + length > self._from + len(self._data):
-            self._data, self._from = _pread(self._descriptor, max(length, _READ_BYTES), offset), offset
-        at = offset - self._from
+        if offset < self._data_offset or offset + length > self._data_offset + len(self._data):
+            self._data, self._data_offset = _pread(self._descriptor, max(length, _READ_BYTES), offset), offset
+        at = offset - self._data_offset
         return self._data[at : at + length]
 
 
@@ -192,28 +192,28 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _items(window: _Window, offset: int) -> Iterator[Frame | Unreadable]:
+def _scan(window: _ReadAhead, offset: int) -> Iterator[Frame | UnreadableBytes]:
     seq = 0
     while offset < window.size:
         item = _frame_at(window, offset, seq)
         if isinstance(item, str):
-            behind = _next_good(window, offset + 1, seq)
+            behind = _find_next_frame(window, offset + 1, seq)
             end = window.size if behind is None else behind
-            yield Unreadable(offset, end, item, at_end=behind is None)
+            yield UnreadableBytes(offset, end, item, at_end=behind is None)
             offset = end
             continue
         yield item
         seq, offset = item.seq, item.end
 
 
-def _frame_at(window: _Window, offset: int, least_seq: int) -> Frame | str:
+def _frame_at(window: _ReadAhead, offset: int, min_seq: int) -> Frame | str:
     """The frame at an offset, or why there is none."""
     head = window.read(offset, FRAME_BYTES)
     if len(head) < FRAME_BYTES:
         return "a frame's head is cut off"
     length, crc = _LENGTH_CRC.unpack_from(head)
     seq, kind, source, zero = _REST.unpack_from(head, _LENGTH_CRC.size)
-    if not _REST.size <= length <= _REST.size + MAX_PAYLOAD_BYTES or zero or kind > max(Kind) or seq < least_seq:
+    if not _REST.size <= length <= _REST.size + MAX_PAYLOAD_BYTES or zero or kind > max(FrameKind) or seq < min_seq:
         return "a frame's head is none"
     rest = window.read(offset + _LENGTH_CRC.size, length)
     if len(rest) < length:
@@ -223,14 +223,14 @@ def _frame_at(window: _Window, offset: int, least_seq: int) -> Frame | str:
     return Frame(seq, kind, source, rest[_REST.size :], offset, offset + _LENGTH_CRC.size + length)
 
 
-def _next_good(window: _Window, offset: int, least_seq: int) -> int | None:
+def _find_next_frame(window: _ReadAhead, offset: int, min_seq: int) -> int | None:
     """Where the next good frame begins. Frames whose head cannot be one cost no checksum."""
-    rest = _Window(-1, window.size)
-    rest._from, rest._data = offset, window.read(offset, window.size - offset)
+    rest = _ReadAhead(-1, window.size)
+    rest._data_offset, rest._data = offset, window.read(offset, window.size - offset)
     zero = rest._data.find(b"\0\0", FRAME_BYTES - 2)
     while zero >= 0:
         start = offset + zero - (FRAME_BYTES - 2)
-        if isinstance(_frame_at(rest, start, least_seq), Frame):
+        if isinstance(_frame_at(rest, start, min_seq), Frame):
             return start
         zero = rest._data.find(b"\0\0", zero + 1)
     return None

@@ -18,30 +18,30 @@ from pathlib import Path
 from typing import Final
 
 from collector.disk import Disk, LocalDisk, SegmentFile, write_all
-from collector.folder import SpoolFolder
 from collector.segments import HEADER_BYTES, SegmentHeader, segment_name
-from collector.submissions import Done, Entry, Submission, Wake, Written, frames_of, wake_at_once
+from collector.spool_folder import SpoolFolder
+from collector.submissions import Entry, OnGroupWritten, OnWritten, Submission, WriteResult, call_directly, encode_group
 from deltaworks.errors import TransientError
 from deltaworks.specs.collector import SpoolSpec
 
 #: A group takes requests until it is as long.
-GROUP_BYTES: Final = 4 << 20
+MAX_GROUP_BYTES: Final = 4 << 20
 #: Failed syncs in a row that end the process: of the disk nothing is to be hoped for.
-MOST_FAILURES: Final = 2
+MAX_FAILURES: Final = 2
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: From here on `fill` says that no more should come; at 1 nothing is taken.
-NEARLY_FULL: Final = 0.9
+NEARLY_FULL_RATIO: Final = 0.9
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSegment:
     """The segment that is written. Up to `good` all is durable."""
 
     path: Path
     first_seq: int
     file: SegmentFile
-    good: int
-    since: float
+    durable_bytes: int
+    opened_at: float
 
 
 class Spool:
@@ -63,92 +63,92 @@ class Spool:
         spec: SpoolSpec,
         *,
         next_seq: int,
-        wake: Wake = wake_at_once,
+        on_group_written: OnGroupWritten = call_directly,
         on_failure: Callable[[TransientError], object] | None = None,
-        on_group: Callable[[int, float], None] = lambda requests, seconds: None,
+        on_sync: Callable[[int, float], None] = lambda requests, seconds: None,
         disk: Disk | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.failures = 0
         self._folder = folder
         self._spec = spec
-        self._wake = wake
+        self._on_group_written = on_group_written
         self._on_failure = on_failure
-        self._on_group = on_group
+        self._on_sync = on_sync
         self._disk: Disk = disk or LocalDisk()
         self._clock = clock
-        self._waiting: deque[Submission] = deque()
-        self._under_way: list[Submission] = []
+        self._queue: deque[Submission] = deque()
+        self._current_group: list[Submission] = []
         self._ready = threading.Condition(threading.Lock())
         self._idle = False
         self._closing = False
-        self._open: _Open | None = None
+        self._segment: _OpenSegment | None = None
         self._next_seq = next_seq
         self._failures_in_row = 0
-        self._durable = (next_seq, HEADER_BYTES)
+        self._durable_position = (next_seq, HEADER_BYTES)
         self._used_bytes = folder.size_bytes()
         self._free_percent = 100.0
-        self.look_at_disk()
+        self.refresh_disk_usage()
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
 
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
 
-    def submit(self, entries: Sequence[Entry], done: Done) -> None:
+    def submit(self, entries: Sequence[Entry], on_written: OnWritten) -> None:
         """Have entries written, all of them or none, one behind the other.
 
         Args:
             done: is given what became of them, from the writer's thread or as `wake` has it.
         """
-        self.submit_all([Submission(entries, done)])
+        self.submit_all([Submission(entries, on_written)])
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
         """Have the entries of several requests written, as `submit` does, in one hand-over."""
         with self._ready:
             if not self._closing:
-                self._waiting.extend(submissions)
+                self._queue.extend(submissions)
                 if self._idle:
                     self._ready.notify()
                 return
         for submission in submissions:
-            submission.done(Written(problem="draining"))
+            submission.on_written(WriteResult(problem="draining"))
 
-    def durable(self) -> tuple[int, int]:
+    def durable_position(self) -> tuple[int, int]:
         """Up to where the folder may be read now: the first number of the newest segment that was written to, and the
         byte up to which it is durable. Segments before it may be read up to the first number of the next one."""
-        return self._durable
+        return self._durable_position
 
     def next_seq(self) -> int:
         """The number the next event will get. Every event below it is durable."""
         return self._next_seq
 
-    def freed(self, size_bytes: int) -> None:
+    def record_deleted(self, size_bytes: int) -> None:
         """Take note that a segment was deleted."""
         self._used_bytes -= size_bytes
 
-    def refusal(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """Why nothing can be taken: `spool_full` or `disk`; None where it can. Costs nothing, so it is looked at
         before a body is read."""
         if self._used_bytes >= self._spec.max_bytes:
             return "spool_full"
         return "disk" if self._free_percent < self._spec.min_free_percent else None
 
-    def fill(self) -> float:
+    def fill_ratio(self) -> float:
         """How full the spool is, from 0 to 1; 1 too where the disk has no more to give."""
-        return 1.0 if self.refusal() else self._used_bytes / self._spec.max_bytes
+        return 1.0 if self.rejection_reason() else self._used_bytes / self._spec.max_bytes
 
     def gauges(self) -> dict[str, float]:
         """Figures of now, for metrics."""
         return {
             "spool_bytes": self._used_bytes,
-            "spool_fill": self.fill(),
+            "spool_fill": self.fill_ratio(),
             "spool_next_seq": self._next_seq,
             "spool_disk_failures": self.failures,
-            "spool_oldest_seconds": self._folder.oldest_seconds(self._clock()),
+            "spool_oldest_seconds": self._folder.oldest_age_seconds(self._clock()),
         }
 
-    def look_at_disk(self) -> None:
+    def refresh_disk_usage(self) -> None:
         """Count anew what the folder takes and what the disk has left: sinks remove segments meanwhile."""
         self._used_bytes = self._folder.size_bytes()
         self._free_percent = self._disk.free_percent(self._folder.path)
@@ -164,29 +164,29 @@ class Spool:
     def _run(self) -> None:
         try:
             while (group := self._next_group()) is not None:
-                self._under_way = group
+                self._current_group = group
                 if group:
                     self._commit(group)
-                self._under_way = []
-                self._close_old()
-            self._seal()
+                self._current_group = []
+                self._close_expired()
+            self._close_segment()
         except Exception as error:  # whatever ends the writer ends the process: nobody may wait for it for ever
             with self._ready:
                 self._closing = True
-                waiting = [*self._under_way, *self._waiting]
-                self._waiting.clear()
-            self._wake([(submission.done, Written(problem="disk")) for submission in waiting])
-            self._give_up(f"{type(error).__name__}: {error}")
+                waiting = [*self._current_group, *self._queue]
+                self._queue.clear()
+            self._on_group_written([(submission.on_written, WriteResult(problem="disk")) for submission in waiting])
+            self._report_failure(f"{type(error).__name__}: {error}")
 
     def _next_group(self) -> list[Submission] | None:
         """All that waits, up to `GROUP_BYTES`; nothing where a segment has become old; None at the end."""
         with self._ready:
-            while not self._waiting:
+            while not self._queue:
                 if self._closing:
                     return None
                 left = None
-                if self._open is not None:
-                    left = self._open.since + self._spec.segment_seconds - self._clock()
+                if self._segment is not None:
+                    left = self._segment.opened_at + self._spec.segment_seconds - self._clock()
                     if left <= 0:
                         return []
                 self._idle = True
@@ -194,54 +194,56 @@ class Spool:
                 self._idle = False
             group: list[Submission] = []
             size = 0
-            while self._waiting and (size < GROUP_BYTES):
-                group.append(self._waiting.popleft())
+            while self._queue and (size < MAX_GROUP_BYTES):
+                group.append(self._queue.popleft())
                 size += group[-1].size_bytes
             return group
 
     def _commit(self, group: list[Submission]) -> None:
         """Write a group and sync it, then answer; where that fails cut it off, then answer."""
-        data, firsts, seq = frames_of(group, self._next_seq)
+        data, firsts, seq = encode_group(group, self._next_seq)
         begun = time.perf_counter()
         try:
-            segment = self._segment()
+            segment = self._get_segment()
             write_all(segment.file, data)
         except OSError as error:
-            self._turn_away(group, error, synced=True)
+            self._reject_group(group, error, before_sync=True)
             return
         try:
             begun = time.perf_counter()
             segment.file.sync()
         except OSError as error:
-            self._turn_away(group, error, synced=False)
+            self._reject_group(group, error, before_sync=False)
             return
-        self._on_group(len(group), time.perf_counter() - begun)
+        self._on_sync(len(group), time.perf_counter() - begun)
         self._failures_in_row = 0
-        segment.good += len(data)
+        segment.durable_bytes += len(data)
         self._used_bytes += len(data)
         self._next_seq = seq
-        self._durable = (segment.first_seq, segment.good)
-        self._wake([(item.done, Written(number)) for item, number in zip(group, firsts, strict=True)])
-        if segment.good >= self._spec.segment_bytes:
-            self._seal()
+        self._durable_position = (segment.first_seq, segment.durable_bytes)
+        self._on_group_written(
+            [(item.on_written, WriteResult(number)) for item, number in zip(group, firsts, strict=True)]
+        )
+        if segment.durable_bytes >= self._spec.segment_bytes:
+            self._close_segment()
 
-    def _segment(self) -> _Open:
+    def _get_segment(self) -> _OpenSegment:
         """The open segment, or a new one, whose name is durable before anything in it is promised."""
-        if self._open is not None:
-            return self._open
+        if self._segment is not None:
+            return self._segment
         path = self._folder.path / segment_name(self._next_seq)
         file = self._disk.create(path)
         now = self._clock()
-        self._open = _Open(path, self._next_seq, file, 0, now)
-        header = SegmentHeader(self._folder.collector, self._next_seq, int(now * 1000)).encoded()
+        self._segment = _OpenSegment(path, self._next_seq, file, 0, now)
+        header = SegmentHeader(self._folder.collector, self._next_seq, int(now * 1000)).encode()
         write_all(file, header)
         file.sync()
         self._disk.sync_folder(self._folder.path)
-        self._open.good = HEADER_BYTES
+        self._segment.durable_bytes = HEADER_BYTES
         self._used_bytes += HEADER_BYTES
-        return self._open
+        return self._segment
 
-    def _turn_away(self, group: list[Submission], error: OSError, *, synced: bool) -> None:
+    def _reject_group(self, group: list[Submission], error: OSError, *, before_sync: bool) -> None:
         """Take back what was written of a group, and answer that it was not taken.
 
         A disk that is full says so before the sync: what was written is cut off and the segment goes on. After any
@@ -252,43 +254,43 @@ class Spool:
         if not full:
             self.failures += 1
             self._failures_in_row += 1
-        if not (full and synced and self._cut_back()):
-            self._abandon()
-        self._wake([(submission.done, Written(problem="disk")) for submission in group])
-        self._give_up_if_hopeless(error)
+        if not (full and before_sync and self._truncate_segment()):
+            self._abandon_segment()
+        self._on_group_written([(submission.on_written, WriteResult(problem="disk")) for submission in group])
+        self._fail_if_repeated(error)
 
-    def _cut_back(self) -> bool:
+    def _truncate_segment(self) -> bool:
         """Cut the open segment at its last good offset, to write on there; whether that could be done."""
-        segment = self._open
-        if segment is None or segment.good < HEADER_BYTES:
+        segment = self._segment
+        if segment is None or segment.durable_bytes < HEADER_BYTES:
             return segment is None
         try:
-            segment.file.truncate(segment.good)
+            segment.file.truncate(segment.durable_bytes)
         except OSError:
             return False
         return True
 
-    def _abandon(self) -> None:
+    def _abandon_segment(self) -> None:
         """End the open segment at its last good offset without a sync of it.
 
         Where what lies behind comes back after a crash, its numbers are those of the next segment, and nobody reads it.
         """
-        segment, self._open = self._open, None
+        segment, self._segment = self._segment, None
         if segment is None:
             return
         with contextlib.suppress(OSError):
-            segment.file.truncate(segment.good)
+            segment.file.truncate(segment.durable_bytes)
         with contextlib.suppress(OSError):
             segment.file.close()
-        if segment.good <= HEADER_BYTES:
+        if segment.durable_bytes <= HEADER_BYTES:
             with contextlib.suppress(OSError):
                 self._disk.remove(segment.path)
 
-    def _give_up_if_hopeless(self, error: OSError) -> None:
-        if self._failures_in_row >= MOST_FAILURES:
-            self._give_up(f"{MOST_FAILURES} groups in a row failed: {error}")
+    def _fail_if_repeated(self, error: OSError) -> None:
+        if self._failures_in_row >= MAX_FAILURES:
+            self._report_failure(f"{MAX_FAILURES} groups in a row failed: {error}")
 
-    def _give_up(self, problem: str) -> None:
+    def _report_failure(self, problem: str) -> None:
         if self._on_failure is not None:
             self._on_failure(
                 TransientError(
@@ -298,14 +300,14 @@ class Spool:
                 )
             )
 
-    def _close_old(self) -> None:
-        segment = self._open
-        if segment is not None and self._clock() - segment.since >= self._spec.segment_seconds:
-            self._seal()
+    def _close_expired(self) -> None:
+        segment = self._segment
+        if segment is not None and self._clock() - segment.opened_at >= self._spec.segment_seconds:
+            self._close_segment()
 
-    def _seal(self) -> None:
+    def _close_segment(self) -> None:
         """Close the open segment: the next group begins another one."""
-        segment, self._open = self._open, None
+        segment, self._segment = self._segment, None
         if segment is not None:
             with contextlib.suppress(OSError):
                 segment.file.close()

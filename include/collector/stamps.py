@@ -17,45 +17,47 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from collector.bodies import Sent, SentEvent
-from collector.exact_text import as_text, without_member
+from collector.bodies import RequestBody, SentEvent
+from collector.lossless_json import dump_json, remove_member
 
-FIELD: Final = "_collector"
+STAMP_FIELD: Final = "_collector"
 
 
-class EventStrip(Protocol):
+class RequestRedaction(Protocol):
     """Changes the events of one request before anything of them is kept anywhere."""
 
-    def strip(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """The event as it may be kept; None where it may not."""
 
-    def unreadable(self, text: str) -> None:
+    def record_unreadable(self, text: str) -> None:
         """Take note of what cannot be read."""
 
-    def sealed(self, request: str) -> bytes | None:
+    def sealed_payload(self, request: str) -> bytes | None:
         """The payload of the request's sealed frame, if any."""
 
 
-class Strip(Protocol):
+class SourceRedaction(Protocol):
     """Strips the events of a source."""
 
-    def begin(self, received_ms: int) -> EventStrip:
+    def begin_request(self, received_ms: int) -> RequestRedaction:
         """Begin with the events of a request."""
 
 
 _VERSION = 1
-_HEAD = f'{{"{FIELD}":{{"v":{_VERSION},"seq":'
-_HEAD_BYTES = _HEAD.encode()
-_IDS = ("messageId", "event_id", "id")
-_TIMES = ("timestamp", "originalTimestamp", "time", "eventTime", "client_event_time")
-_LONGEST_ID = 256
-_BOT = re.compile(rb"bot\b|crawl|spider|slurp|headless|lighthouse|python-requests|^curl/|^wget/", re.IGNORECASE)
+_STAMP_START = f'{{"{STAMP_FIELD}":{{"v":{_VERSION},"seq":'
+_STAMP_START_BYTES = _STAMP_START.encode()
+_ID_FIELDS = ("messageId", "event_id", "id")
+_TIME_FIELDS = ("timestamp", "originalTimestamp", "time", "eventTime", "client_event_time")
+_MAX_ID_LENGTH = 256
+_BOT_USER_AGENT = re.compile(
+    rb"bot\b|crawl|spider|slurp|headless|lighthouse|python-requests|^curl/|^wget/", re.IGNORECASE
+)
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-_SECONDS_BELOW = 100_000_000_000
-_FUTURE_MS = 5 * 60_000
+_MAX_EPOCH_SECONDS = 100_000_000_000
+_MAX_FUTURE_MS = 5 * 60_000
 
 
-class Arrival(NamedTuple):
+class RequestOrigin(NamedTuple):
     """Where and when a request came in. `address` is cut already; `key` is the digest of the sender's key."""
 
     source: str
@@ -64,7 +66,7 @@ class Arrival(NamedTuple):
     request: str
     received_ms: int
     address: str | None = None
-    bot: bool = False
+    is_bot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +79,28 @@ class StampRules:
 
     skew_ms: int
     late_ms: int
-    gateway: bool = False
-    event_time: bool = False
-    strip: Strip | None = None
+    wrap_api_gateway: bool = False
+    add_event_time: bool = False
+    redaction: SourceRedaction | None = None
 
 
-def stamped_events(
-    sent: Sent, arrival: Arrival, rules: StampRules, strip: EventStrip | None = None
+def stamp_events(
+    sent: RequestBody, arrival: RequestOrigin, rules: StampRules, redaction: RequestRedaction | None = None
 ) -> list[tuple[bytes, ...] | None]:
     """The events of a request as they are kept: each as parts of a text, the event's number between them.
 
     Args:
         strip: changes them before; None of those it says may not be kept.
     """
-    times = [_time_of(event.value) for event in sent.events]
+    times = [_event_time(event.value) for event in sent.events]
     sent_ms = epoch_ms(sent.sent_at)
-    skew = _skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
-    ahead, behind = _shared(sent_ms, skew, arrival)
-    writer = _Writer(sent, arrival, rules, skew or 0, ahead, behind, strip)
+    skew = _clock_skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
+    ahead, behind = _shared_members(sent_ms, skew, arrival)
+    writer = _StampWriter(sent, arrival, rules, skew or 0, ahead, behind, redaction)
     return [writer.parts(event, time) for event, time in zip(sent.events, times, strict=True)]
 
 
-def _skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
+def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
     """By how much the clock of the sender is wrong; None where it is not, or nobody can say.
 
     Below the threshold what is measured is how long a request took, and correcting it would reorder a device. A time of
@@ -110,7 +112,7 @@ def _skew(sent_ms: int | None, times: list[int | None], received_ms: int, thresh
     return received_ms - sent_ms if sent_ms >= newest else None
 
 
-def _shared(sent_ms: int | None, skew: int | None, arrival: Arrival) -> tuple[str, str]:
+def _shared_members(sent_ms: int | None, skew: int | None, arrival: RequestOrigin) -> tuple[str, str]:
     """What the stamps of a request's events have in common: before their time and behind it."""
     ahead = f'"received_at":"{iso(arrival.received_ms)}"'
     if sent_ms is not None:
@@ -122,108 +124,108 @@ def _shared(sent_ms: int | None, skew: int | None, arrival: Arrival) -> tuple[st
 
 
 @dataclass(slots=True)
-class _Writer:
+class _StampWriter:
     """Writes the events of one request."""
 
-    _sent: Sent
-    _arrival: Arrival
+    _sent: RequestBody
+    _arrival: RequestOrigin
     _rules: StampRules
     _skew: int
-    _ahead: str
-    _behind: str
-    _strip: EventStrip | None
+    _members_before_time: str
+    _members_after_time: str
+    _redaction: RequestRedaction | None
 
     def parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
-        if self._strip is not None and event.value is not None:
-            stripped = self._stripped(event.value, self._strip)
+        if self._redaction is not None and event.value is not None:
+            stripped = self._redact(event.value, self._redaction)
             if stripped is None:
                 return None
             event = stripped
         if event.value is None:
-            rest = f"{self._stamp(event, time)},{self._unreadable(event.text)},}}"
+            rest = f"{self._stamp(event, time)},{self._unreadable_members(event.text)},}}"
         else:
-            rest = self._stamp(event, time) + self._members(event.text, event.value)
-        if self._rules.gateway:
-            return self._in_gateway(rest)
-        return _HEAD_BYTES, rest.encode()
+            rest = self._stamp(event, time) + self._event_members(event.text, event.value)
+        if self._rules.wrap_api_gateway:
+            return self._wrap_api_gateway(rest)
+        return _STAMP_START_BYTES, rest.encode()
 
-    def _stripped(self, value: dict[str, Any], strip: EventStrip) -> SentEvent | None:
+    def _redact(self, value: dict[str, Any], strip: RequestRedaction) -> SentEvent | None:
         """The event as it may be kept: nothing of the stamp is made of what was taken out of it."""
         if self._sent.context is not None and "context" not in value:
             value = {**value, "context": json.loads(self._sent.context)}
-        stripped = strip.strip(value)
-        return None if stripped is None else SentEvent(as_text(stripped), stripped)
+        stripped = strip.redact(value)
+        return None if stripped is None else SentEvent(dump_json(stripped), stripped)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
         """The stamp from behind its number to its closing brace."""
-        origin, name = _id_of(event, time, self._arrival.key)
+        origin, name = _event_id(event, time, self._arrival.key)
         happened = self._arrival.received_ms if time is None else time + self._skew
         flags = self._flags(happened, skewed=self._skew != 0 and time is not None)
         return (
-            f',"id":{name},"id_from":"{origin}",{self._ahead},"time":"{iso(happened)}",{self._behind}'
-            f"{'' if event.value is not None else chr(44) + _KEPT}{flags}}}"
+            f',"id":{name},"id_from":"{origin}",{self._members_before_time},"time":"{iso(happened)}",{self._members_after_time}'
+            f"{'' if event.value is not None else chr(44) + _MALFORMED_MEMBER}{flags}}}"
         )
 
     def _flags(self, happened: int, *, skewed: bool) -> str:
         age = self._arrival.received_ms - happened
-        if -_FUTURE_MS <= age <= self._rules.late_ms and not skewed and not self._arrival.bot:
+        if -_MAX_FUTURE_MS <= age <= self._rules.late_ms and not skewed and not self._arrival.is_bot:
             return ""
         flags = [
             flag
             for flag, holds in (
-                ("bot", self._arrival.bot),
+                ("bot", self._arrival.is_bot),
                 ("late", age > self._rules.late_ms),
-                ("future", age < -_FUTURE_MS),
+                ("future", age < -_MAX_FUTURE_MS),
                 ("skewed", skewed),
             )
             if holds
         ]
         return ',"flags":["' + '","'.join(flags) + '"]' if flags else ""
 
-    def _members(self, text: str, value: dict[str, Any]) -> str:
+    def _event_members(self, text: str, value: dict[str, Any]) -> str:
         """Members of the event behind the stamp, to the end of the object."""
-        if FIELD in value:
-            text = without_member(text, FIELD)
+        if STAMP_FIELD in value:
+            text = remove_member(text, STAMP_FIELD)
         added = ""
-        if self._rules.event_time:
+        if self._rules.add_event_time:
             if "eventTime" in value:
-                text = without_member(text, "eventTime")
+                text = remove_member(text, "eventTime")
             added = f',"eventTime":{self._arrival.received_ms // 1000}'
-        if self._sent.context is not None and "context" not in value and self._strip is None:
+        if self._sent.context is not None and "context" not in value and self._redaction is None:
             added += f',"context":{self._sent.context}'
         members = text[1:-1].strip()
         return f"{added},{members}}}" if members else f"{added}}}"
 
-    def _unreadable(self, text: str) -> str:
+    def _unreadable_members(self, text: str) -> str:
         """What could not be read; of a source whose events are stripped only what it was like.
 
         Behind it stands a comma and no member, so that no parser takes it for an event, and brackets pair, so that it
         breaks nothing around it: the lake puts it into quarantine.
         """
-        if self._strip is None:
-            return f'"raw":{as_text(text)}'
-        self._strip.unreadable(text)
+        if self._redaction is None:
+            return f'"raw":{dump_json(text)}'
+        self._redaction.record_unreadable(text)
         data = text.encode()
         return f'"raw_bytes":{len(data)},"raw_sha256":"{hashlib.sha256(data).hexdigest()}"'
 
-    def _in_gateway(self, rest: str) -> tuple[bytes, ...]:
+    def _wrap_api_gateway(self, rest: str) -> tuple[bytes, ...]:
         wrapper = (
             '{"resource":"/v1/events","httpMethod":"POST","headers":{"Content-Type":"application/json"},'
             f'"requestContext":{{"stage":"collector","requestId":"{self._arrival.request}"}},"body":"'
         )
-        return wrapper.encode() + orjson.dumps(_HEAD)[1:-1], orjson.dumps(rest)[1:-1] + b'"}'
+        return wrapper.encode() + orjson.dumps(_STAMP_START)[1:-1], orjson.dumps(rest)[1:-1] + b'"}'
 
 
-_KEPT = '"kept":"malformed"'
+_MALFORMED_MEMBER = '"kept":"malformed"'
 
 
-def _id_of(event: SentEvent, time: int | None, key: bytes) -> tuple[str, str]:
+def _event_id(event: SentEvent, time: int | None, key: bytes) -> tuple[str, str]:
     """Where the id of an event is from, and the id as JSON."""
     sent = event.value or {}
-    for field in _IDS:
+    for field in _ID_FIELDS:
         value = sent.get(field)
-        if type(value) is str and 0 < len(value) <= _LONGEST_ID:
-            return "client", as_text(value)
+        if type(value) is str and 0 < len(value) <= _MAX_ID_LENGTH:
+            return "client", dump_json(value)
         if type(value) is int:
             return "client", f'"{value}"'
     if time is not None or event.value is None:
@@ -231,10 +233,10 @@ def _id_of(event: SentEvent, time: int | None, key: bytes) -> tuple[str, str]:
     return "random", f'"{os.urandom(16).hex()}"'
 
 
-def _time_of(value: dict[str, Any] | None) -> int | None:
+def _event_time(value: dict[str, Any] | None) -> int | None:
     if not value:
         return None
-    for field in _TIMES:
+    for field in _TIME_FIELDS:
         if field in value and (time := epoch_ms(value[field])) is not None:
             return time
     return None
@@ -248,7 +250,7 @@ def epoch_ms(value: Any) -> int | None:
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
             number = round(moment.timestamp() * 1000)
         elif type(value) in (int, float):
-            number = round(value * 1000 if abs(value) < _SECONDS_BELOW else value)
+            number = round(value * 1000 if abs(value) < _MAX_EPOCH_SECONDS else value)
         else:
             return None
     except (ValueError, OverflowError):
@@ -270,4 +272,4 @@ def _iso_second(epoch_seconds: int) -> str:
 @lru_cache(maxsize=4096)
 def is_bot(user_agent: bytes) -> bool:
     """Whether a client says that it is a program: such events are flagged and kept."""
-    return _BOT.search(user_agent) is not None
+    return _BOT_USER_AGENT.search(user_agent) is not None

@@ -14,19 +14,19 @@ from typing import Any
 from collector.records import OutgoingRecord
 
 #: What one PutRecords takes at most. A record counts with its key; a stream can be set to take up to 10 MiB.
-RECORDS_PER_CALL, BYTES_PER_CALL = 500, 5 << 20
-RECORD_BYTES = 1 << 20
+MAX_RECORDS_PER_CALL, MAX_BYTES_PER_CALL = 500, 5 << 20
+MAX_RECORD_BYTES = 1 << 20
 _ATTEMPTS = 8
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
+_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.1, 5.0
 _BAD_REQUEST, _TOO_LARGE = 400, 413
 #: Errors of a whole call that say something about what was in it.
-_REFUSALS = ("ValidationException", "InvalidArgumentException", "ParamValidationError")
+_RECORD_ERROR_CODES = ("ValidationException", "InvalidArgumentException", "ParamValidationError")
 
-Numbered = tuple[int, OutgoingRecord]
+IndexedRecord = tuple[int, OutgoingRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RejectedRecord:
     """A record that is not in the stream, by its index. `status` is None where it may be taken another time."""
 
     index: int
@@ -46,7 +46,7 @@ class StreamWriter:
         client: Any,
         stream: str,
         *,
-        record_bytes: int = RECORD_BYTES,
+        record_bytes: int = MAX_RECORD_BYTES,
         attempts: int = _ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
         seed: int | None = None,
@@ -58,60 +58,60 @@ class StreamWriter:
         self._sleep = sleep
         self._random = random.Random(seed)
 
-    def put(self, records: Sequence[OutgoingRecord]) -> list[Refusal]:
+    def put(self, records: Sequence[OutgoingRecord]) -> list[RejectedRecord]:
         """Put records, in as few calls as can be; those that are not in the stream, in their order."""
         refusals, fitting = [], []
         for index, record in enumerate(records):
             if record.size_bytes > self._record_bytes:
                 reason = f"{record.size_bytes} bytes as a record, more than {self._record_bytes}"
-                refusals.append(Refusal(index, reason, _TOO_LARGE))
+                refusals.append(RejectedRecord(index, reason, _TOO_LARGE))
             else:
                 fitting.append((index, record))
         for batch in _batches(fitting):
             refusals += self._put_batch(batch)
         return sorted(refusals, key=lambda refusal: refusal.index)
 
-    def _put_batch(self, batch: list[Numbered]) -> list[Refusal]:
+    def _put_batch(self, batch: list[IndexedRecord]) -> list[RejectedRecord]:
         reason = ""
         for attempt in range(self._attempts):
             if attempt:
-                longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
+                longest = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
                 self._sleep(self._random.uniform(longest / 2, longest))
             try:
-                entries = [record.entry() for _, record in batch]
+                entries = [record.request_entry() for _, record in batch]
                 answer = self._client.put_records(StreamName=self._stream, Records=entries)
             except Exception as error:  # the call as a whole: nothing of it was taken
                 reason = f"{type(error).__name__}: {error}"
-                if _is_of_records(error):
-                    return self._put_apart(batch, reason)
+                if _is_record_error(error):
+                    return self._put_halves(batch, reason)
                 continue
             results = answer["Records"]
             batch = [record for record, result in zip(batch, results, strict=True) if result.get("ErrorCode")]
             if not batch:
                 return []
             reason = next(result["ErrorCode"] for result in results if result.get("ErrorCode"))
-        return [Refusal(index, reason) for index, _ in batch]
+        return [RejectedRecord(index, reason) for index, _ in batch]
 
-    def _put_apart(self, batch: list[Numbered], reason: str) -> list[Refusal]:
+    def _put_halves(self, batch: list[IndexedRecord], reason: str) -> list[RejectedRecord]:
         """Put the halves of a batch that some record of it makes impossible; refuse the record once it is alone."""
         if len(batch) == 1:
-            return [Refusal(batch[0][0], reason, _BAD_REQUEST)]
+            return [RejectedRecord(batch[0][0], reason, _BAD_REQUEST)]
         middle = len(batch) // 2
         return self._put_batch(batch[:middle]) + self._put_batch(batch[middle:])
 
 
-def _is_of_records(error: Exception) -> bool:
+def _is_record_error(error: Exception) -> bool:
     """Whether a call was refused for the records in it, and not for its stream, its rights or the moment."""
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code") if isinstance(response, dict) else type(error).__name__
-    return code in _REFUSALS and "records" in str(error).partition(":")[2].lower()
+    return code in _RECORD_ERROR_CODES and "records" in str(error).partition(":")[2].lower()
 
 
-def _batches(records: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-    batch: list[Numbered] = []
+def _batches(records: Sequence[IndexedRecord]) -> Iterator[list[IndexedRecord]]:
+    batch: list[IndexedRecord] = []
     size = 0
     for index, record in records:
-        if batch and (len(batch) == RECORDS_PER_CALL or size + record.size_bytes > BYTES_PER_CALL):
+        if batch and (len(batch) == MAX_RECORDS_PER_CALL or size + record.size_bytes > MAX_BYTES_PER_CALL):
             yield batch
             batch, size = [], 0
         batch.append((index, record))

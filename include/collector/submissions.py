@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from collector.segments import Kind, encode_frame
+from collector.segments import FrameKind, encode_frame
 
 
 class Entry(NamedTuple):
@@ -14,24 +14,24 @@ class Entry(NamedTuple):
 
     source: int
     parts: tuple[bytes, ...]
-    kind: int = Kind.EVENT
+    kind: int = FrameKind.EVENT
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What became of a request: the number of its first event, or why it is not in the spool (`spool_full`, `disk`)."""
 
     first_seq: int | None = None
     problem: str | None = None
 
 
-Done = Callable[[Written], None]
+OnWritten = Callable[[WriteResult], None]
 
 
 class Submission(NamedTuple):
     """The entries of one request, and who waits for them."""
 
     entries: Sequence[Entry]
-    done: Done
+    on_written: OnWritten
 
     @property
     def size_bytes(self) -> int:
@@ -40,16 +40,16 @@ class Submission(NamedTuple):
 
 
 #: Told of a group: who waited, and what became of each. Called in the writer's thread, once a group.
-Wake = Callable[[list[tuple[Done, Written]]], None]
+OnGroupWritten = Callable[[list[tuple[OnWritten, WriteResult]]], None]
 
 
-def wake_at_once(results: list[tuple[Done, Written]]) -> None:
+def call_directly(results: list[tuple[OnWritten, WriteResult]]) -> None:
     """Answer in the writer's thread itself."""
     for done, written in results:
         done(written)
 
 
-def frames_of(group: Sequence[Submission], next_seq: int) -> tuple[bytes, list[int], int]:
+def encode_group(group: Sequence[Submission], next_seq: int) -> tuple[bytes, list[int], int]:
     """The frames of a group from event `next_seq` on, the number of each request's first event, and the next one."""
     frames: list[bytes] = []
     firsts: list[int] = []
@@ -58,61 +58,61 @@ def frames_of(group: Sequence[Submission], next_seq: int) -> tuple[bytes, list[i
         firsts.append(seq)
         for source, parts, kind in submission.entries:
             frames.append(encode_frame(seq, kind, source, (b"%d" % seq).join(parts)))
-            seq += kind == Kind.EVENT
+            seq += kind == FrameKind.EVENT
     return b"".join(frames), firsts, seq
 
 
-class Acceptance(Protocol):
+class DurableWriter(Protocol):
     """What makes events durable: the spool, or a sink itself."""
 
-    def submit(self, entries: list[Entry], done: Done) -> None:
+    def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
         """Have entries made durable; `done` is given what became of them."""
 
-    def refusal(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """Why nothing can be taken now."""
 
-    def fill(self) -> float:
+    def fill_ratio(self) -> float:
         """How full it is, from 0 to 1."""
 
 
-class _TakesAll(Protocol):
+class _GroupWriter(Protocol):
     """A spool, as far as it is handed requests and asked for room."""
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
         """Take them in their order."""
 
-    def refusal(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """Why nothing can be taken now."""
 
-    def fill(self) -> float:
+    def fill_ratio(self) -> float:
         """How full it is, from 0 to 1."""
 
 
-class HandOver:
+class BatchingWriter:
     """Hands what one turn of the event loop has read to the spool's thread at once, not request by request.
 
     That thread would else be woken for the first of them, and sync it alone. Of the event loop's thread.
     """
 
-    def __init__(self, spool: _TakesAll, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, spool: _GroupWriter, loop: asyncio.AbstractEventLoop) -> None:
         self._spool = spool
         self._loop = loop
-        self._read: list[Submission] = []
+        self._pending: list[Submission] = []
 
-    def submit(self, entries: list[Entry], done: Done) -> None:
+    def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
         """Have entries written with all others of this turn."""
-        if not self._read:
-            self._loop.call_soon(self._hand_over)
-        self._read.append(Submission(entries, done))
+        if not self._pending:
+            self._loop.call_soon(self._submit_pending)
+        self._pending.append(Submission(entries, on_written))
 
-    def refusal(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """That of the spool."""
-        return self._spool.refusal()
+        return self._spool.rejection_reason()
 
-    def fill(self) -> float:
+    def fill_ratio(self) -> float:
         """That of the spool."""
-        return self._spool.fill()
+        return self._spool.fill_ratio()
 
-    def _hand_over(self) -> None:
-        read, self._read = self._read, []
+    def _submit_pending(self) -> None:
+        read, self._pending = self._pending, []
         self._spool.submit_all(read)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from collector.packing import SpooledEvent
-from collector.sinks import SetAside, SinkBusyError
+from collector.sinks import DeadLetter, SinkBusyError
 from collector.sinks.kafka import KafkaSink
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 
@@ -52,7 +52,7 @@ def test_all_events_are_there_once_and_the_one_that_is_too_large_is_set_aside(br
 
     aside = sink.send([*events(1, 500), huge, *events(502, 1000)])
 
-    assert [type(item) for item in aside] == [SetAside]
+    assert [type(item) for item in aside] == [DeadLetter]
     assert aside[0].event is huge
     assert taken(broker, "events") == Counter(set(range(1, 1001)) - {501})
 

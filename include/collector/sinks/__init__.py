@@ -15,7 +15,7 @@ from collector.packing import SpooledEvent
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class DeadLetter:
     """An event that a sink can never take, and why."""
 
     event: SpooledEvent
@@ -28,15 +28,15 @@ class SinkBusyError(Exception):
     None of them is lost, and all others are where they belong.
     """
 
-    def __init__(self, reason: str, *, left: Sequence[SpooledEvent]) -> None:
+    def __init__(self, reason: str, *, remaining: Sequence[SpooledEvent]) -> None:
         super().__init__(reason)
-        self.left = list(left)
+        self.left = list(remaining)
 
 
 class RecordSink(Protocol):
     """A sink of records. Used by one thread."""
 
-    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+    def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
         """Hand events over, and wait until they are there; those the sink can never take.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collector.packing import SpooledEvent
-from collector.sinks import SetAside, SinkBusyError
+from collector.sinks import DeadLetter, SinkBusyError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: For so long a producer tries a message before it comes back to the spool, which tries again.
 _DELIVERY_SECONDS = 30
 #: Codes of librdkafka for a message no broker of this topic will ever take.
-_NEVER = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_RECORD")
+_PERMANENT_ERRORS = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_RECORD")
 _POLL_SECONDS = 0.2
 
 
@@ -25,7 +25,9 @@ class KafkaSink:
     is sent once more.
     """
 
-    def __init__(self, options: Mapping[str, Any], topic: str, *, make: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], topic: str, *, new_producer: Callable[..., Any] | None = None
+    ) -> None:
         self._options = {
             **options,
             "enable.idempotence": True,
@@ -35,10 +37,10 @@ class KafkaSink:
             "delivery.timeout.ms": _DELIVERY_SECONDS * 1000,
         }
         self._topic = topic
-        self._make = make
+        self._new_producer = new_producer
         self._producer: Producer | None = None
 
-    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+    def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
         """Send events and wait for the word of the brokers; those that are too large for the topic.
 
         Raises:
@@ -50,8 +52,8 @@ class KafkaSink:
             return lambda error, _message: done.__setitem__(number, error)
 
         failure = ""
-        producer = self._open()
-        aside: list[SetAside] = []
+        producer = self._get_producer()
+        aside: list[DeadLetter] = []
         for number, event in enumerate(events):
             failure = self._produce(producer, event, delivered(number), aside) or failure
             if failure:
@@ -65,8 +67,8 @@ class KafkaSink:
             error = done.get(number)
             if number in done and error is None:
                 continue
-            if error is not None and error.name() in _NEVER:
-                aside.append(SetAside(event, error.str()))
+            if error is not None and error.name() in _PERMANENT_ERRORS:
+                aside.append(DeadLetter(event, error.str()))
             else:
                 failure = error.str() if error is not None else failure or "no word from the brokers"
                 left.append(event)
@@ -74,7 +76,7 @@ class KafkaSink:
             # A producer that has failed may be fatally out of step with its brokers: the next try has a new one.
             self.close()
             # Whoever hands those over again hears of the ones that are never taken then.
-            raise SinkBusyError(failure, left=[*left, *(item.event for item in aside)])
+            raise SinkBusyError(failure, remaining=[*left, *(item.event for item in aside)])
         return aside
 
     def close(self) -> None:
@@ -84,15 +86,15 @@ class KafkaSink:
             self._producer.flush(1)
             self._producer = None
 
-    def _open(self) -> Any:
+    def _get_producer(self) -> Any:
         if self._producer is None:
             from confluent_kafka import Producer as Make
 
-            self._producer = (self._make or Make)(self._options)
+            self._producer = (self._new_producer or Make)(self._options)
         return self._producer
 
     def _produce(
-        self, producer: Any, event: SpooledEvent, on_delivery: Callable[..., None], aside: list[SetAside]
+        self, producer: Any, event: SpooledEvent, on_delivery: Callable[..., None], aside: list[DeadLetter]
     ) -> str:
         """Hand one event to the producer; why that failed, empty where it did not."""
         from confluent_kafka import KafkaException
@@ -104,9 +106,9 @@ class KafkaSink:
             except BufferError:
                 producer.poll(_POLL_SECONDS)
             except KafkaException as error:
-                if error.args[0].name() not in _NEVER:
+                if error.args[0].name() not in _PERMANENT_ERRORS:
                     return str(error)
-                aside.append(SetAside(event, error.args[0].str()))
+                aside.append(DeadLetter(event, error.args[0].str()))
                 return ""
             else:
                 return ""

@@ -13,29 +13,29 @@ from collections.abc import Iterator, Sequence
 
 from collector.packing import SpooledEvent
 from collector.records import PARTITION_KEYS, OutgoingRecord
-from collector.sinks import SetAside, SinkBusyError
-from collector.stream_writer import RECORD_BYTES, StreamWriter
+from collector.sinks import DeadLetter, SinkBusyError
+from collector.stream_writer import MAX_RECORD_BYTES, StreamWriter
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 #: How large an aggregated record grows. Below what readers and networks take well, far above a single event.
-AGGREGATE_BYTES = 256 << 10
+MAX_AGGREGATE_BYTES = 256 << 10
 #: Magic, digest, the key and its tag.
-_FRAME_BYTES = 64
+_AGGREGATE_OVERHEAD_BYTES = 64
 _KEY_TABLE, _RECORDS, _KEY_INDEX, _DATA = 0x0A, 0x1A, 0x08, 0x1A
-_MORE, _LOW = 0x80, 0x7F
+_CONTINUATION_BIT, _PAYLOAD_MASK = 0x80, 0x7F
 
 
 class KinesisSink:
     """One stream. Used by one thread."""
 
     def __init__(
-        self, writer: StreamWriter, *, aggregate_bytes: int = AGGREGATE_BYTES, keys: random.Random | None = None
+        self, writer: StreamWriter, *, aggregate_bytes: int = MAX_AGGREGATE_BYTES, keys: random.Random | None = None
     ) -> None:
         self._writer = writer
         self._aggregate_bytes = aggregate_bytes
         self._keys = keys or random.SystemRandom()
 
-    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+    def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
         """Put events into the stream; those that are too large for a record of it.
 
         Only records that the stream did not take are put again. A record whose reply was lost is there twice.
@@ -43,7 +43,7 @@ class KinesisSink:
         Raises:
             SinkBusyError: the stream did not take all of them.
         """
-        groups = list(grouped(events, self._aggregate_bytes))
+        groups = list(group_by_size(events, self._aggregate_bytes))
         refusals = self._writer.put([self._record(group) for group in groups])
         aside, left, reason = [], [], ""
         for refusal in refusals:
@@ -52,13 +52,13 @@ class KinesisSink:
                 left += group
                 reason = refusal.reason
             elif len(group) == 1:
-                aside.append(SetAside(group[0], refusal.reason))
+                aside.append(DeadLetter(group[0], refusal.reason))
             else:  # none of them is too large, so it is the record that is not liked: one by one they are
                 left += group
                 reason = refusal.reason
         if left:
             # Whoever hands those over again hears of the ones that are never taken then.
-            raise SinkBusyError(reason, left=[*left, *(item.event for item in aside)])
+            raise SinkBusyError(reason, remaining=[*left, *(item.event for item in aside)])
         return aside
 
     def close(self) -> None:
@@ -68,25 +68,25 @@ class KinesisSink:
         key = str(self._keys.randint(1, PARTITION_KEYS))
         if len(group) == 1 and len(group[0].payload) >= self._aggregate_bytes:
             return OutgoingRecord(group[0].payload, key)
-        return OutgoingRecord(aggregated([event.payload for event in group], key), key)
+        return OutgoingRecord(aggregate([event.payload for event in group], key), key)
 
 
-def grouped(events: Sequence[SpooledEvent], most_bytes: int) -> Iterator[list[SpooledEvent]]:
+def group_by_size(events: Sequence[SpooledEvent], max_bytes: int) -> Iterator[list[SpooledEvent]]:
     """The events in order, as many together as an aggregated record holds; one that is larger is alone."""
     group: list[SpooledEvent] = []
-    size = _FRAME_BYTES
+    size = _AGGREGATE_OVERHEAD_BYTES
     for event in events:
         needed = len(event.payload) + 16
-        if group and size + needed > most_bytes:
+        if group and size + needed > max_bytes:
             yield group
-            group, size = [], _FRAME_BYTES
+            group, size = [], _AGGREGATE_OVERHEAD_BYTES
         group.append(event)
         size += needed
     if group:
         yield group
 
 
-def aggregated(payloads: Sequence[bytes], key: str) -> bytes:
+def aggregate(payloads: Sequence[bytes], key: str) -> bytes:
     """One aggregated record of several user records, all of them with the same partition key."""
     table = key.encode()
     parts = [bytes([_KEY_TABLE]), varint(len(table)), table]
@@ -102,13 +102,13 @@ def aggregated(payloads: Sequence[bytes], key: str) -> bytes:
 def varint(number: int) -> bytes:
     """A number as protobuf writes it: seven bits a byte, the lowest first."""
     out = bytearray()
-    while number > _LOW:
-        out.append((number & _LOW) | _MORE)
+    while number > _PAYLOAD_MASK:
+        out.append((number & _PAYLOAD_MASK) | _CONTINUATION_BIT)
         number >>= 7
     out.append(number)
     return bytes(out)
 
 
-def kinesis_sink(client: object, stream: str, *, record_bytes: int = RECORD_BYTES) -> KinesisSink:
+def kinesis_sink(client: object, stream: str, *, record_bytes: int = MAX_RECORD_BYTES) -> KinesisSink:
     """The sink of a stream by a boto3 client."""
     return KinesisSink(StreamWriter(client, stream, record_bytes=record_bytes))

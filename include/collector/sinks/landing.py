@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from collector.packing import PackedObject, SpooledEvent, checksum, packed, under_another_key
+from collector.packing import PackedObject, SpooledEvent, lines_checksum, pack, with_checksum_key
 from deltaworks.specs.storage import StorageSpec
 
 log = logging.getLogger(__name__)
-_THERE = frozenset({"PreconditionFailed", "412"})
+_EXISTS_CODES = frozenset({"PreconditionFailed", "412"})
 
 
-class KeyTakenError(Exception):
+class KeyConflictError(Exception):
     """Another object lies under the key of ours."""
 
 
@@ -47,18 +47,18 @@ class LandingSink:
                 IfNoneMatch="*",
             )
         except ClientError as error:
-            if str(error.response.get("Error", {}).get("Code", "")) not in _THERE:
+            if str(error.response.get("Error", {}).get("Code", "")) not in _EXISTS_CODES:
                 raise
-            if not self._is_there(item):
-                raise KeyTakenError(f"{item.plan.key} holds other events") from error
+            if not self._is_same_object(item):
+                raise KeyConflictError(f"{item.plan.key} holds other events") from error
 
-    def _is_there(self, item: PackedObject) -> bool:
+    def _is_same_object(self, item: PackedObject) -> bool:
         there = self._client.head_object(Bucket=self._bucket, Key=item.plan.key).get("Metadata") or {}
         if "crc" in there:
             return {name: there.get(name) for name in item.metadata} == item.metadata
         body = self._client.get_object(Bucket=self._bucket, Key=item.plan.key)["Body"].read()
         try:
-            return checksum(body) == item.crc
+            return lines_checksum(body) == item.crc
         except (OSError, EOFError, zlib.error):
             return False
 
@@ -79,11 +79,11 @@ def landing_client(storage: StorageSpec) -> Any:
     return boto3.session.Session().client("s3", config=config, **storage.boto3_options())
 
 
-def moved(item: PackedObject, events: Sequence[SpooledEvent]) -> PackedObject:
+def repack_with_checksum_key(item: PackedObject, events: Sequence[SpooledEvent]) -> PackedObject:
     """The same events under another key, since a stranger's object lies under theirs.
 
     That happens where a spool was copied, or put back from a backup: two collectors then count from the same number.
     """
-    plan = under_another_key(item.plan, item.crc)
+    plan = with_checksum_key(item.plan, item.crc)
     log.error("%s holds events of another collector of this name: these land as %s", item.plan.key, plan.key)
-    return packed(plan, events)
+    return pack(plan, events)

@@ -6,7 +6,7 @@ import gzip
 from typing import Protocol
 
 from collector.packing import PackedObject
-from collector.stripping import sealed_file
+from collector.redaction import encode_sealed_file
 from deltaworks.privacy import paths
 
 
@@ -37,4 +37,6 @@ class VaultSink:
         plan = item.plan
         lines = gzip.decompress(item.body).splitlines()
         numbered = [(plan.first + place, line) for place, line in enumerate(lines)]
-        self._objects.put(paths.sealed_by_collector(self._collector, plan.first, plan.last), sealed_file(numbered))
+        self._objects.put(
+            paths.sealed_by_collector(self._collector, plan.first, plan.last), encode_sealed_file(numbered)
+        )

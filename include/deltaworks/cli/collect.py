@@ -28,7 +28,7 @@ def collect(
 
     A declaration in include/collectors says who may send, to which pipeline, and by which sink.
     """
-    from collector.sinks.opening import open_ways
+    from collector.sinks.factory import open_destinations
     from deltaworks.control.objects import open_objects
     from deltaworks.operations.collector_redaction import open_redaction
     from deltaworks.operations.collector_run import CollectorRun
@@ -47,7 +47,7 @@ def collect(
     objects = open_objects(project.environment.lake)
     collecting = CollectorRun(
         spec=spec,
-        ways=open_ways(spec, project, close_seconds=close_seconds or None),
+        ways=open_destinations(spec, project, close_seconds=close_seconds or None),
         objects=objects,
         redaction=open_redaction(spec, project, objects),
         root=spool.absolute(),

@@ -171,7 +171,7 @@ def _collector(name: str, beats: list[CollectorHeartbeat], now: datetime) -> Ite
     for beat in beats:
         for source, counts in beat.sources.items():
             delivered[source] += counts.delivered
-            aside[source] += counts.set_aside
+            aside[source] += counts.dead_letters
     for source in sorted(delivered):
         yield Sample("deltaworks_collector_delivered_total", (name, source), delivered[source])
         yield Sample("deltaworks_collector_dead_letters", (name, source), aside[source])

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from collector.handler import Gateway
-from collector.sinks.opening import open_ways
+from collector.lambda_gateway import Gateway
+from collector.sinks.factory import open_destinations
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.collector_redaction import RELOAD_SECONDS, SuppressionReload, open_redaction
 from deltaworks.specs.catalog import Catalog
@@ -48,8 +48,10 @@ def redacting_gateway(
     """
     redaction = open_redaction(spec, catalog, lake)
     reload = _PeriodicReload(SuppressionReload(redaction, lake), monotonic)
-    ways = gateway_options.pop("ways", None) or open_ways(spec, catalog)
-    return Gateway(spec, ways, strips=redaction.by_source, vault=redaction.vault, before=reload, **gateway_options)
+    ways = gateway_options.pop("ways", None) or open_destinations(spec, catalog)
+    return Gateway(
+        spec, ways, redactions=redaction.by_source, vault=redaction.vault, before_request=reload, **gateway_options
+    )
 
 
 class _PeriodicReload:

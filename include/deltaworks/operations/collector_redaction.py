@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from collector.stripping import SourceStrip
+from collector.redaction import SourceRedactor
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.privacy.envelope_encryption import Sealer
@@ -30,7 +30,7 @@ RELOAD_SECONDS: Final = 60.0
 class CollectorRedaction:
     """What strips each source of a collector, and where what it seals belongs."""
 
-    by_source: dict[str, SourceStrip] = field(default_factory=dict)
+    by_source: dict[str, SourceRedactor] = field(default_factory=dict)
     namespaces: dict[str, str] = field(default_factory=dict)
     vault: ObjectStore | None = None
 
@@ -59,7 +59,7 @@ def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> 
         )
         sealer.data_key()
         key, suppression = namespace_token_key(service, lake, namespace), read_suppression(lake, namespace)
-        redaction.by_source[name] = SourceStrip(Redactor(pipeline.privacy, key, suppression=suppression), sealer)
+        redaction.by_source[name] = SourceRedactor(Redactor(pipeline.privacy, key, suppression=suppression), sealer)
         redaction.namespaces[name] = namespace
     return redaction
 

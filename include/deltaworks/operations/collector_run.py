@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collector.drain import VAULT, Drain, Way, spool_folders
-from collector.folder import DAMAGED_SUFFIX, SpoolFolder, size_of
+from collector.drain import VAULT_SOURCE, Destination, Drain, spool_folders
 from collector.process import Background, CollectorProcess
-from collector.recovery import Recovered, recover
+from collector.recovery import RecoveredSpool, recover
 from collector.sinks.vault import VaultSink
 from collector.spool import Spool
+from collector.spool_folder import DAMAGED_SUFFIX, SpoolFolder, file_size
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter, EventCounts
@@ -38,7 +38,7 @@ class CollectorRun:
     """What a process of a collector works with."""
 
     spec: CollectorSpec
-    ways: dict[str, Way]
+    ways: dict[str, Destination]
     objects: ObjectStore
     root: Path
     beat_seconds: float = 10.0
@@ -47,7 +47,7 @@ class CollectorRun:
     def vault_sink(self, folder: SpoolFolder) -> VaultSink | None:
         """Where what is sealed in a folder belongs; None where nothing is."""
         vault = self.redaction.vault
-        return None if vault is None else VaultSink(vault, folder.collector_name)
+        return None if vault is None else VaultSink(vault, folder.collector_hex)
 
     def run(self) -> int:
         """Take events until a signal; the exit code. Holds the first folder of the spool that nobody holds.
@@ -70,14 +70,20 @@ class _FolderProcess(CollectorProcess):
     """The process that holds one folder, and what runs beside its door."""
 
     def __init__(self, run: CollectorRun, folder: Path) -> None:
-        super().__init__(run.spec, folder, attach=self._start_background, strips=run.redaction.by_source)
+        super().__init__(run.spec, folder, open_background=self._start_background, redactions=run.redaction.by_source)
         self._run_settings = run
 
     def _start_background(
-        self, _spec: CollectorSpec, folder: SpoolFolder, spool: Spool, _recovered: Recovered
+        self, _spec: CollectorSpec, folder: SpoolFolder, spool: Spool, _recovered: RecoveredSpool
     ) -> Sequence[Background]:
         vault = self._run_settings.vault_sink(folder)
-        drain = Drain(folder, self._run_settings.ways, vault=vault, durable=spool.durable, freed=spool.freed)
+        drain = Drain(
+            folder,
+            self._run_settings.ways,
+            vault=vault,
+            durable_position=spool.durable_position,
+            on_deleted=spool.record_deleted,
+        )
         self._metrics.sinks = drain.sinks
         drained_folder = DrainedFolder(
             self._run_settings, folder, drain, next_seq=spool.next_seq, accepted_counts=self._accepted_counts
@@ -137,18 +143,18 @@ class DrainedFolder:
         oldest_ms = self._drain.oldest_waiting_ms(self._next_seq())
         sources = {
             name: SourceStatus(
-                delivered=0 if name == VAULT else state.events,
+                delivered=0 if name == VAULT_SOURCE else state.events,
                 objects=state.objects,
-                set_aside=state.set_aside,
-                problem=state.trouble,
-                problem_since=_to_iso(state.trouble_since) if state.trouble else None,
+                dead_letters=state.dead_letters,
+                problem=state.problem,
+                problem_since=_to_iso(state.problem_since) if state.problem else None,
             )
             for name, state in self._drain.states().items()
         }
         damaged = sorted(path.name for path in self._folder.path.glob(f"*{DAMAGED_SUFFIX}"))
         return CollectorHeartbeat(
             collector=self._run_settings.spec.collector,
-            id=self._folder.collector_name,
+            id=self._folder.collector_hex,
             state="ended" if self._has_ended else "running",
             written_at=iso_now(),
             started_at=self._started_at,
@@ -184,7 +190,7 @@ class OrphanedFolders(BackgroundThread):
     def _drain_folder(self, path: Path) -> None:
         """Drain one folder to its end, unless somebody holds it or nothing is in it."""
         try:
-            folder = SpoolFolder.take(path)
+            folder = SpoolFolder.acquire(path)
         except ConcurrencyError:
             return
         except Exception:
@@ -212,7 +218,7 @@ class OrphanedFolders(BackgroundThread):
 
 def _segment_sizes(folder: SpoolFolder) -> list[tuple[str, int]]:
     """The segments of a folder, by name and size."""
-    return [(path.name, size_of(path)) for path in folder.segments()]
+    return [(path.name, file_size(path)) for path in folder.segments()]
 
 
 def _to_iso(epoch_seconds: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector import stamps
-from collector.stripping import RequestStrip
+from collector.redaction import RequestRedactor
 from deltaworks.events import redaction, redaction_keys
 from deltaworks.operations import collector_redaction
 from deltaworks.privacy.redactor import RedactionOutcome, Redactor
@@ -28,8 +28,8 @@ def _strip(put: Put) -> None:
 
 def _seal_unreadable(put: Put) -> None:
     """What cannot be read stays as it was sent."""
-    put(stamps._Writer, "_unreadable", lambda _, text: f'"raw":{stamps.as_text(text)}')
-    put(RequestStrip, "unreadable", lambda *_: None)
+    put(stamps._StampWriter, "_unreadable", lambda _, text: f'"raw":{stamps.dump_json(text)}')
+    put(RequestRedactor, "unreadable", lambda *_: None)
     put(redaction.EventRedaction, "_unreadable", lambda _, row: replace(row, sent_bytes=len(row.raw)))
 
 

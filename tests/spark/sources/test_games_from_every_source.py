@@ -20,11 +20,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from collector.drain import RecordWay
-from collector.handler import Gateway
+from collector.drain import RecordDestination
+from collector.lambda_gateway import Gateway
 from collector.records import OutgoingRecord
 from collector.sinks.kinesis import KinesisSink
-from collector.stream_writer import Refusal, StreamWriter
+from collector.stream_writer import RejectedRecord, StreamWriter
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.events.formats.json import Malformed, read_events
@@ -84,7 +84,7 @@ class NotingWriter(StreamWriter):
         super().__init__(client, "games")
         self.sent: list[OutgoingRecord] = []
 
-    def put(self, records: Sequence[OutgoingRecord]) -> list[Refusal]:
+    def put(self, records: Sequence[OutgoingRecord]) -> list[RejectedRecord]:
         self.sent += records
         return super().put(records)
 
@@ -107,7 +107,7 @@ def sent(aws: str) -> list[bytes]:
     posted = [value["body"] for value, _ in pieces if isinstance(value, dict) and value.get("body")]
     # Records of one event each, as other producers put them.
     sink = KinesisSink(writer, aggregate_bytes=0, keys=random.Random(1))
-    gateway = Gateway(COLLECTOR, {"games": RecordWay(open_sink=lambda: sink)}, clock=lambda: AT)
+    gateway = Gateway(COLLECTOR, {"games": RecordDestination(open_sink=lambda: sink)}, clock=lambda: AT)
     _post(gateway, posted)
     others = [raw for value, raw in pieces if not (isinstance(value, dict) and value.get("body"))]
     assert posted

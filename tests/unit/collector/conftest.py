@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from tests.moto_server import running_moto
-from tests.unit.collector.spool_stage import Bucket
+from tests.unit.collector.spool_harness import Bucket
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from collector.app import CollectorApp, State
-from collector.door import Door
-from collector.submissions import Done, Entry, Written
-from tests.unit.collector.door_stage import KEY, ORIGIN, declared
+from collector.app import CollectorApp, ServerState
+from collector.request_handler import RequestHandler
+from collector.submissions import Entry, OnWritten, WriteResult
+from tests.unit.collector.request_handler_harness import KEY, ORIGIN, declared
 
 Message = dict[str, Any]
 
@@ -23,15 +23,15 @@ class Acceptance:
 
     def __init__(self, *, problem: str | None = None, at_once: bool = True) -> None:
         self.entries: list[Entry] = []
-        self.waiting: list[Done] = []
+        self.waiting: list[OnWritten] = []
         self.full = 0.0
         self._problem = problem
         self._at_once = at_once
 
-    def submit(self, entries: list[Entry], done: Done) -> None:
+    def submit(self, entries: list[Entry], done: OnWritten) -> None:
         self.entries += entries
         if self._at_once:
-            done(Written(None, self._problem) if self._problem else Written(1))
+            done(WriteResult(None, self._problem) if self._problem else WriteResult(1))
         else:
             self.waiting.append(done)
 
@@ -48,7 +48,7 @@ class Client:
     def __init__(self, acceptance: Acceptance | None = None, **limits: Any) -> None:
         self.acceptance = acceptance or Acceptance()
         spec = declared(limits=limits) if limits else declared()
-        door = Door(spec, collector="c0", numbers={"games": 0})
+        door = RequestHandler(spec, collector_id="c0", source_numbers={"games": 0})
         self.app = CollectorApp(door, self.acceptance)
 
     async def send(
@@ -113,10 +113,10 @@ def test_a_body_that_does_not_come_is_ended_after_its_time_and_no_other_is() -> 
             client.call(iter([{"type": "http.request", "body": b"{", "more_body": True}]).__next__)
         )
         await asyncio.sleep(0)
-        client.app.end_slow_bodies(100.0)
+        client.app.reject_slow_bodies(100.0)
         late = asyncio.create_task(client.call(iter(()).__next__))
         await asyncio.sleep(0)
-        client.app.end_slow_bodies(106.0)
+        client.app.reject_slow_bodies(106.0)
         answer = await slow
         still_waits = not late.done()
         late.cancel()
@@ -142,11 +142,11 @@ def test_bytes_under_way_are_bounded_and_given_back() -> None:
         first = asyncio.create_task(client.send([b"{}"], content_length="800"))
         await asyncio.sleep(0.01)
         second = await client.send([b"{}"], content_length="800")
-        acceptance.waiting.pop()(Written(1))
+        acceptance.waiting.pop()(WriteResult(1))
         done = await first
         third = asyncio.create_task(client.send([b"{}"], content_length="800"))
         await asyncio.sleep(0.01)
-        acceptance.waiting.pop()(Written(2))
+        acceptance.waiting.pop()(WriteResult(2))
         return [done[0], second[0], (await third)[0]]
 
     assert asyncio.run(scenario()) == [200, 503, 200]
@@ -188,7 +188,7 @@ def test_what_the_spool_did_not_take_is_not_said_to_be_taken(problem: str) -> No
 def test_a_process_that_leaves_takes_what_comes_and_closes_and_one_that_is_closed_takes_nothing() -> None:
     client = Client()
     answers = []
-    for state in State:
+    for state in ServerState:
         client.app.state = state
         status, headers, _ = asyncio.run(client.send([b"{}"]))
         ready, _, _ = asyncio.run(client.send([], method="GET", path="/ready"))
@@ -233,7 +233,7 @@ def test_settings_are_there_for_who_has_the_key() -> None:
 
 def test_a_fault_of_the_collector_itself_is_one_to_send_again_for(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Acceptance):
-        def submit(self, entries: list[Entry], done: Done) -> None:
+        def submit(self, entries: list[Entry], done: OnWritten) -> None:
             raise RuntimeError("broken")
 
     status, headers, content = asyncio.run(Client(Broken()).send([b"{}"]))

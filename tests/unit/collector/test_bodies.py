@@ -12,8 +12,17 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.bodies import MOST_EVENTS, SentEvent, TooLargeError, batch, events_or_lines, inflated, one_event, text_of
-from collector.exact_text import without_member
+from collector.bodies import (
+    MAX_EVENTS,
+    SentEvent,
+    TooLargeError,
+    decode_text,
+    inflate_body,
+    parse_batch,
+    parse_events,
+    parse_single,
+)
+from collector.lossless_json import remove_member
 from tests.examples import examples
 
 values = st.recursive(
@@ -58,7 +67,7 @@ def test_a_batch_gives_each_event_as_it_was_sent(
     if context is not None:
         members.insert(0 if before else 2, f'"context":{dumped(context, indent)}')
 
-    sent = batch("{" + ", ".join(members) + "}")
+    sent = parse_batch("{" + ", ".join(members) + "}")
 
     assert [event.text.strip() for event in sent.events] == texts
     assert [event.value for event in sent.events] == [
@@ -75,7 +84,7 @@ def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, o
     size = data.draw(st.integers(0, len(whole) - 1))
     ends = [len(json.dumps({"writeKey": "k", "batch": events[: count + 1]})) - 2 for count in range(len(events))]
 
-    sent = batch(whole[:size])
+    sent = parse_batch(whole[:size])
 
     complete = sum(end <= size for end in ends)
     assert [event.value for event in sent.events if event.value is not None][:complete] == events[:complete]
@@ -87,12 +96,16 @@ def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, o
 @settings(max_examples=examples(500))
 @given(text=st.text(st.sampled_from('{}[]",:1ab \\\n'), max_size=60))
 def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
-    for sent in (batch(text), one_event(text), *(events_or_lines(text, lines=lines) for lines in (True, False))):
+    for sent in (
+        parse_batch(text),
+        parse_single(text),
+        *(parse_events(text, json_lines=lines) for lines in (True, False)),
+    ):
         assert all(isinstance(event, SentEvent) for event in sent.events)
         for event in sent.events:
             if event.value is not None:
                 assert json.loads(event.text) == event.value
-    assert one_event(text).events
+    assert parse_single(text).events
 
 
 @pytest.mark.parametrize(
@@ -100,13 +113,13 @@ def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
     [('{"a":1}', 1), ('{"a":1}\n{"b":2}', 2), ('[{"a":1},\n{"b":2}]', 2), ('\n{"a":1}\r\n\r\n{"b":2}\r\n', 2)],
 )
 def test_events_come_alone_in_an_array_or_on_lines(text: str, count: int) -> None:
-    sent = events_or_lines(text, lines=False)
+    sent = parse_events(text, json_lines=False)
 
     assert [event.value for event in sent.events] == [{"a": 1}, {"b": 2}][:count]
 
 
 def test_on_lines_whatever_is_on_a_line_is_an_event() -> None:
-    sent = events_or_lines('{"a":"\u2028"}\nbroken\n[1]\n', lines=True)
+    sent = parse_events('{"a":"\u2028"}\nbroken\n[1]\n', json_lines=True)
 
     assert [(event.text, event.value is None) for event in sent.events] == [
         ('{"a":"\u2028"}', False),
@@ -117,19 +130,19 @@ def test_on_lines_whatever_is_on_a_line_is_an_event() -> None:
 
 @pytest.mark.parametrize("bad", ["[" * 100_000, '{"a":' * 50_000, "[" * 900 + "}" * 300_000, '"a' * 1_000_000])
 def test_brackets_without_end_cost_a_bounded_look(bad: str) -> None:
-    sent = batch('{"batch":[{"a":1},' + bad)
+    sent = parse_batch('{"batch":[{"a":1},' + bad)
 
     assert sent.events[0].value == {"a": 1}
     assert "".join(event.text for event in sent.events[1:]) != ""
 
 
 def test_more_events_than_anybody_sends_at_once_are_too_many() -> None:
-    few = ",".join(["{}"] * MOST_EVENTS)
-    assert len(batch('{"batch":[' + few + "]}").events) == MOST_EVENTS
+    few = ",".join(["{}"] * MAX_EVENTS)
+    assert len(parse_batch('{"batch":[' + few + "]}").events) == MAX_EVENTS
     with pytest.raises(TooLargeError):
-        batch('{"batch":[' + few + ",{}]}")
+        parse_batch('{"batch":[' + few + ",{}]}")
     with pytest.raises(TooLargeError):
-        events_or_lines("{}\n" * (MOST_EVENTS + 1), lines=True)
+        parse_events("{}\n" * (MAX_EVENTS + 1), json_lines=True)
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"zstd"])
@@ -138,17 +151,17 @@ def test_a_bomb_is_inflated_to_the_cap_and_no_further(encoding: bytes, monkeypat
     fits = gzip.compress(b"x" * 1000) if encoding == b"gzip" else zstandard.compress(b"x" * 1000)
 
     with pytest.raises(TooLargeError):
-        inflated(bomb, encoding, most_bytes=1 << 20)
+        inflate_body(bomb, encoding, max_bytes=1 << 20)
     with pytest.raises(TooLargeError):
-        inflated(fits, encoding, most_bytes=999)
-    assert inflated(fits, encoding, most_bytes=1000) == b"x" * 1000
+        inflate_body(fits, encoding, max_bytes=999)
+    assert inflate_body(fits, encoding, max_bytes=1000) == b"x" * 1000
 
 
 def test_without_the_cap_all_of_a_bomb_would_be_inflated() -> None:
     bomb = gzip.compress(bytes(8 << 20))
 
     assert len(bomb) < 10_000
-    assert len(inflated(bomb, b"gzip", most_bytes=1 << 40)) == 8 << 20
+    assert len(inflate_body(bomb, b"gzip", max_bytes=1 << 40)) == 8 << 20
 
 
 def test_inflating_never_holds_more_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +181,7 @@ def test_inflating_never_holds_more_than_the_cap(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(zlib, "decompressobj", Counting)
     with pytest.raises(TooLargeError):
-        inflated(gzip.compress(bytes(8 << 20)), b"gzip", most_bytes=1000)
+        inflate_body(gzip.compress(bytes(8 << 20)), b"gzip", max_bytes=1000)
 
     assert asked
     assert all(0 < most <= 1001 for most in asked)
@@ -178,14 +191,14 @@ def test_members_of_a_gzip_are_read_one_behind_the_other_and_a_broken_one_up_to_
     two = gzip.compress(b'{"a":1}\n') + gzip.compress(b'{"b":2}\n')
     cut = gzip.compress(bytes(range(256)) * 400)[:-200]
 
-    assert inflated(two, b"gzip", most_bytes=100) == b'{"a":1}\n{"b":2}\n'
-    assert (bytes(range(256)) * 400).startswith(inflated(cut, b"gzip", most_bytes=1 << 20))
-    assert inflated(b"no gzip", b"gzip", most_bytes=100) == b"base64:bm8gZ3ppcA=="
-    assert inflated(b"no zstd", b"zstd", most_bytes=100) == b"base64:bm8genN0ZA=="
+    assert inflate_body(two, b"gzip", max_bytes=100) == b'{"a":1}\n{"b":2}\n'
+    assert (bytes(range(256)) * 400).startswith(inflate_body(cut, b"gzip", max_bytes=1 << 20))
+    assert inflate_body(b"no gzip", b"gzip", max_bytes=100) == b"base64:bm8gZ3ppcA=="
+    assert inflate_body(b"no zstd", b"zstd", max_bytes=100) == b"base64:bm8genN0ZA=="
 
 
 def test_bytes_that_are_no_utf8_break_their_own_event_alone() -> None:
-    sent = batch(text_of(b'{"batch":[{"a":1},{"b":"\xff"},{"c":"\xc3\xa4"}]}'))
+    sent = parse_batch(decode_text(b'{"batch":[{"a":1},{"b":"\xff"},{"c":"\xc3\xa4"}]}'))
 
     assert [event.value for event in sent.events] == [{"a": 1}, None, {"c": "ä"}]
     assert sent.events[1].text == '{"b":"\\xff"}'
@@ -201,11 +214,11 @@ def test_a_member_is_taken_out_of_a_text_and_all_others_stay_as_they_were(
     parts = [(name, f'"{name}"{indent}:{indent}{json.dumps(value)}') for name, value in members]
     text = "{" + f"{indent},{indent}".join(part for _, part in parts) + "}"
 
-    assert without_member(text, "x") == "{" + ",".join(part for name, part in parts if name != "x") + "}"
+    assert remove_member(text, "x") == "{" + ",".join(part for name, part in parts if name != "x") + "}"
 
 
 def test_numbers_stay_as_they_were_sent() -> None:
     text = '{"n":100000000000000000000000000001,"p":1.10,"e":1E400,"_collector":7}'
 
-    assert without_member(one_event(text).events[0].text, "_collector") == text.replace(',"_collector":7', "")
+    assert remove_member(parse_single(text).events[0].text, "_collector") == text.replace(',"_collector":7', "")
     assert orjson.loads('{"p":1.10}') == {"p": 1.1}

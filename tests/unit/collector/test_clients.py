@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.browser_page import running_chromium, running_site
-from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
+from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
 from tests.waiting import eventually
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to/collect-over-http.md").read_text()

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from collector.app import State
-from collector.connections import KEEP_ALIVE_SECONDS, CountedProtocol, end_quiet
-from collector.submissions import Done, Entry, Written
-from collector.verdicts import refusal, success, wire_of
-from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
+from collector.app import ServerState
+from collector.connections import KEEP_ALIVE_SECONDS, LimitedProtocol, close_idle
+from collector.responses import encode_response, reject, success
+from collector.submissions import Entry, OnWritten, WriteResult
+from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
 from tests.waiting import eventually
 
 ORIGIN = "https://play.example.org"
@@ -35,9 +35,9 @@ class Late(Kept):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[Done] = []
+        self.waiting: list[OnWritten] = []
 
-    def submit(self, entries: list[Entry], done: Done) -> None:
+    def submit(self, entries: list[Entry], done: OnWritten) -> None:
         super().submit(entries, lambda written: None)
         self.waiting.append(done)
 
@@ -51,11 +51,11 @@ class Door:
         self.whole = 0
         self._takes = whole
         door = self
-        self.connections: list[CountedProtocol] = []
+        self.connections: list[LimitedProtocol] = []
         self.port = 0
 
-        class Protocol(CountedProtocol):
-            take_whole = staticmethod(self._take)
+        class Protocol(LimitedProtocol):
+            handle_complete = staticmethod(self._take)
 
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
@@ -64,7 +64,7 @@ class Door:
         self.protocol = Protocol
 
     def _take(self, *arguments: object) -> bool:
-        taken = self._takes and self.app.take_whole(*arguments)  # type: ignore[arg-type]
+        taken = self._takes and self.app.handle_complete(*arguments)  # type: ignore[arg-type]
         self.whole += taken
         return taken
 
@@ -173,10 +173,10 @@ def test_requests_sent_without_waiting_are_answered_in_their_order_and_by_one_af
         assert len(late.texts) == 3
 
 
-def door_loop_call(door: Door, done: Done) -> None:
+def door_loop_call(door: Door, done: OnWritten) -> None:
     """Answer as the spool's thread has it: in the event loop's."""
     connection = door.connections[0]
-    connection.loop.call_soon_threadsafe(done, Written(1))
+    connection.loop.call_soon_threadsafe(done, WriteResult(1))
 
 
 def test_nobody_is_answered_before_the_events_are_durable_nor_after_going_away() -> None:
@@ -190,16 +190,16 @@ def test_nobody_is_answered_before_the_events_are_durable_nor_after_going_away()
                 connection.recv(1)
             protocol = door.connections[0]
         eventually(lambda: protocol.cycle.disconnected, "the client is gone")
-        protocol.loop.call_soon_threadsafe(late.waiting.pop(), Written(1))
+        protocol.loop.call_soon_threadsafe(late.waiting.pop(), WriteResult(1))
         eventually(lambda: door.app.metrics.requests[200, ""] == 1, "it is counted all the same")
 
 
 def test_a_process_that_leaves_closes_behind_its_answer() -> None:
     with opened() as door:
-        door.app.state = State.LEAVING
+        door.app.state = ServerState.DRAINING
         ((status, headers, _),) = door.ask(request(b"{}"))
         assert (status, headers["connection"]) == (200, "close")
-        door.app.state = State.CLOSED
+        door.app.state = ServerState.CLOSED
         ((status, headers, content),) = door.ask(request(b"{}"))
         assert (status, headers["connection"]) == (503, "close")
         assert isinstance(content, dict)
@@ -213,17 +213,17 @@ def test_a_connection_on_which_nothing_comes_is_ended_and_one_that_waits_for_its
             connection.sendall(request(b"{}"))
         eventually(lambda: len(late.waiting) == 2 and len(door.connections) == 3, "two requests wait")
         now = time.monotonic()
-        assert end_quiet(door.connections, now=now + 9, head_seconds=10) == 0
+        assert close_idle(door.connections, now=now + 9, head_seconds=10) == 0
         door_loop_call(door, late.waiting.pop(0))
         ((status, _, _),) = answers(answered, 1) if readable(answered) else answers(waits, 1)
         assert status == 200
         loop, open_now = door.connections[0].loop, door.connections[0].connections
         ended: list[int] = []
-        loop.call_soon_threadsafe(lambda: ended.append(end_quiet(list(open_now), now=now + 11, head_seconds=10)))
+        loop.call_soon_threadsafe(lambda: ended.append(close_idle(list(open_now), now=now + 11, head_seconds=10)))
         eventually(lambda: ended == [1], "the one that never sent a head is ended")
         assert quiet.recv(1) == b""
         later = now + KEEP_ALIVE_SECONDS + 60
-        loop.call_soon_threadsafe(lambda: ended.append(end_quiet(list(open_now), now=later, head_seconds=10)))
+        loop.call_soon_threadsafe(lambda: ended.append(close_idle(list(open_now), now=later, head_seconds=10)))
         eventually(lambda: ended == [1, 1], "and the one that was answered long ago, not the one that still waits")
 
 
@@ -234,8 +234,8 @@ def readable(connection: socket.socket) -> bool:
 
 def test_a_prepared_answer_is_the_one_it_stands_for() -> None:
     answer = success(3, {})
-    assert answer.wire == wire_of(answer._replace(wire=b""))
-    assert answer.wire.endswith(b"\r\n\r\n" + answer.body)
-    assert wire_of(answer, closes=True).count(b"connection: close") == 1
-    closing = refusal("slow_body", "r")
-    assert wire_of(closing, closes=True) == wire_of(closing)
+    assert answer.prepared_bytes == encode_response(answer._replace(wire=b""))
+    assert answer.prepared_bytes.endswith(b"\r\n\r\n" + answer.body)
+    assert encode_response(answer, closes_connection=True).count(b"connection: close") == 1
+    closing = reject("slow_body", "r")
+    assert encode_response(closing, closes_connection=True) == encode_response(closing)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.delivering import Closing
-from collector.drain import Drain, LandingWay, RecordWay
-from collector.folder import SpoolFolder
+from collector.delivery import CloseThresholds
+from collector.drain import Drain, LandingDestination, RecordDestination
 from collector.metrics import Metrics
 from collector.packing import PackedObject, SpooledEvent
 from collector.segments import HEADER_BYTES
-from collector.sinks import SetAside, SinkBusyError
-from collector.spool_reading import SpoolCursor
-from tests.unit.collector.spool_stage import WrittenSpool, payload
+from collector.sinks import DeadLetter, SinkBusyError
+from collector.spool_cursor import SpoolCursor
+from collector.spool_folder import SpoolFolder
+from tests.unit.collector.spool_harness import WrittenSpool, payload
 from tests.waiting import eventually
 
 
@@ -34,9 +34,9 @@ class Shelf:
     def put(self, item: PackedObject) -> None:
         self._refuse_or([item.plan.first, item.plan.last])
 
-    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+    def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
         if not self.open.is_set():
-            raise SinkBusyError("closed", left=events)
+            raise SinkBusyError("closed", remaining=events)
         self.seqs += [event.seq for event in events]
         return []
 
@@ -63,15 +63,15 @@ def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spoo
     spool.write(3, "games")
     spool.write(2, "shop")
     spool.segment().write(2, "games")
-    folder = SpoolFolder.take(spool.path)
-    ways = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
-    drain = Drain(folder, ways, durable=spool.durable)
+    folder = SpoolFolder.acquire(spool.path)
+    ways = {"games": RecordDestination(open_sink=lambda: games), "shop": RecordDestination(open_sink=lambda: shop)}
+    drain = Drain(folder, ways, durable_position=spool.durable)
     drain.start()
     eventually(lambda: games.seqs == [1, 2, 3, 6, 7], "games are delivered")
-    assert not drain.delete_done()
+    assert not drain.delete_delivered()
     assert len(segments(spool.path)) == 2
-    assert drain.free_up_to() <= 3  # what the shop waits with is behind it
-    eventually(lambda: "closed" in drain.states()["shop"].trouble, "what the shop's sink says is kept")
+    assert drain.deletable_up_to() <= 3  # what the shop waits with is behind it
+    eventually(lambda: "closed" in drain.states()["shop"].problem, "what the shop's sink says is kept")
     shop.open.set()
     eventually(lambda: shop.seqs == [4, 5], "the shop is delivered")
     eventually(lambda: len(segments(spool.path)) == 1, "the first segment is deleted")
@@ -84,9 +84,9 @@ def test_figures_of_sinks_say_which_one_is_away_and_how_much_waits_for_it(spool:
     shop.open.clear()
     spool.write(3, "games", size=1_000)
     spool.write(2, "shop", size=1_000)
-    folder = SpoolFolder.take(spool.path)
-    ways = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
-    drain, metrics = Drain(folder, ways, durable=spool.durable), Metrics()
+    folder = SpoolFolder.acquire(spool.path)
+    ways = {"games": RecordDestination(open_sink=lambda: games), "shop": RecordDestination(open_sink=lambda: shop)}
+    drain, metrics = Drain(folder, ways, durable_position=spool.durable), Metrics()
     metrics.sinks = drain.sinks
 
     def figure(name: str, source: str) -> float:
@@ -123,24 +123,24 @@ def test_bytes_that_wait_are_those_behind_what_was_read(spool: WrittenSpool) -> 
 
 
 def test_a_folder_that_nothing_was_written_to_is_drained_at_once(tmp_path: Path) -> None:
-    folder = SpoolFolder.take(tmp_path / "w0")
+    folder = SpoolFolder.acquire(tmp_path / "w0")
     games = Shelf()
-    drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=lambda: (1, 0))
+    drain = Drain(folder, {"games": RecordDestination(open_sink=lambda: games)}, durable_position=lambda: (1, 0))
     drain.start()
-    eventually(lambda: all(each.has_looked for each in drain._deliveries), "it has looked")
+    eventually(lambda: all(each.has_scanned for each in drain._deliveries), "it has looked")
     assert drain.oldest_waiting_ms(1) is None
-    assert drain.delete_done() == 0
+    assert drain.delete_delivered() == 0
     assert drain.stop(timeout_seconds=30)
-    assert (games.seqs, drain.states()["games"].trouble) == ([], "")
+    assert (games.seqs, drain.states()["games"].problem) == ([], "")
     folder.close()
 
 
 def test_what_waits_in_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> None:
     games = Shelf()
     spool.write(3)
-    folder = SpoolFolder.take(spool.path)
-    way = LandingWay(sink=games, prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
-    drain = Drain(folder, {"games": way}, durable=spool.durable)
+    folder = SpoolFolder.acquire(spool.path)
+    way = LandingDestination(sink=games, prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600))
+    drain = Drain(folder, {"games": way}, durable_position=spool.durable)
     drain.start()
     assert drain.stop(timeout_seconds=60)
     assert games.seqs == [1, 3]
@@ -151,14 +151,14 @@ def test_nothing_is_deleted_of_what_was_read_and_is_not_delivered_yet(spool: Wri
     games = Shelf()
     spool.write(3)
     spool.segment().write(2)
-    folder = SpoolFolder.take(spool.path)
-    way = LandingWay(sink=games, prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
-    drain = Drain(folder, {"games": way}, durable=spool.durable)
+    folder = SpoolFolder.acquire(spool.path)
+    way = LandingDestination(sink=games, prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600))
+    drain = Drain(folder, {"games": way}, durable_position=spool.durable)
     (delivery,) = drain._deliveries
     delivery.step()  # all of it is read, and waits
-    assert drain.delete_done() == 0
-    delivery.step(closing=True)
-    assert drain.delete_done() > 0
+    assert drain.delete_delivered() == 0
+    delivery.step(flush=True)
+    assert drain.delete_delivered() > 0
     assert segments(spool.path) == ["seg-00000000000000000004.wal"]
     folder.close()
 
@@ -167,16 +167,20 @@ def test_deleting_what_was_only_read_would_lose_it(spool: WrittenSpool, monkeypa
     """The protection off: what was read counts as done."""
     spool.write(3)
     spool.segment().write(2)
-    folder = SpoolFolder.take(spool.path)
-    way = LandingWay(sink=Shelf(), prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
-    drain = Drain(folder, {"games": way}, durable=spool.durable)
+    folder = SpoolFolder.acquire(spool.path)
+    way = LandingDestination(sink=Shelf(), prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600))
+    drain = Drain(folder, {"games": way}, durable_position=spool.durable)
     (delivery,) = drain._deliveries
-    monkeypatch.setattr(delivery, "_free_up_to", lambda: delivery._cursor.scanned)
+    monkeypatch.setattr(delivery, "_free_up_to", lambda: delivery._cursor.scanned_seq)
     delivery.step()
-    assert drain.delete_done() > 0
+    assert drain.delete_delivered() > 0
     # The process ends here, and another one delivers what is left.
     games = Shelf()
-    later = Drain(folder, {"games": LandingWay(sink=games, prefix="games/", closes=Closing())}, durable=spool.durable)
+    later = Drain(
+        folder,
+        {"games": LandingDestination(sink=games, prefix="games/", thresholds=CloseThresholds())},
+        durable_position=spool.durable,
+    )
     later.start()
     assert later.stop(timeout_seconds=60)
     assert games.seqs == [4, 5]
@@ -188,14 +192,14 @@ def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(sp
     spool.write(2, "shop")
     spool.write(2, "games")
     spool.segment().write(1, "games")
-    folder = SpoolFolder.take(spool.path)
-    drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=spool.durable)
+    folder = SpoolFolder.acquire(spool.path)
+    drain = Drain(folder, {"games": RecordDestination(open_sink=lambda: games)}, durable_position=spool.durable)
     drain.start()
     eventually(lambda: games.seqs == [3, 4, 5], "games are delivered")
     assert not drain.stop(timeout_seconds=1)
     assert len(segments(spool.path)) == 2
-    both = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
-    drain = Drain(folder, both, durable=spool.durable)
+    both = {"games": RecordDestination(open_sink=lambda: games), "shop": RecordDestination(open_sink=lambda: shop)}
+    drain = Drain(folder, both, durable_position=spool.durable)
     drain.start()
     assert drain.stop(timeout_seconds=60)
     assert (games.seqs, shop.seqs) == ([3, 4, 5], [1, 2])
@@ -205,19 +209,19 @@ def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(sp
 
 def test_what_a_sink_never_takes_is_set_aside_and_the_rest_goes_on(spool: WrittenSpool) -> None:
     class Picky(Shelf):
-        def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+        def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
             super().send([event for event in events if event.seq != 2])
-            return [SetAside(event, "too large") for event in events if event.seq == 2]
+            return [DeadLetter(event, "too large") for event in events if event.seq == 2]
 
     games = Picky()
     spool.write(3)
-    folder = SpoolFolder.take(spool.path)
-    drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=spool.durable)
+    folder = SpoolFolder.acquire(spool.path)
+    drain = Drain(folder, {"games": RecordDestination(open_sink=lambda: games)}, durable_position=spool.durable)
     drain.start()
     assert drain.stop(timeout_seconds=60)
     assert games.seqs == [1, 3]
     assert '"seq": 2, "reason": "too large"' in (spool.path / "aside-games.jsonl").read_text()
-    assert drain.states()["games"].set_aside == 1
+    assert drain.states()["games"].dead_letters == 1
     folder.close()
 
 
@@ -249,5 +253,5 @@ def test_a_cursor_reads_each_event_of_its_source_once_and_in_order(
         read += [event.seq for event in more]
     assert read == written
     for first, last in itertools.islice(itertools.combinations(written, 2), 5):
-        between = [event.seq for event in cursor.between(first, last)]
+        between = [event.seq for event in cursor.read_between(first, last)]
         assert between == [seq for seq in written if first <= seq <= last]

@@ -7,22 +7,30 @@ from pathlib import Path
 import orjson
 import pytest
 
-from collector.folder import SpoolFolder
-from collector.recovery import Recovered, recover
-from collector.segments import HEADER_BYTES, Kind, Segment, SegmentHeader, Unreadable, encode_frame, segment_name
+from collector.recovery import RecoveredSpool, recover
+from collector.segments import (
+    HEADER_BYTES,
+    FrameKind,
+    Segment,
+    SegmentHeader,
+    UnreadableBytes,
+    encode_frame,
+    segment_name,
+)
+from collector.spool_folder import SpoolFolder
 from deltaworks.errors import ConcurrencyError, ContractError
 
 
 def segment(folder: Path, first: int, count: int, *, number: int | None = None) -> Path:
     """A segment of events; where each of them lies is `Segment`'s business."""
     path = folder / segment_name(number or first)
-    frames = [encode_frame(seq, Kind.EVENT, 0, b'{"n":%d}' % seq) for seq in range(first, first + count)]
-    path.write_bytes(SegmentHeader(b"c" * 16, first, 0).encoded() + b"".join(frames))
+    frames = [encode_frame(seq, FrameKind.EVENT, 0, b'{"n":%d}' % seq) for seq in range(first, first + count)]
+    path.write_bytes(SegmentHeader(b"c" * 16, first, 0).encode() + b"".join(frames))
     return path
 
 
-def recovered(folder: Path) -> Recovered:
-    spool = SpoolFolder.take(folder)
+def recovered(folder: Path) -> RecoveredSpool:
+    spool = SpoolFolder.acquire(folder)
     try:
         return recover(spool)
     finally:
@@ -41,7 +49,7 @@ def damage(path: Path, event: int) -> None:
 
 
 def test_an_empty_folder_begins_with_the_first_event(tmp_path: Path) -> None:
-    assert recovered(tmp_path) == Recovered(1, 0, ())
+    assert recovered(tmp_path) == RecoveredSpool(1, 0, ())
 
 
 def test_the_torn_end_of_the_newest_segment_is_cut_wherever_it_was_torn(tmp_path: Path) -> None:
@@ -132,7 +140,7 @@ def test_a_crash_between_the_steps_of_putting_aside_is_made_good(
     outcome = recovered(tmp_path)
 
     assert (numbers(path), len(outcome.damages)) == ([1, 3, 4], 1)
-    assert not [item for item in Segment.open(path).items() if isinstance(item, Unreadable)]
+    assert not [item for item in Segment.open(path).scan() if isinstance(item, UnreadableBytes)]
 
 
 def test_numbers_go_on_where_every_segment_is_delivered_and_gone(tmp_path: Path) -> None:
@@ -151,14 +159,14 @@ def test_progress_that_cannot_be_read_is_no_reason_to_begin_anew(tmp_path: Path)
 
 
 def test_a_folder_is_of_one_process_and_keeps_its_id_and_the_numbers_of_its_sources(tmp_path: Path) -> None:
-    first = SpoolFolder.take(tmp_path)
+    first = SpoolFolder.acquire(tmp_path)
     assert first.source_numbers(["games", "web"]) == {"games": 0, "web": 1}
     with pytest.raises(ConcurrencyError) as caught:
-        SpoolFolder.take(tmp_path)
+        SpoolFolder.acquire(tmp_path)
     assert caught.value.condition == "SPOOL_LOCKED"
     first.close()
 
-    second = SpoolFolder.take(tmp_path)
+    second = SpoolFolder.acquire(tmp_path)
     assert second.collector == first.collector
     assert second.source_numbers(["web", "shop"]) == {"games": 0, "web": 1, "shop": 2}
     assert [second.source_name(number) for number in (0, 2, 3)] == ["games", "shop", None]
@@ -170,6 +178,6 @@ def test_a_folder_whose_names_are_damaged_is_refused(tmp_path: Path, name: str, 
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(ContractError) as caught:
-        SpoolFolder.take(tmp_path)
+        SpoolFolder.acquire(tmp_path)
     assert caught.value.condition == "SPOOL_FOLDER_DAMAGED"
-    SpoolFolder.take(tmp_path / "other").close()
+    SpoolFolder.acquire(tmp_path / "other").close()

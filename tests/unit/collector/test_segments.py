@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from collector.segments import (
     HEADER_BYTES,
     Frame,
-    Kind,
+    FrameKind,
     Segment,
     SegmentHeader,
-    Unreadable,
+    UnreadableBytes,
     encode_frame,
-    first_seq_of,
+    parse_segment_name,
     segment_name,
 )
 from deltaworks.errors import ContractError
@@ -31,9 +31,9 @@ payloads = st.lists(st.text(st.characters(min_codepoint=32, codec="utf-8"), max_
 
 def written(path: Path, texts: list[str]) -> list[tuple[int, int]]:
     """Write a segment of events; where each frame lies."""
-    data, places = HEADER.encoded(), []
+    data, places = HEADER.encode(), []
     for number, text in enumerate(texts):
-        frame = encode_frame(41 + number, Kind.EVENT, 2, text.encode())
+        frame = encode_frame(41 + number, FrameKind.EVENT, 2, text.encode())
         places.append((len(data), len(data) + len(frame)))
         data += frame
     path.write_bytes(data)
@@ -52,11 +52,11 @@ def test_a_segment_cut_at_any_byte_gives_the_frames_before_the_cut(tmp_path: Pat
         path.write_bytes(whole[:size])
         kept = sum(end <= size for _, end in places)
 
-        items = list(Segment.open(path).items())
+        items = list(Segment.open(path).scan())
 
         frames = [(item.seq, item.payload.decode()) for item in items if isinstance(item, Frame)]
         assert frames == [(41 + number, text) for number, text in enumerate(texts[:kept])]
-        torn = [item for item in items if isinstance(item, Unreadable)]
+        torn = [item for item in items if isinstance(item, UnreadableBytes)]
         end = places[kept - 1][1] if kept else HEADER_BYTES
         assert [(item.start, item.end, item.at_end) for item in torn] == ([(end, size, True)] if size > end else [])
 
@@ -75,7 +75,7 @@ def test_a_flipped_bit_costs_its_own_frame_and_no_other(
     [hurt] = [number for number, (start, end) in enumerate(places) if start <= at < end]
 
     assert read(path) == [(41 + number, text) for number, text in enumerate(texts) if number != hurt]
-    [item] = [item for item in Segment.open(path).items() if isinstance(item, Unreadable)]
+    [item] = [item for item in Segment.open(path).scan() if isinstance(item, UnreadableBytes)]
     assert (item.start, item.end) == places[hurt]
     assert item.at_end == (hurt == len(texts) - 1)
 
@@ -97,7 +97,7 @@ def test_without_the_checksum_a_flipped_bit_would_be_read_as_an_event(
 
 def test_what_a_client_sends_is_never_taken_for_a_frame_behind_damage(tmp_path: Path) -> None:
     path = tmp_path / "forged.wal"
-    forged = encode_frame(42, Kind.EVENT, 2, b'{"forged":1}')
+    forged = encode_frame(42, FrameKind.EVENT, 2, b'{"forged":1}')
     text = forged.decode("latin-1").encode("unicode_escape").decode().replace("\\x00", "\\u0000")
     places = written(path, ['{"x":"' + text + '"}', '{"y":1}'])
     content = bytearray(path.read_bytes())
@@ -126,10 +126,10 @@ def test_reading_begins_and_ends_where_it_is_told_to(tmp_path: Path) -> None:
 
 def test_frames_of_other_kinds_have_the_number_of_the_event_behind_them(tmp_path: Path) -> None:
     path = tmp_path / "kinds.wal"
-    frames = [(41, Kind.DATA_KEY, b"\0key\0"), (41, Kind.IDENTITIES, b"\0\0"), (41, Kind.EVENT, b"{}")]
-    path.write_bytes(HEADER.encoded() + b"".join(encode_frame(seq, kind, 1, data) for seq, kind, data in frames))
+    frames = [(41, FrameKind.DATA_KEY, b"\0key\0"), (41, FrameKind.IDENTITIES, b"\0\0"), (41, FrameKind.EVENT, b"{}")]
+    path.write_bytes(HEADER.encode() + b"".join(encode_frame(seq, kind, 1, data) for seq, kind, data in frames))
 
-    items = list(Segment.open(path).items())
+    items = list(Segment.open(path).scan())
 
     assert all(isinstance(item, Frame) for item in items)
     assert [(item.seq, item.kind, item.payload) for item in items if isinstance(item, Frame)] == frames
@@ -143,7 +143,7 @@ def test_a_segment_of_another_version_is_refused_and_a_damaged_head_is_not(tmp_p
         Segment.open(path)
     assert caught.value.condition == "SPOOL_SEGMENT_UNKNOWN"
 
-    content = bytearray(HEADER.encoded())
+    content = bytearray(HEADER.encode())
     content[random.Random(1).randrange(HEADER_BYTES)] ^= 4
     path.write_bytes(content)
     assert Segment.open(path).header is None
@@ -151,5 +151,5 @@ def test_a_segment_of_another_version_is_refused_and_a_damaged_head_is_not(tmp_p
 
 def test_names_of_segments_sort_as_their_events_do() -> None:
     assert segment_name(4097) == "seg-00000000000000004097.wal"
-    assert first_seq_of(segment_name(4097)) == 4097
-    assert [first_seq_of(name) for name in ("seg-1.wal", segment_name(1) + ".damaged", "LOCK")] == [None] * 3
+    assert parse_segment_name(segment_name(4097)) == 4097
+    assert [parse_segment_name(name) for name in ("seg-1.wal", segment_name(1) + ".damaged", "LOCK")] == [None] * 3

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.folder import SpoolFolder
 from collector.recovery import recover
 from collector.segments import Frame, Segment
 from collector.spool import Spool
-from collector.submissions import Entry, Written
+from collector.spool_folder import SpoolFolder
+from collector.submissions import Entry, WriteResult
 from deltaworks.errors import TransientError
 from deltaworks.specs.collector import SpoolSpec
 from tests.examples import examples
@@ -29,11 +29,11 @@ class Life:
     """One life of a process: its folder, a spool on a volatile disk, and what was answered."""
 
     def __init__(self, path: Path, disk: VolatileDisk, *, spool: type[Spool] = Spool, **spec: object) -> None:
-        self.folder = SpoolFolder.take(path)
+        self.folder = SpoolFolder.acquire(path)
         self.recovered = recover(self.folder)
         self.errors: list[TransientError] = []
         self.disk = disk
-        self.answers: dict[str, Written] = {}
+        self.answers: dict[str, WriteResult] = {}
         self._answered = threading.Condition()
         self.spool = spool(
             self.folder,
@@ -58,7 +58,7 @@ class Life:
         with self._answered:
             assert self._answered.wait_for(lambda: all(name in self.answers for name in requests), WAIT_SECONDS)
 
-    def _note(self, request: str, written: Written) -> None:
+    def _note(self, request: str, written: WriteResult) -> None:
         with self._answered:
             self.answers[request] = written
             self._answered.notify_all()
@@ -75,11 +75,11 @@ class Life:
 
 def events(path: Path) -> dict[int, str]:
     """The events of a folder by number, after what a new process does first."""
-    folder = SpoolFolder.take(path)
+    folder = SpoolFolder.acquire(path)
     recovered = recover(folder)
     lying: dict[int, str] = {}
     for file in folder.segments():
-        for frame in Segment.open(file).items():
+        for frame in Segment.open(file).scan():
             assert isinstance(frame, Frame), frame
             assert frame.seq not in lying, "a number twice"
             number, _, name = frame.payload.decode().removeprefix('{"seq":').partition(',"name":"')
@@ -183,7 +183,7 @@ class Hasty(Spool):
     """Answers before the commit."""
 
     def submit(self, entries, done) -> None:  # type: ignore[no-untyped-def]
-        done(Written(1))
+        done(WriteResult(1))
         super().submit(entries, lambda written: None)
 
 
@@ -238,7 +238,7 @@ class Stubborn(Spool):
     """Writes on in a segment whose sync has failed."""
 
     def _turn_away(self, group, error, *, synced) -> None:  # type: ignore[no-untyped-def]
-        self._wake([(submission.done, Written(problem="disk")) for submission in group])
+        self._on_group_written([(submission.on_written, WriteResult(problem="disk")) for submission in group])
 
 
 def test_writing_on_behind_a_failed_sync_would_give_one_number_to_two_events(tmp_path: Path) -> None:
@@ -329,24 +329,24 @@ def test_what_a_full_disk_took_of_a_request_is_cut_off_or_its_number_would_be_of
 
 
 def test_a_spool_that_is_full_says_so_and_takes_again_once_segments_are_gone(tmp_path: Path) -> None:
-    folder = SpoolFolder.take(tmp_path)
+    folder = SpoolFolder.acquire(tmp_path)
     spool = Spool(folder, SpoolSpec(max_bytes=1000, segment_bytes=1), next_seq=1)
     spool.start()
     answered = threading.Event()
     spool.submit([Entry(0, (b"x" * 950,))], lambda written: answered.set())
     assert answered.wait(WAIT_SECONDS)
 
-    assert (spool.refusal(), spool.fill()) == ("spool_full", 1.0)
+    assert (spool.rejection_reason(), spool.fill_ratio()) == ("spool_full", 1.0)
     for segment in folder.segments():
         segment.unlink()
-    spool.look_at_disk()
-    assert (spool.refusal(), spool.fill()) == (None, 0.0)
+    spool.refresh_disk_usage()
+    assert (spool.rejection_reason(), spool.fill_ratio()) == (None, 0.0)
     spool.close()
     folder.close()
 
 
 def test_without_the_quota_nobody_would_be_turned_away(tmp_path: Path) -> None:
-    folder = SpoolFolder.take(tmp_path)
+    folder = SpoolFolder.acquire(tmp_path)
     spool = Spool(folder, SpoolSpec(max_bytes=1 << 50, segment_bytes=1), next_seq=1)
     spool.start()
     for _ in range(3):
@@ -354,31 +354,31 @@ def test_without_the_quota_nobody_would_be_turned_away(tmp_path: Path) -> None:
         spool.submit([Entry(0, (b"x" * 950,))], lambda written, done=answered: done.set())  # type: ignore[misc]
         assert answered.wait(WAIT_SECONDS)
 
-    assert spool.refusal() is None
+    assert spool.rejection_reason() is None
     assert folder.size_bytes() > 2500
     spool.close()
     folder.close()
 
 
 def test_a_disk_with_too_little_left_is_refused_before_it_is_full(tmp_path: Path) -> None:
-    folder = SpoolFolder.take(tmp_path)
+    folder = SpoolFolder.acquire(tmp_path)
     spool = Spool(folder, SpoolSpec(min_free_percent=51), next_seq=1, disk=VolatileDisk())
 
-    assert (spool.refusal(), spool.fill()) == ("disk", 1.0)
+    assert (spool.rejection_reason(), spool.fill_ratio()) == ("disk", 1.0)
     folder.close()
 
 
 def test_a_segment_ends_with_its_age_too_and_readers_never_see_more_than_is_durable(tmp_path: Path) -> None:
-    folder = SpoolFolder.take(tmp_path)
+    folder = SpoolFolder.acquire(tmp_path)
     now = [1000.0]
     spool = Spool(folder, SpoolSpec(segment_seconds=60), next_seq=7, clock=lambda: now[0])
     spool.start()
-    assert spool.durable() == (7, 44)
+    assert spool.durable_position() == (7, 44)
     for _ in range(3):
         answered = threading.Event()
         spool.submit([Entry(0, (b"[", b"]"))], lambda written, done=answered: done.set())  # type: ignore[misc]
         assert answered.wait(WAIT_SECONDS)
-        first, end = spool.durable()
+        first, end = spool.durable_position()
         assert end == (tmp_path / f"seg-{first:020d}.wal").stat().st_size
         now[0] = 1061.0
     spool.close()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from collector.stamps import epoch_ms, iso
-from tests.unit.collector.door_stage import NOW, Stage, declared
+from tests.unit.collector.request_handler_harness import NOW, Stage, declared
 
 RECEIVED = datetime.fromtimestamp(NOW, UTC)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.records import OutgoingRecord
-from collector.stream_writer import BYTES_PER_CALL, RECORDS_PER_CALL, Refusal, StreamWriter
+from collector.stream_writer import MAX_BYTES_PER_CALL, MAX_RECORDS_PER_CALL, RejectedRecord, StreamWriter
 
 
 class Stream:
@@ -26,8 +26,8 @@ class Stream:
 
     def put_records(self, *, StreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:
         assert StreamName == "events"
-        assert len(Records) <= RECORDS_PER_CALL
-        assert sum(len(each["Data"]) + len(each["PartitionKey"]) for each in Records) <= BYTES_PER_CALL
+        assert len(Records) <= MAX_RECORDS_PER_CALL
+        assert sum(len(each["Data"]) + len(each["PartitionKey"]) for each in Records) <= MAX_BYTES_PER_CALL
         self.calls.append(len(Records))
         share = self._refusing.pop(0) if self._refusing else 0.0
         if share is None:
@@ -72,7 +72,7 @@ def test_what_is_never_taken_is_named_and_may_be_sent_again() -> None:
     stream = Stream(*[1.0] * 8)
     refusals = StreamWriter(stream, "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")] * 3)
 
-    assert refusals == [Refusal(index, "ProvisionedThroughputExceededException") for index in range(3)]
+    assert refusals == [RejectedRecord(index, "ProvisionedThroughputExceededException") for index in range(3)]
 
 
 class Particular(Stream):

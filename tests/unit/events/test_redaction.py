@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.stripping import SourceStrip
+from collector.redaction import SourceRedactor
 from deltaworks.control.objects import LocalObjects, ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.events import redaction_keys
@@ -27,7 +27,7 @@ from deltaworks.privacy.suppression import Suppression, SuppressionRecord
 from deltaworks.privacy.tokens import suppression_digest, token
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from tests.unit.collector.door_stage import Stage, declared
+from tests.unit.collector.request_handler_harness import Stage, declared
 
 CANARY = "canary7f3a@example.org"
 KEY = bytes(range(32))
@@ -249,7 +249,7 @@ def test_one_event_has_one_token_through_collector_kafka_file_and_a_second_readi
     sealer = Sealer(LocalKeyring(tmp_path), namespace="players", writer="edge", day_key=lambda day: bytes(32))
     privacy = spec_of().privacy
     assert privacy is not None
-    stage = Stage(declared(), strip=SourceStrip(Redactor(privacy, KEY), sealer))
+    stage = Stage(declared(), strip=SourceRedactor(Redactor(privacy, KEY), sealer))
     stage.send({"batch": [event()]}, "/v1/batch")
     (landed,) = [payload for payload in stage.payloads if payload.startswith(b'{"_collector"')]
 

@@ -109,8 +109,8 @@ def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]
         yield Finding(
             "unhealthy", "SPOOL_OLD", _backlog_detail(heartbeat, where, waited), _backlog_next_step(heartbeat)
         )
-    if set_aside := sum(source.set_aside for source in heartbeat.sources.values()):
-        text = f"{where} has set {set_aside} events aside that its sink never takes."
+    if dead_letters := sum(source.dead_letters for source in heartbeat.sources.values()):
+        text = f"{where} has set {dead_letters} events aside that its sink never takes."
         yield Finding(
             "unhealthy", "EVENTS_UNDELIVERABLE", text, "See how-to/collect-over-http.md#when-something-is-wrong."
         )

@@ -26,7 +26,7 @@ class SourceStatus(RecordPart):
 
     delivered: int = 0
     objects: int = 0
-    set_aside: int = 0
+    dead_letters: int = 0
     problem: str = ""
     problem_since: str | None = None
 

@@ -53,14 +53,14 @@ class Brokers:
 
 def test_what_the_brokers_have_taken_is_done() -> None:
     brokers = Brokers(lambda _value: None)
-    assert KafkaSink({}, "games", make=brokers).send(SENT) == []
+    assert KafkaSink({}, "games", new_producer=brokers).send(SENT) == []
     assert brokers.taken == [event.payload for event in SENT]
     assert (brokers.options["enable.idempotence"], brokers.options["acks"]) == (True, "all")
 
 
 def test_only_what_was_not_taken_comes_back_and_the_next_try_has_a_new_producer() -> None:
     brokers = Brokers(lambda value: KafkaError._MSG_TIMED_OUT if value in (b"2", b"5") else None)
-    sink = KafkaSink({}, "games", make=brokers)
+    sink = KafkaSink({}, "games", new_producer=brokers)
     with pytest.raises(SinkBusyError) as caught:
         sink.send(SENT)
     assert [event.payload for event in caught.value.left] == [b"2", b"5"]
@@ -72,14 +72,14 @@ def test_only_what_was_not_taken_comes_back_and_the_next_try_has_a_new_producer(
 
 def test_brokers_that_say_nothing_have_taken_nothing() -> None:
     with pytest.raises(SinkBusyError) as caught:
-        KafkaSink({}, "games", make=Brokers(lambda _value: None, silent=True)).send(SENT)
+        KafkaSink({}, "games", new_producer=Brokers(lambda _value: None, silent=True)).send(SENT)
     assert caught.value.left == SENT
 
 
 def test_an_event_no_broker_takes_is_set_aside() -> None:
     brokers = Brokers(lambda value: KafkaError.MSG_SIZE_TOO_LARGE if value == b"3" else None)
     huge = SpooledEvent(9, b"x" * 2_000)
-    aside = KafkaSink({}, "games", make=brokers).send([*SENT, huge])
+    aside = KafkaSink({}, "games", new_producer=brokers).send([*SENT, huge])
     assert sorted(item.event.seq for item in aside) == [3, 9]
     assert len(brokers.taken) == 5
 
@@ -88,5 +88,5 @@ def test_one_that_is_never_taken_is_not_forgotten_over_those_that_are_not_taken_
     brokers = Brokers(lambda value: KafkaError._MSG_TIMED_OUT if value == b"2" else None)
     huge = SpooledEvent(9, b"x" * 2_000)
     with pytest.raises(SinkBusyError) as caught:
-        KafkaSink({}, "games", make=brokers).send([*SENT, huge])
+        KafkaSink({}, "games", new_producer=brokers).send([*SENT, huge])
     assert sorted(event.seq for event in caught.value.left) == [2, 9]

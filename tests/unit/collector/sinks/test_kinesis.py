@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collector.packing import SpooledEvent
 from collector.sinks import SinkBusyError
-from collector.sinks.kinesis import KinesisSink, aggregated, grouped, varint
+from collector.sinks.kinesis import KinesisSink, aggregate, group_by_size, varint
 from collector.stream_writer import StreamWriter
 from deltaworks.sources.kinesis.rows import _AGGREGATE, deaggregate
 
@@ -23,7 +23,7 @@ def events(*payloads: bytes) -> list[SpooledEvent]:
 
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=30), st.integers(1, 100))
 def test_what_is_packed_is_what_readers_and_protobuf_take_apart(payloads: list[bytes], key: int) -> None:
-    record = aggregated(payloads, str(key))
+    record = aggregate(payloads, str(key))
     parts = deaggregate(record)
     assert parts is not None
     assert [part.data for part in parts] == payloads
@@ -39,11 +39,11 @@ def test_what_is_packed_is_what_readers_and_protobuf_take_apart(payloads: list[b
 @given(st.lists(st.integers(0, 500), max_size=50), st.integers(100, 2_000))
 def test_groups_keep_order_leave_nothing_out_and_fit(sizes: list[int], most: int) -> None:
     sent = events(*(b"x" * size for size in sizes))
-    groups = list(grouped(sent, most))
+    groups = list(group_by_size(sent, most))
     assert [event for group in groups for event in group] == sent
     for group in groups:
         payloads = [event.payload for event in group]
-        assert len(group) == 1 or len(aggregated(payloads, "100")) <= most
+        assert len(group) == 1 or len(aggregate(payloads, "100")) <= most
 
 
 @pytest.mark.parametrize(

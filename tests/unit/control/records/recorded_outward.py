@@ -42,7 +42,9 @@ OUTWARD: dict[str, UnversionedRecord] = {
         spool_max_bytes=10_737_418_240,
         oldest_at=AT,
         damaged=("seg-00000000000000000001.wal.damaged",),
-        sources={"games": SourceStatus(delivered=4000, objects=3, set_aside=1, problem="no bucket", problem_since=AT)},
+        sources={
+            "games": SourceStatus(delivered=4000, objects=3, dead_letters=1, problem="no bucket", problem_since=AT)
+        },
         host="edge-0",
         pid=17,
     ),

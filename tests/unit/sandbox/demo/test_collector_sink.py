@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from generator.games import generate_games
 from generator.settings import GamesSettings
 from sandbox.demo.collector_sink import BusyError, CollectorSink, collector_sink, events_of
-from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
+from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
 
 GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
 

@@ -21,7 +21,7 @@ from typing import Final, Self
 
 import orjson
 
-from collector.segments import first_seq_of
+from collector.segments import parse_segment_name
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.collector import MAX_SOURCES
 
@@ -36,14 +36,14 @@ class SpoolFolder:
     drained by whoever takes it.
     """
 
-    def __init__(self, path: Path, *, lock: int, collector: bytes, sources: list[str]) -> None:
+    def __init__(self, path: Path, *, lock: int, collector_id: bytes, sources: list[str]) -> None:
         self.path = path
-        self.collector = collector
+        self.collector = collector_id
         self._lock = lock
         self._sources = sources
 
     @classmethod
-    def take(cls, path: Path) -> Self:
+    def acquire(cls, path: Path) -> Self:
         """Take a folder, and make what is not there yet.
 
         Raises:
@@ -54,7 +54,7 @@ class SpoolFolder:
         lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return cls(path, lock=lock, collector=_id_of(path), sources=_sources_of(path))
+            return cls(path, lock=lock, collector=_read_or_create_id(path), sources=_read_sources(path))
         except BlockingIOError as error:
             os.close(lock)
             raise ConcurrencyError(
@@ -67,7 +67,7 @@ class SpoolFolder:
             raise
 
     @property
-    def collector_name(self) -> str:
+    def collector_hex(self) -> str:
         """The collector's id as events carry it."""
         return self.collector.hex()
 
@@ -80,7 +80,7 @@ class SpoolFolder:
         new = [name for name in dict.fromkeys(names) if name not in self._sources]
         if new:
             if len(self._sources) + len(new) > MAX_SOURCES:
-                raise _damaged(self.path / "sources.json", f"holds {MAX_SOURCES} sources already")
+                raise _damaged_error(self.path / "sources.json", f"holds {MAX_SOURCES} sources already")
             self._sources = [*self._sources, *new]
             replace_durably(self.path / "sources.json", orjson.dumps(self._sources))
         return {name: number for number, name in enumerate(self._sources)}
@@ -91,14 +91,14 @@ class SpoolFolder:
 
     def segments(self) -> list[Path]:
         """Its segments, the oldest first; damaged ones that were put aside are none."""
-        return sorted(path for path in self.path.iterdir() if first_seq_of(path.name) is not None)
+        return sorted(path for path in self.path.iterdir() if parse_segment_name(path.name) is not None)
 
     def size_bytes(self) -> int:
         """What its segments take, damaged ones included."""
         names = (path for path in self.path.iterdir() if path.name.startswith("seg-"))
-        return sum(size_of(path) for path in names)
+        return sum(file_size(path) for path in names)
 
-    def oldest_seconds(self, now: float) -> float:
+    def oldest_age_seconds(self, now: float) -> float:
         """How long ago the oldest segment was last written to; 0 where there is none."""
         oldest = next(iter(self.segments()), None)
         with contextlib.suppress(FileNotFoundError):
@@ -110,7 +110,7 @@ class SpoolFolder:
         os.close(self._lock)
 
 
-def size_of(path: Path) -> int:
+def file_size(path: Path) -> int:
     """The length of a file; nothing where it has been removed meanwhile."""
     try:
         return path.stat().st_size
@@ -145,30 +145,30 @@ def replace_durably(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def _id_of(path: Path) -> bytes:
+def _read_or_create_id(path: Path) -> bytes:
     file = path / "id"
     if not file.exists():
         replace_durably(file, secrets.token_bytes(ID_BYTES))
     content = file.read_bytes()
     if len(content) != ID_BYTES:
-        raise _damaged(file, f"has {len(content)} bytes instead of {ID_BYTES}")
+        raise _damaged_error(file, f"has {len(content)} bytes instead of {ID_BYTES}")
     return content
 
 
-def _sources_of(path: Path) -> list[str]:
+def _read_sources(path: Path) -> list[str]:
     file = path / "sources.json"
     if not file.exists():
         return []
     try:
         names = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise _damaged(file, "is no JSON") from error
+        raise _damaged_error(file, "is no JSON") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _damaged(file, "is no list of names")
+        raise _damaged_error(file, "is no list of names")
     return names
 
 
-def _damaged(file: Path, problem: str) -> ContractError:
+def _damaged_error(file: Path, problem: str) -> ContractError:
     return ContractError(
         "SPOOL_FOLDER_DAMAGED",
         f"{file} {problem}.",

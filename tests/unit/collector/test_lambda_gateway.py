@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from collector.delivering import Closing
-from collector.drain import LandingWay, RecordWay
-from collector.handler import Gateway, head_of
+from collector.delivery import CloseThresholds
+from collector.drain import LandingDestination, RecordDestination
+from collector.lambda_gateway import Gateway, parse_head
 from collector.packing import PackedObject, SpooledEvent
-from collector.sinks import SetAside, SinkBusyError
-from collector.stripping import SourceStrip
+from collector.redaction import SourceRedactor
+from collector.sinks import DeadLetter, SinkBusyError
 from deltaworks.control.objects import LocalObjects
 from deltaworks.erasure.requests import receive_request
 from deltaworks.errors import TransientError
@@ -119,10 +119,10 @@ class Sink:
         self.raw: list[bytes] = []
         self._refusing = refusing
 
-    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+    def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
         if self._refusing:
             self._refusing -= 1
-            raise SinkBusyError("away", left=events)
+            raise SinkBusyError("away", remaining=events)
         self.raw += [event.payload for event in events]
         return []
 
@@ -133,7 +133,7 @@ class Sink:
 
 
 def gateway(sink: Sink) -> Gateway:
-    return Gateway(SPEC, {"games": RecordWay(open_sink=lambda: sink)}, sleep=lambda _seconds: None)
+    return Gateway(SPEC, {"games": RecordDestination(open_sink=lambda: sink)}, sleep=lambda _seconds: None)
 
 
 @pytest.mark.parametrize("form", [rest, http])
@@ -200,7 +200,7 @@ def test_keys_and_origins_hold_in_a_lambda_too() -> None:
 
 def test_what_lands_from_a_lambda_is_one_object_a_request() -> None:
     sink = Sink()
-    way = LandingWay(sink=sink, prefix="games/", closes=Closing())
+    way = LandingDestination(sink=sink, prefix="games/", thresholds=CloseThresholds())
     event = rest('{"n": 1}\n{"n": 2}')
     event["headers"]["Content-Type"] = "application/x-ndjson"
     assert Gateway(SPEC, {"games": way}).handle(event)["statusCode"] == 200
@@ -210,8 +210,10 @@ def test_what_lands_from_a_lambda_is_one_object_a_request() -> None:
 def test_the_stage_before_a_path_is_no_part_of_it() -> None:
     staged = http("", rawPath="/prod/v1/events")
     staged["requestContext"]["stage"] = "prod"
-    assert head_of(staged).path == "/v1/events"
-    assert head_of(rest("", multiValueQueryStringParameters={"writeKey": ["a", "b"]})).query == b"writeKey=a&writeKey=b"
+    assert parse_head(staged).path == "/v1/events"
+    assert (
+        parse_head(rest("", multiValueQueryStringParameters={"writeKey": ["a", "b"]})).query == b"writeKey=a&writeKey=b"
+    )
 
 
 class Away:
@@ -223,9 +225,9 @@ class Away:
 
 def private_gateway(sink: Sink, vault: Any, keyring: LocalKeyring, **more: Any) -> Gateway:
     sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
-    strips = {"games": SourceStrip(Redactor(PRIVACY, bytes(32)), sealer)}
-    ways = {"games": RecordWay(open_sink=lambda: sink)}
-    return Gateway(SPEC, ways, strips=strips, vault=vault, sleep=lambda _seconds: None, **more)
+    strips = {"games": SourceRedactor(Redactor(PRIVACY, bytes(32)), sealer)}
+    ways = {"games": RecordDestination(open_sink=lambda: sink)}
+    return Gateway(SPEC, ways, redactions=strips, vault=vault, sleep=lambda _seconds: None, **more)
 
 
 @pytest.mark.parametrize("form", [rest, http])
@@ -262,7 +264,7 @@ def test_a_lambda_opens_its_keys_from_the_environment_and_hears_of_the_erased(tm
     fields = SPEC.model_dump(by_alias=True, mode="json")
     fields["sources"]["games"]["pipeline"] = "shop"
     spec = CollectorSpec.model_validate(fields)
-    ways = {"games": RecordWay(open_sink=lambda: sink)}
+    ways = {"games": RecordDestination(open_sink=lambda: sink)}
     objects = lake.namespace.objects
     made = redacting_gateway(spec, lake.catalog, objects, ways=ways, monotonic=lambda: now[0])
 

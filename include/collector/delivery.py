@@ -20,15 +20,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from collector.folder import sync_folder
-from collector.metrics import SinkFigures
-from collector.packing import ObjectPlan, PackedObject, SpooledEvent, packed, planned
+from collector.metrics import SinkMetrics
+from collector.packing import ObjectPlan, PackedObject, SpooledEvent, pack, plan_object
 from collector.progress import Progress, SourceProgress
-from collector.sinks import RecordSink, SetAside, SinkBusyError
-from collector.sinks.landing import KeyTakenError, moved
+from collector.sinks import DeadLetter, RecordSink, SinkBusyError
+from collector.sinks.landing import KeyConflictError, repack_with_checksum_key
+from collector.spool_folder import sync_folder
 
 log = logging.getLogger(__name__)
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.25, 30.0
+_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.25, 30.0
 #: What is read of a spool at once, and the most that a stream or a topic is handed at once.
 READ_BYTES = 4 << 20
 
@@ -36,20 +36,20 @@ READ_BYTES = 4 << 20
 class Cursor(Protocol):
     """Reads the durable events of one source in order, once. Used by one thread."""
 
-    def read(self, most_bytes: int) -> list[SpooledEvent]:
+    def read(self, target_bytes: int) -> list[SpooledEvent]:
         """The next events, about so many bytes of them; none where there are no more for now."""
 
-    def between(self, first: int, last: int) -> Iterable[SpooledEvent]:
+    def read_between(self, first: int, last: int) -> Iterable[SpooledEvent]:
         """All events of the source from `first` to `last`, wherever the cursor is."""
 
-    def pass_over(self, last: int) -> None:
+    def skip_to(self, last: int) -> None:
         """Read nothing up to `last`, which was delivered as it was planned."""
 
     def unread_bytes(self) -> int:
         """How many bytes lie behind the cursor."""
 
     @property
-    def scanned(self) -> int:
+    def scanned_seq(self) -> int:
         """Everything up to this number was read, or is of other sources."""
 
 
@@ -61,7 +61,7 @@ class ObjectSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class CloseThresholds:
     """When an object is closed: at so many bytes of JSON, or so long after its first event."""
 
     bytes: int = 8 << 20
@@ -69,7 +69,7 @@ class Closing:
 
 
 @dataclass(slots=True)
-class Trouble:
+class DeliveryProblem:
     """Why a source does not get on, and since when (epoch seconds); empty where it does."""
 
     reason: str = ""
@@ -90,8 +90,8 @@ class Delivery:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = source
-        self.trouble = Trouble()
-        self.figures = SinkFigures()
+        self.problem = DeliveryProblem()
+        self.metrics = SinkMetrics()
         self._cursor = cursor
         self._progress = progress
         self._folder = folder
@@ -99,57 +99,57 @@ class Delivery:
         self._clock = clock
         self._failures = 0
         #: Nothing of this source up to this number is needed any more.
-        self.free_up_to = progress.of(source).done
+        self.deletable_up_to = progress.get(source).delivered_up_to
         #: Whether `free_up_to` says more than what was on record at the start.
-        self.has_looked = False
+        self.has_scanned = False
 
     @property
-    def waits(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether something of this source was read and is not where it belongs."""
         raise NotImplementedError
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of what was read and is not where it belongs, and of all that lies unread behind it."""
-        return self._held_bytes + self._cursor.unread_bytes()
+        return self._pending_bytes + self._cursor.unread_bytes()
 
-    def step(self, *, closing: bool = False) -> bool:
+    def step(self, *, flush: bool = False) -> bool:
         """Deliver what is due; whether anything was done. With `closing` all that waits is due."""
-        done = self._deliver_due(closing=closing)
+        done = self._deliver_due(flush=flush)
         # Only here, where nothing that was read is in between: others delete by it.
-        self.free_up_to = self._free_up_to()
-        self.has_looked = True
+        self.deletable_up_to = self._deletable_up_to()
+        self.has_scanned = True
         return done
 
-    def _deliver_due(self, *, closing: bool) -> bool:
+    def _deliver_due(self, *, flush: bool) -> bool:
         raise NotImplementedError
 
-    def _free_up_to(self) -> int:
+    def _deletable_up_to(self) -> int:
         raise NotImplementedError
 
     @property
-    def _held_bytes(self) -> int:
+    def _pending_bytes(self) -> int:
         raise NotImplementedError
 
     def close(self) -> None:
         """Let go of the sink."""
 
-    def _try(self, deed: Callable[[], None]) -> bool:
+    def _attempt(self, action: Callable[[], None]) -> bool:
         """Do something once; False where it failed, after a wait that grows with each failure in a row."""
         try:
-            deed()
+            action()
         except Exception as error:
-            self._failed(error)
+            self._record_failure(error)
             return False
-        self._failures, self.trouble = 0, Trouble()
+        self._failures, self.problem = 0, DeliveryProblem()
         return True
 
-    def _failed(self, error: Exception) -> None:
-        self.figures.errors += 1
-        if not self.trouble.reason:
+    def _record_failure(self, error: Exception) -> None:
+        self.metrics.errors += 1
+        if not self.problem.reason:
             log.warning("%s: the sink does not take events: %s: %s", self.source, type(error).__name__, error)
-        self.trouble = Trouble(f"{type(error).__name__}: {error}", self.trouble.since or self._clock())
-        longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 16))
+        self.problem = DeliveryProblem(f"{type(error).__name__}: {error}", self.problem.since or self._clock())
+        longest = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 16))
         self._failures += 1
         self._stop.wait(random.uniform(longest / 2, longest))
 
@@ -168,101 +168,103 @@ class LandingDelivery(Delivery):
         collector: str,
         folder: Path,
         stop: threading.Event,
-        closes: Closing | None = None,
+        thresholds: CloseThresholds | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(source, cursor, progress, folder=folder, stop=stop, clock=clock)
         self._sink = sink
         self._prefix = prefix
         self._collector = collector
-        self._closes = closes or Closing()
-        self._waiting: list[SpooledEvent] = []
-        self._waiting_bytes = 0
-        self._first_at = 0.0
+        self._thresholds = thresholds or CloseThresholds()
+        self._buffer: list[SpooledEvent] = []
+        self._buffered_bytes = 0
+        self._buffer_started_at = 0.0
 
-    def _free_up_to(self) -> int:
-        record = self._progress.of(self.source)
-        if record.planned is not None:
-            return record.planned.first - 1
-        waiting = self._waiting
-        return waiting[0].seq - 1 if waiting else max(record.done, self._cursor.scanned)
-
-    @property
-    def waits(self) -> bool:
-        planned_one = self._progress.of(self.source).planned is not None
-        return planned_one or bool(self._waiting)
+    def _deletable_up_to(self) -> int:
+        record = self._progress.get(self.source)
+        if record.planned_object is not None:
+            return record.planned_object.first - 1
+        waiting = self._buffer
+        return waiting[0].seq - 1 if waiting else max(record.delivered_up_to, self._cursor.scanned_seq)
 
     @property
-    def _held_bytes(self) -> int:
-        return self._waiting_bytes
+    def has_pending(self) -> bool:
+        planned_one = self._progress.get(self.source).planned_object is not None
+        return planned_one or bool(self._buffer)
 
-    def _deliver_due(self, *, closing: bool) -> bool:
-        plan = self._progress.of(self.source).planned
+    @property
+    def _pending_bytes(self) -> int:
+        return self._buffered_bytes
+
+    def _deliver_due(self, *, flush: bool) -> bool:
+        plan = self._progress.get(self.source).planned_object
         if plan is not None:
-            return self._try(lambda: self._finish(plan))
+            return self._attempt(lambda: self._put_planned(plan))
         taken = 0
-        if self._waiting_bytes < self._closes.bytes:
-            taken = self._take(self._cursor.read(min(READ_BYTES, self._closes.bytes - self._waiting_bytes)))
-        if not self._waiting or not (closing or self._is_due()):
+        if self._buffered_bytes < self._thresholds.bytes:
+            taken = self._add_to_buffer(
+                self._cursor.read(min(READ_BYTES, self._thresholds.bytes - self._buffered_bytes))
+            )
+        if not self._buffer or not (flush or self._is_due()):
             return taken > 0
-        events = self._waiting
-        return self._try(lambda: self._deliver(events))
+        events = self._buffer
+        return self._attempt(lambda: self._plan_and_put(events))
 
-    def _take(self, events: Sequence[SpooledEvent]) -> int:
-        if events and not self._waiting:
-            self._first_at = self._clock()
-        self._waiting += events
-        self._waiting_bytes += sum(len(event.payload) + 1 for event in events)
+    def _add_to_buffer(self, events: Sequence[SpooledEvent]) -> int:
+        if events and not self._buffer:
+            self._buffer_started_at = self._clock()
+        self._buffer += events
+        self._buffered_bytes += sum(len(event.payload) + 1 for event in events)
         return len(events)
 
     def _is_due(self) -> bool:
-        full = self._waiting_bytes >= self._closes.bytes
-        return full or self._clock() - self._first_at >= self._closes.seconds
+        full = self._buffered_bytes >= self._thresholds.bytes
+        return full or self._clock() - self._buffer_started_at >= self._thresholds.seconds
 
-    def _deliver(self, events: Sequence[SpooledEvent]) -> None:
+    def _plan_and_put(self, events: Sequence[SpooledEvent]) -> None:
         """Plan, write the plan down, put, write down that it is done: in this order and no other."""
         at = datetime.fromtimestamp(self._clock(), UTC)
-        plan = planned(self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, at=at)
-        record = self._progress.of(self.source)
+        plan = plan_object(self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, at=at)
+        record = self._progress.get(self.source)
         self._progress.set(self.source, record.model_copy(update={"planned": plan}))
         # From here on what fails is tried again by the plan, as after a crash.
         self._put(plan, events)
-        self._forget_waiting()
+        self._clear_buffer()
 
-    def _finish(self, plan: ObjectPlan) -> None:
-        events = self._waiting
+    def _put_planned(self, plan: ObjectPlan) -> None:
+        events = self._buffer
         if not events or (events[0].seq, events[-1].seq) != (plan.first, plan.last):
-            events = list(self._cursor.between(plan.first, plan.last))
+            events = list(self._cursor.read_between(plan.first, plan.last))
         if events:
             self._put(plan, events)
         else:
             log.error("%s: nothing is left of what was planned as %s", self.source, plan.key)
-            self._done(plan, 0)
-            self._cursor.pass_over(plan.last)
-        self._forget_waiting()
+            self._record_delivered(plan, 0)
+            self._cursor.skip_to(plan.last)
+        self._clear_buffer()
 
     def _put(self, plan: ObjectPlan, events: Sequence[SpooledEvent]) -> None:
-        item = packed(plan, events)
-        with self.figures.calling():
+        item = pack(plan, events)
+        with self.metrics.measure_call():
             try:
                 self._sink.put(item)
-            except KeyTakenError:
-                self._sink.put(moved(item, events))
-        self._done(plan, len(events))
-        self._cursor.pass_over(plan.last)
+            except KeyConflictError:
+                self._sink.put(repack_with_checksum_key(item, events))
+        self._record_delivered(plan, len(events))
+        self._cursor.skip_to(plan.last)
 
-    def _done(self, plan: ObjectPlan, events: int) -> None:
-        record = self._progress.of(self.source)
+    def _record_delivered(self, plan: ObjectPlan, events: int) -> None:
+        record = self._progress.get(self.source)
         done = SourceProgress(
-            done=plan.last,
+            delivered_up_to=plan.last,
             objects=record.objects + (events > 0),
             events=record.events + events,
-            set_aside=record.set_aside,
+            dead_letters=record.dead_letters,
         )
         self._progress.set(self.source, done)
 
-    def _forget_waiting(self) -> None:
-        self._waiting, self._waiting_bytes = [], 0
+    def _clear_buffer(self) -> None:
+        self._buffer, self._buffered_bytes = [], 0
 
 
 class RecordDelivery(Delivery):
@@ -281,54 +283,54 @@ class RecordDelivery(Delivery):
     ) -> None:
         super().__init__(source, cursor, progress, folder=folder, stop=stop, clock=clock)
         self._sink = sink
-        self._left: list[SpooledEvent] = []
-        self._last = 0
-        self._count = 0
+        self._unsent: list[SpooledEvent] = []
+        self._last_seq = 0
+        self._batch_count = 0
 
-    def _free_up_to(self) -> int:
-        done = self._progress.of(self.source).done
-        return done if self._left else max(done, self._cursor.scanned)
-
-    @property
-    def waits(self) -> bool:
-        return bool(self._left)
+    def _deletable_up_to(self) -> int:
+        done = self._progress.get(self.source).delivered_up_to
+        return done if self._unsent else max(done, self._cursor.scanned_seq)
 
     @property
-    def _held_bytes(self) -> int:
-        return sum(len(event.payload) + 1 for event in self._left)
+    def has_pending(self) -> bool:
+        return bool(self._unsent)
 
-    def _deliver_due(self, *, closing: bool) -> bool:
-        if not self._left:
+    @property
+    def _pending_bytes(self) -> int:
+        return sum(len(event.payload) + 1 for event in self._unsent)
+
+    def _deliver_due(self, *, flush: bool) -> bool:
+        if not self._unsent:
             events = self._cursor.read(READ_BYTES)
             if not events:
                 return False
-            self._last, self._count = events[-1].seq, len(events)
-            self._left = events
-        return self._try(self._send)
+            self._last_seq, self._batch_count = events[-1].seq, len(events)
+            self._unsent = events
+        return self._attempt(self._send)
 
     def close(self) -> None:
         self._sink.close()
 
     def _send(self) -> None:
         try:
-            with self.figures.calling():
-                aside = self._sink.send(self._left)
+            with self.metrics.measure_call():
+                aside = self._sink.send(self._unsent)
         except SinkBusyError as error:
-            self._left = error.left
+            self._unsent = error.left
             raise
-        set_aside(self._folder, self.source, aside)
-        record = self._progress.of(self.source)
+        write_dead_letters(self._folder, self.source, aside)
+        record = self._progress.get(self.source)
         done = SourceProgress(
-            done=self._last,
+            delivered_up_to=self._last_seq,
             objects=record.objects,
-            events=record.events + self._count - len(aside),
-            set_aside=record.set_aside + len(aside),
+            events=record.events + self._batch_count - len(aside),
+            dead_letters=record.dead_letters + len(aside),
         )
         self._progress.set(self.source, done)
-        self._left = []
+        self._unsent = []
 
 
-def set_aside(folder: Path, source: str, items: Sequence[SetAside]) -> None:
+def write_dead_letters(folder: Path, source: str, items: Sequence[DeadLetter]) -> None:
     """Keep events that a sink can never take in a file of the spool, and say so; synced when this returns."""
     if not items:
         return

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from collector.delivering import Closing
-from collector.drain import LandingWay, RecordWay, Way
+from collector.delivery import CloseThresholds
+from collector.drain import Destination, LandingDestination, RecordDestination
 from collector.sinks.kafka import KafkaSink
 from collector.sinks.kinesis import KinesisSink
 from collector.sinks.landing import LandingSink, landing_client
-from collector.stream_writer import RECORD_BYTES, StreamWriter
+from collector.stream_writer import MAX_RECORD_BYTES, StreamWriter
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
@@ -18,10 +18,12 @@ from deltaworks.specs.collector import CollectorSourceSpec, CollectorSpec, Kines
 from deltaworks.specs.environment import EnvironmentSpec
 
 #: Tries of one call before the spool tries again; that says so, and knows no end.
-_QUICK_TRIES = 3
+_ATTEMPTS_PER_CALL = 3
 
 
-def open_ways(spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | None = None) -> dict[str, Way]:
+def open_destinations(
+    spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | None = None
+) -> dict[str, Destination]:
     """Where the events of each source go.
 
     Args:
@@ -32,35 +34,35 @@ def open_ways(spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | N
             reference that is not set.
     """
     clients: dict[str, Any] = {}
-    ways: dict[str, Way] = {}
+    destinations: dict[str, Destination] = {}
     for name, source in spec.sources.items():
-        ways[name] = _way(name, source, catalog, clients, close_seconds)
-    return ways
+        destinations[name] = _open_destination(name, source, catalog, clients, close_seconds)
+    return destinations
 
 
-def _way(
+def _open_destination(
     name: str, source: CollectorSourceSpec, catalog: Catalog, clients: dict[str, Any], close_seconds: float | None
-) -> Way:
+) -> Destination:
     sink, environment = source.sink, catalog.environment
     if isinstance(sink, LandingSinkSpec):
-        bucket = sink.bucket or _of_pipeline(name, source, catalog, "bucket")
+        bucket = sink.bucket or _pipeline_setting(name, source, catalog, "bucket")
         seconds = sink.close_seconds if close_seconds is None else min(sink.close_seconds, close_seconds)
         if "s3" not in clients:
             clients["s3"] = landing_client(environment.landing)
-        closes = Closing(bytes=sink.close_bytes, seconds=seconds)
-        return LandingWay(sink=LandingSink(clients["s3"], bucket), prefix=sink.prefix, closes=closes)
+        closes = CloseThresholds(bytes=sink.close_bytes, seconds=seconds)
+        return LandingDestination(sink=LandingSink(clients["s3"], bucket), prefix=sink.prefix, thresholds=closes)
     if isinstance(sink, KinesisSinkSpec):
-        stream = sink.stream or _of_pipeline(name, source, catalog, "stream")
+        stream = sink.stream or _pipeline_setting(name, source, catalog, "stream")
         client = clients.setdefault("kinesis", _kinesis_client(environment))
         size = sink.record_bytes
-        writer = StreamWriter(client, stream, record_bytes=max(RECORD_BYTES, size), attempts=_QUICK_TRIES)
-        return RecordWay(open_sink=lambda: KinesisSink(writer, aggregate_bytes=size))
+        writer = StreamWriter(client, stream, record_bytes=max(MAX_RECORD_BYTES, size), attempts=_ATTEMPTS_PER_CALL)
+        return RecordDestination(open_sink=lambda: KinesisSink(writer, aggregate_bytes=size))
     options: Mapping[str, Any] = {"bootstrap.servers": resolve_text(sink.bootstrap_servers)}
     topic = sink.topic
-    return RecordWay(open_sink=lambda: KafkaSink(options, topic))
+    return RecordDestination(open_sink=lambda: KafkaSink(options, topic))
 
 
-def _of_pipeline(name: str, source: CollectorSourceSpec, catalog: Catalog, key: str) -> str:
+def _pipeline_setting(name: str, source: CollectorSourceSpec, catalog: Catalog, key: str) -> str:
     """What the pipeline of a source reads."""
     declared = getattr(catalog.pipeline(source.pipeline).source, key, None)
     if isinstance(declared, str) and declared:

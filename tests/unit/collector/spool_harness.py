@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from collector.delivering import Closing, LandingDelivery
-from collector.folder import SpoolFolder
+from collector.delivery import CloseThresholds, LandingDelivery
 from collector.progress import Progress
-from collector.segments import Kind, SegmentHeader, encode_frame, segment_name
+from collector.segments import FrameKind, SegmentHeader, encode_frame, segment_name
 from collector.sinks.landing import LandingSink
-from collector.spool_reading import Readable, SpoolCursor, Stretch, durable_segments
+from collector.spool_cursor import ByteRange, RangeLister, SpoolCursor, list_durable_ranges
+from collector.spool_folder import SpoolFolder
 
 AT = 1_790_000_000.0
 BUCKET = "landing"
@@ -28,10 +28,10 @@ class WrittenSpool:
     """A folder into which events are written, segment by segment."""
 
     def __init__(self, path: Path, sources: Sequence[str] = ("games",)) -> None:
-        folder = SpoolFolder.take(path)
+        folder = SpoolFolder.acquire(path)
         self.numbers = folder.source_numbers(sources)
         self.collector = folder.collector
-        self.name = folder.collector_name
+        self.name = folder.collector_hex
         folder.close()
         self.path = path
         self.next_seq = 1
@@ -41,7 +41,7 @@ class WrittenSpool:
         """Begin a segment; the one before is closed."""
         header = SegmentHeader(self.collector, self.next_seq, int(AT * 1000))
         self._open = self.path / segment_name(self.next_seq)
-        self._open.write_bytes(header.encoded())
+        self._open.write_bytes(header.encode())
         return self
 
     def write(self, count: int, source: str = "games", *, size: int = 0) -> list[int]:
@@ -50,13 +50,13 @@ class WrittenSpool:
         seqs = list(range(self.next_seq, self.next_seq + count))
         with self._open.open("ab") as file:
             for seq in seqs:
-                file.write(encode_frame(seq, Kind.EVENT, self.numbers[source], payload(seq, size)))
+                file.write(encode_frame(seq, FrameKind.EVENT, self.numbers[source], payload(seq, size)))
         self.next_seq += count
         return seqs
 
-    def readable(self) -> list[Stretch]:
+    def readable(self) -> list[ByteRange]:
         """What a writer would say may be read: all that is written now."""
-        return durable_segments(self.path, self.durable)
+        return list_durable_ranges(self.path, self.durable)
 
     def durable(self) -> tuple[int, int]:
         """Where a writer would say that it is."""
@@ -92,14 +92,14 @@ def landing_delivery(
     sink: Any,
     *,
     source: str = "games",
-    closes: Closing | None = None,
+    closes: CloseThresholds | None = None,
     clock: Callable[[], float] = lambda: AT,
     progress: Progress | None = None,
-    readable: Readable | None = None,
+    readable: RangeLister | None = None,
 ) -> LandingDelivery:
     """What a process that has just started does for a source."""
     progress = progress or Progress(spool.path)
-    cursor = SpoolCursor(readable or spool.readable, spool.numbers[source], after=progress.of(source).done)
+    cursor = SpoolCursor(readable or spool.readable, spool.numbers[source], after=progress.get(source).delivered_up_to)
     stop = threading.Event()
     stop.set()  # nothing is waited for
     return LandingDelivery(
@@ -109,7 +109,7 @@ def landing_delivery(
         sink,
         prefix=f"{source}/",
         collector=spool.name,
-        closes=closes or Closing(bytes=1 << 20, seconds=60),
+        thresholds=closes or CloseThresholds(bytes=1 << 20, seconds=60),
         folder=spool.path,
         stop=stop,
         clock=clock,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from collector.drain import VAULT, Drain, RecordWay
-from collector.folder import SpoolFolder
-from collector.segments import Kind, encode_frame
+from collector.drain import VAULT_SOURCE, Drain, RecordDestination
+from collector.redaction import SourceRedactor
+from collector.segments import FrameKind, encode_frame
 from collector.sinks.vault import VaultSink
-from collector.stripping import SourceStrip
+from collector.spool_folder import SpoolFolder
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.privacy.envelope_encryption import SealedKind, Sealer, Unsealer, decode_sealed_file
@@ -23,8 +23,8 @@ from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.suppression import Suppression
 from deltaworks.privacy.tokens import suppression_digest, token
 from deltaworks.specs.privacy import PrivacySpec
-from tests.unit.collector.door_stage import NOW, Stage, code, content
-from tests.unit.collector.spool_stage import WrittenSpool
+from tests.unit.collector.request_handler_harness import NOW, Stage, code, content
+from tests.unit.collector.spool_harness import WrittenSpool
 from tests.unit.collector.test_drain import Shelf
 
 KEY = bytes(range(32))
@@ -49,9 +49,9 @@ class AwayKeys(LocalKeyring):
         raise TransientError("KEY_SERVICE_UNREACHABLE", "away")
 
 
-def source_strip(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceStrip:
+def source_strip(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceRedactor:
     sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
-    return SourceStrip(Redactor(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
+    return SourceRedactor(Redactor(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
 
 
 def batch(*events: Any) -> dict[str, Any]:
@@ -106,32 +106,32 @@ def test_what_is_sealed_comes_from_the_spool_to_the_vault_and_frees_it(tmp_path:
     keyring, vault = LocalKeyring(tmp_path / "keys"), LocalObjects(tmp_path / "vault")
     strip, spool, games = source_strip(keyring), WrittenSpool(tmp_path / "w0").segment(), Shelf()
     for number in range(3):
-        request = strip.begin(int(NOW * 1000))
-        request.strip({"id": f"p-{number}", "context": {"traits": {"email": f"{number}{CANARY}"}}})
-        sealed = request.sealed(f"r{number}")
+        request = strip.begin_request(int(NOW * 1000))
+        request.redact({"id": f"p-{number}", "context": {"traits": {"email": f"{number}{CANARY}"}}})
+        sealed = request.sealed_payload(f"r{number}")
         assert sealed is not None
         with (spool.path / sorted(path.name for path in spool.path.glob("seg-*"))[-1]).open("ab") as file:
-            file.write(encode_frame(spool.next_seq, Kind.IDENTITIES, 0, sealed))
+            file.write(encode_frame(spool.next_seq, FrameKind.IDENTITIES, 0, sealed))
         spool.write(2)
         if number == 1:
             spool.segment()
-    folder = SpoolFolder.take(spool.path)
-    ways = {"games": RecordWay(open_sink=lambda: games)}
+    folder = SpoolFolder.acquire(spool.path)
+    ways = {"games": RecordDestination(open_sink=lambda: games)}
 
-    drain = Drain(folder, ways, vault=VaultSink(vault, folder.collector_name), durable=spool.durable)
+    drain = Drain(folder, ways, vault=VaultSink(vault, folder.collector_hex), durable_position=spool.durable)
     drain.start()
     assert drain.stop(timeout_seconds=60)
 
     assert games.seqs == [1, 2, 3, 4, 5, 6], "sealed frames are no events"
     (key,) = vault.list("sealed/")
-    assert key == f"sealed/{folder.collector_name}/{1:020d}-{5:020d}.dws"
+    assert key == f"sealed/{folder.collector_hex}/{1:020d}-{5:020d}.dws"
     stored = vault.get(key)
     assert stored is not None
     assert [item.value for item in identities(keyring, stored.data)] == [f"{number}{CANARY}" for number in range(3)]
-    assert drain.states()[VAULT].objects == 1
-    drain.delete_done()
+    assert drain.states()[VAULT_SOURCE].objects == 1
+    drain.delete_delivered()
     assert len(list(spool.path.glob("seg-*"))) == 1
-    again = Drain(folder, ways, vault=VaultSink(vault, folder.collector_name), durable=spool.durable)
+    again = Drain(folder, ways, vault=VaultSink(vault, folder.collector_hex), durable_position=spool.durable)
     again.start()
     assert again.stop(timeout_seconds=60)
     assert vault.list("sealed/") == [key], "what is delivered is not delivered again"
@@ -147,25 +147,25 @@ class ClosedVault:
 
 def test_a_segment_stays_until_the_vault_has_what_is_sealed_in_it(tmp_path: Path) -> None:
     strip, spool, games = source_strip(LocalKeyring(tmp_path)), WrittenSpool(tmp_path / "w0").segment(), Shelf()
-    request = strip.begin(int(NOW * 1000))
-    request.strip({"id": "p-7", "context": {"traits": {"email": CANARY}}})
+    request = strip.begin_request(int(NOW * 1000))
+    request.redact({"id": "p-7", "context": {"traits": {"email": CANARY}}})
     with next(spool.path.glob("seg-*")).open("ab") as file:
-        file.write(encode_frame(spool.next_seq, Kind.IDENTITIES, 0, request.sealed("r") or b""))
+        file.write(encode_frame(spool.next_seq, FrameKind.IDENTITIES, 0, request.sealed_payload("r") or b""))
     spool.write(2)
     spool.segment().write(1)
-    folder = SpoolFolder.take(spool.path)
+    folder = SpoolFolder.acquire(spool.path)
     drain = Drain(
         folder,
-        {"games": RecordWay(open_sink=lambda: games)},
-        vault=VaultSink(ClosedVault(), folder.collector_name),
-        durable=spool.durable,
+        {"games": RecordDestination(open_sink=lambda: games)},
+        vault=VaultSink(ClosedVault(), folder.collector_hex),
+        durable_position=spool.durable,
     )
 
     drain.start()
     assert not drain.stop(timeout_seconds=2)
 
     assert games.seqs == [1, 2, 3]
-    assert drain.delete_done() == 0
+    assert drain.delete_delivered() == 0
     assert len(list(spool.path.glob("seg-*"))) == 2
     assert "canary" not in b"".join(path.read_bytes() for path in spool.path.glob("seg-*")).decode("latin-1")
     folder.close()

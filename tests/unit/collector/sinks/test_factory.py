@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from collector.drain import LandingWay, RecordWay
+from collector.drain import LandingDestination, RecordDestination
+from collector.sinks.factory import open_destinations
 from collector.sinks.kinesis import KinesisSink
-from collector.sinks.opening import open_ways
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
@@ -30,15 +30,15 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def test_the_bucket_is_that_of_the_pipeline_and_objects_close_no_later_than_is_wished(catalog: Catalog) -> None:
-    way = open_ways(spec({"kind": "landing", "prefix": "shop/"}), catalog, close_seconds=2)["shop"]
-    assert isinstance(way, LandingWay)
-    assert (way.prefix, way.closes.bytes, way.closes.seconds) == ("shop/", 8 << 20, 2)
+    way = open_destinations(spec({"kind": "landing", "prefix": "shop/"}), catalog, close_seconds=2)["shop"]
+    assert isinstance(way, LandingDestination)
+    assert (way.prefix, way.thresholds.bytes, way.thresholds.seconds) == ("shop/", 8 << 20, 2)
     assert way.sink._bucket == "landing"  # type: ignore[attr-defined]
 
 
 def test_a_sink_that_names_no_stream_before_a_pipeline_that_reads_none_is_refused(catalog: Catalog) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_ways(spec({"kind": "kinesis"}), catalog)
+        open_destinations(spec({"kind": "kinesis"}), catalog)
     assert caught.value.condition == "COLLECTOR_SINK_UNDEFINED"
     assert "sources.shop.sink.stream" in caught.value.hint
 
@@ -47,8 +47,8 @@ def test_a_stream_is_that_of_the_pipeline(tmp_path: Path) -> None:
     objects = PIPELINE[PIPELINE.index("source:") : PIPELINE.index("event:")]
     streams = PIPELINE.replace(objects, "source: {kind: kinesis, stream: orders}\n")
     catalog = load_catalog(root=write_project(tmp_path, pipeline=streams))
-    way = open_ways(spec({"kind": "kinesis"}), catalog)["shop"]
-    assert isinstance(way, RecordWay)
+    way = open_destinations(spec({"kind": "kinesis"}), catalog)["shop"]
+    assert isinstance(way, RecordDestination)
     sink = way.open_sink()
     assert isinstance(sink, KinesisSink)
     assert sink._writer._stream == "orders"

@@ -20,10 +20,10 @@ from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redac
 from deltaworks.privacy.suppression import Suppression
 
 #: What is sealed of one body that cannot be read; of the rest there is the digest.
-_MOST_BODY_BYTES: Final = 65_536
+_MAX_SEALED_BODY_BYTES: Final = 65_536
 
 
-class SourceStrip:
+class SourceRedactor:
     """Strips the events of one source. Used by the thread of the door, but for `suppress`.
 
     Args:
@@ -35,16 +35,16 @@ class SourceStrip:
         self._walker = walker
         self._sealer = sealer
 
-    def begin(self, received_ms: int) -> RequestStrip:
+    def begin_request(self, received_ms: int) -> RequestRedactor:
         """Begin with the events of a request."""
-        return RequestStrip(self._walker, self._sealer, received_ms, self.counts)
+        return RequestRedactor(self._walker, self._sealer, received_ms, self.counts)
 
     def suppress(self, suppression: Suppression) -> None:
         """Drop from now on the events of whom the list names."""
         self._walker.set_suppression(suppression)
 
 
-class RequestStrip:
+class RequestRedactor:
     """What is stripped of one request."""
 
     def __init__(self, walker: Redactor, sealer: Sealer, received_ms: int, counts: Counter[str]) -> None:
@@ -54,17 +54,17 @@ class RequestStrip:
         self._stripped = RedactionResult(counts=counts)
         self._unreadable: list[bytes] = []
 
-    def strip(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """The event as it may be kept, changed in place; None for one that is kept nowhere, which is counted."""
         outcome = self._walker.redact(event, at_ms=self._received_ms, result=self._stripped)
         return event if outcome is RedactionOutcome.KEPT else None
 
-    def unreadable(self, text: str) -> None:
+    def record_unreadable(self, text: str) -> None:
         """Take note of what cannot be read, and so not be stripped."""
         self._stripped.counts["unreadable"] += 1
         self._unreadable.append(text.encode("utf-8", "surrogatepass"))
 
-    def sealed(self, request: str) -> bytes | None:
+    def sealed_payload(self, request: str) -> bytes | None:
         """The payload of the request's sealed frame; None where there is nothing to seal.
 
         Raises:
@@ -73,26 +73,30 @@ class RequestStrip:
         frames: list[list[Any]] = []
         identities = list(dict.fromkeys(self._stripped.identities))
         if identities:
-            frames.append([int(SealedKind.IDENTITIES), _text(self._sealer.seal_identities(identities, name=request))])
+            frames.append(
+                [int(SealedKind.IDENTITIES), _to_base64(self._sealer.seal_identities(identities, name=request))]
+            )
         day = datetime.fromtimestamp(self._received_ms / 1000, UTC).date().isoformat()
         for body in self._unreadable:
             name = hashlib.sha256(body).hexdigest()
-            payload = self._sealer.seal_unreadable(body[:_MOST_BODY_BYTES], name=name, day=day)
-            frames.append([int(SealedKind.UNREADABLE), _text(payload)])
+            payload = self._sealer.seal_unreadable(body[:_MAX_SEALED_BODY_BYTES], name=name, day=day)
+            frames.append([int(SealedKind.UNREADABLE), _to_base64(payload)])
         return json.dumps(frames, separators=(",", ":")).encode() if frames else None
 
 
-def sealed_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
+def encode_sealed_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
     """The sealed file of payloads of the spool, by their numbers."""
     return encode_sealed_file(
-        SealedFrame(seq, kind, base64.b64decode(payload)) for seq, line in lines for kind, payload in _frames(line)
+        SealedFrame(seq, kind, base64.b64decode(payload))
+        for seq, line in lines
+        for kind, payload in _parse_frames(line)
     )
 
 
-def _frames(line: bytes) -> Sequence[tuple[int, str]]:
+def _parse_frames(line: bytes) -> Sequence[tuple[int, str]]:
     frames: Sequence[tuple[int, str]] = json.loads(line)
     return frames
 
 
-def _text(payload: bytes) -> str:
+def _to_base64(payload: bytes) -> str:
     return base64.b64encode(payload).decode()

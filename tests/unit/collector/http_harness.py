@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from collector.app import CollectorApp
-from collector.door import Door
-from collector.submissions import Done, Entry, Written
+from collector.request_handler import RequestHandler
+from collector.submissions import Entry, OnWritten, WriteResult
 from deltaworks.specs.collector import CollectorSpec
 from tests.waiting import eventually
 
@@ -43,9 +43,9 @@ class Kept:
         """Those that can be read."""
         return [json.loads(text) for text in self.texts]
 
-    def submit(self, entries: list[Entry], done: Done) -> None:
+    def submit(self, entries: list[Entry], done: OnWritten) -> None:
         self.texts += [b"1".join(entry.parts) for entry in entries]
-        done(Written(1))
+        done(WriteResult(1))
 
     def refusal(self) -> str | None:
         return self.problem
@@ -56,7 +56,7 @@ class Kept:
 
 def app_of(spec: CollectorSpec, kept: Kept) -> CollectorApp:
     """The application in front of what is kept."""
-    door = Door(spec, collector="c" * 32, numbers={"games": 0}, refuses=kept.refusal)
+    door = RequestHandler(spec, collector_id="c" * 32, source_numbers={"games": 0}, rejection_reason=kept.refusal)
     return CollectorApp(door, kept)
 
 

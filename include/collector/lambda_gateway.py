@@ -18,19 +18,19 @@ from typing import Any
 from urllib.parse import urlencode
 
 from collector.admission import cors_headers
-from collector.door import Admitted, Door, Head, new_request_id
-from collector.drain import VAULT, LandingWay, Way
-from collector.packing import PackedObject, SpooledEvent, packed, planned
+from collector.drain import VAULT_SOURCE, Destination, LandingDestination
+from collector.packing import PackedObject, SpooledEvent, pack, plan_object
+from collector.request_handler import AdmittedRequest, RequestHandler, RequestHead, new_request_id
+from collector.responses import Response, reject
 from collector.sinks import RecordSink, SinkBusyError
 from collector.sinks.vault import VaultObjects, VaultSink
-from collector.stamps import Strip
+from collector.stamps import SourceRedaction
 from collector.submissions import Entry
-from collector.verdicts import Answer, refusal
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
 #: Tries of what a sink did not take before the sender is asked to send it again.
-_TRIES = 3
+_MAX_ATTEMPTS = 3
 _WAIT_SECONDS = 0.2
 
 
@@ -49,21 +49,23 @@ class Gateway:
     def __init__(
         self,
         spec: CollectorSpec,
-        ways: Mapping[str, Way],
+        destinations: Mapping[str, Destination],
         *,
-        strips: Mapping[str, Strip] | None = None,
+        redactions: Mapping[str, SourceRedaction] | None = None,
         vault: VaultObjects | None = None,
-        before: Callable[[], None] = lambda: None,
+        before_request: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._id = os.urandom(16).hex()
+        self._collector_id = os.urandom(16).hex()
         self._names = dict(enumerate(spec.sources))
         numbers = {name: number for number, name in self._names.items()}
-        self._door = Door(spec, collector=self._id, numbers=numbers, clock=clock, strips=strips)
-        self._ways = ways
-        self._vault = None if vault is None else VaultSink(vault, self._id)
-        self._before = before
+        self._handler = RequestHandler(
+            spec, collector_id=self._collector_id, source_numbers=numbers, clock=clock, redactions=redactions
+        )
+        self._destinations = destinations
+        self._vault = None if vault is None else VaultSink(vault, self._collector_id)
+        self._before_request = before_request
         self._sinks: dict[str, RecordSink] = {}
         self._seq = itertools.count(1)
         self._clock = clock
@@ -71,60 +73,64 @@ class Gateway:
 
     def handle(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """API Gateway's answer to one of its requests."""
-        head = head_of(event)
+        head = parse_head(event)
         try:
-            self._before()
-            answer = self._answer(head, event)
+            self._before_request()
+            answer = self._respond(head, event)
         except Exception:
             log.exception("a request failed")
-            answer = refusal("internal", new_request_id())
-        answer = self._door.with_cors(head, answer)
+            answer = reject("internal", new_request_id())
+        answer = self._handler.with_cors(head, answer)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
         return {"statusCode": answer.status, "headers": headers, "body": answer.body.decode(), "isBase64Encoded": False}
 
-    def _answer(self, head: Head, event: Mapping[str, Any]) -> Answer:
+    def _respond(self, head: RequestHead, event: Mapping[str, Any]) -> Response:
         request_id = new_request_id()
         if head.method == "OPTIONS":
             origin = head.headers.get(b"origin", b"")
-            if origin and self._door.keys.anyone_takes_origin(origin.decode("latin-1")):
-                return Answer(200, b"", cors_headers(origin, preflight=True)[3:])
-            return refusal("origin", request_id)
-        admitted = self._door.admit(head, request_id)
-        if isinstance(admitted, Answer):
+            if origin and self._handler.keys.is_known_origin(origin.decode("latin-1")):
+                return Response(200, b"", cors_headers(origin, preflight=True)[3:])
+            return reject("origin", request_id)
+        admitted = self._handler.admit(head, request_id)
+        if isinstance(admitted, Response):
             return admitted
-        return self._deliver(admitted, body_of(event), request_id)
+        return self._deliver(admitted, decode_body(event), request_id)
 
-    def _deliver(self, admitted: Admitted, body: bytes, request_id: str) -> Answer:
-        taken = self._door.read(admitted, body)
-        if isinstance(taken, Answer):
+    def _deliver(self, admitted: AdmittedRequest, body: bytes, request_id: str) -> Response:
+        taken = self._handler.read_events(admitted, body)
+        if isinstance(taken, Response):
             return taken
         if not taken.entries:
             return taken.answer
-        if taken.sealed is not None and not self._kept_apart(taken.sealed):
-            return refusal("sink", request_id)
-        events = [self._numbered(entry.parts) for entry in taken.entries]
-        return taken.answer if self._sent(taken.source, events, self._send) else refusal("sink", request_id)
+        if taken.sealed is not None and not self._store_sealed(taken.sealed):
+            return reject("sink", request_id)
+        events = [self._with_number(entry.parts) for entry in taken.entries]
+        return (
+            taken.answer
+            if self._send_with_retries(taken.source, events, self._send_once)
+            else reject("sink", request_id)
+        )
 
-    def _numbered(self, parts: tuple[bytes, ...]) -> SpooledEvent:
+    def _with_number(self, parts: tuple[bytes, ...]) -> SpooledEvent:
         seq = next(self._seq)
         return SpooledEvent(seq, (b"%d" % seq).join(parts))
 
-    def _kept_apart(self, sealed: Entry) -> bool:
+    def _store_sealed(self, sealed: Entry) -> bool:
         """Whether the vault has what was sealed of a request."""
         seq = next(self._seq)
         frame = SpooledEvent(seq, b"".join(sealed.parts))
-        return self._sent(VAULT, [frame], self._seal)
+        return self._send_with_retries(VAULT_SOURCE, [frame], self._put_sealed)
 
-    def _seal(self, _source: str, frames: Sequence[SpooledEvent]) -> None:
+    def _put_sealed(self, _source: str, frames: Sequence[SpooledEvent]) -> None:
         if self._vault is None:
             raise TypeError("events of people are stripped here, and there is no vault")
-        self._vault.put(self._packed("", frames))
+        self._vault.put(self._pack("", frames))
 
-    def _sent(
+    def _send_with_retries(
         self, source: str, events: Sequence[SpooledEvent], send: Callable[[str, Sequence[SpooledEvent]], None]
     ) -> bool:
         """Whether all of them are where they belong."""
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_ATTEMPTS):
             if attempt:
                 self._sleep(_WAIT_SECONDS * 2**attempt)
             try:
@@ -138,10 +144,10 @@ class Gateway:
                 return True
         return False
 
-    def _send(self, source: str, events: Sequence[SpooledEvent]) -> None:
-        way = self._ways[source]
-        if isinstance(way, LandingWay):
-            way.sink.put(self._packed(way.prefix, events))
+    def _send_once(self, source: str, events: Sequence[SpooledEvent]) -> None:
+        way = self._destinations[source]
+        if isinstance(way, LandingDestination):
+            way.sink.put(self._pack(way.prefix, events))
             return
         if source not in self._sinks:
             self._sinks[source] = way.open_sink()
@@ -149,12 +155,14 @@ class Gateway:
             # Nothing is kept here, so the log is where it is.
             log.error("%s: the sink can never take %r: %s", source, aside.event.payload[:1000], aside.reason)
 
-    def _packed(self, prefix: str, events: Sequence[SpooledEvent]) -> PackedObject:
+    def _pack(self, prefix: str, events: Sequence[SpooledEvent]) -> PackedObject:
         at = datetime.fromtimestamp(self._clock(), UTC)
-        return packed(planned(prefix, collector=self._id, first=events[0].seq, last=events[-1].seq, at=at), events)
+        return pack(
+            plan_object(prefix, collector=self._collector_id, first=events[0].seq, last=events[-1].seq, at=at), events
+        )
 
 
-def head_of(event: Mapping[str, Any]) -> Head:
+def parse_head(event: Mapping[str, Any]) -> RequestHead:
     """The request without its body, of either form of event."""
     context = event.get("requestContext") or {}
     headers = {
@@ -163,16 +171,16 @@ def head_of(event: Mapping[str, Any]) -> Head:
     }
     if "http" in context:  # form 2.0: HTTP APIs and function URLs
         http = context["http"]
-        path = _without_stage(str(event.get("rawPath") or http.get("path", "/")), str(context.get("stage", "")))
+        path = _remove_stage(str(event.get("rawPath") or http.get("path", "/")), str(context.get("stage", "")))
         query = str(event.get("rawQueryString") or "")
-        return Head(str(http["method"]), path, query.encode(), headers, str(http.get("sourceIp", "")))
+        return RequestHead(str(http["method"]), path, query.encode(), headers, str(http.get("sourceIp", "")))
     parameters = event.get("multiValueQueryStringParameters") or {}
     query = urlencode(parameters or event.get("queryStringParameters") or {}, doseq=True)
     peer = str((context.get("identity") or {}).get("sourceIp", ""))
-    return Head(str(event.get("httpMethod", "POST")), str(event.get("path", "/")), query.encode(), headers, peer)
+    return RequestHead(str(event.get("httpMethod", "POST")), str(event.get("path", "/")), query.encode(), headers, peer)
 
 
-def body_of(event: Mapping[str, Any]) -> bytes:
+def decode_body(event: Mapping[str, Any]) -> bytes:
     """The body as the client sent it."""
     body = event.get("body") or ""
     if not event.get("isBase64Encoded"):
@@ -183,6 +191,6 @@ def body_of(event: Mapping[str, Any]) -> bytes:
         return str(body).encode("utf-8", "surrogatepass")
 
 
-def _without_stage(path: str, stage: str) -> str:
+def _remove_stage(path: str, stage: str) -> str:
     """HTTP APIs put the name of a stage before the path, but for the stage `$default`."""
     return path.removeprefix(f"/{stage}") if stage and path.startswith(f"/{stage}/") else path

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from collector import door
-from collector.bodies import Sent
-from collector.stamps import stamped_events
-from collector.verdicts import REFUSALS, refusal
+from collector import request_handler
+from collector.bodies import RequestBody
+from collector.responses import REJECTIONS, reject
+from collector.stamps import stamp_events
 from deltaworks.events.formats.json import Malformed
-from tests.unit.collector.door_stage import KEY, NOW, ORIGIN, Stage, code, content, declared, digest
+from tests.unit.collector.request_handler_harness import KEY, NOW, ORIGIN, Stage, code, content, declared, digest
 
 TRACK = {"type": "track", "event": "click", "messageId": "m1", "timestamp": "2026-11-23T11:59:59.500Z"}
 
@@ -105,11 +105,11 @@ def test_one_bad_event_of_a_hundred_is_kept_and_quarantined_and_turns_no_neighbo
 
 
 def test_without_keeping_it_an_event_that_cannot_be_read_would_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropping(sent: Sent, *rest: Any) -> list[tuple[bytes, ...] | None]:
-        stamped = stamped_events(sent, *rest)
+    def dropping(sent: RequestBody, *rest: Any) -> list[tuple[bytes, ...] | None]:
+        stamped = stamp_events(sent, *rest)
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
 
-    monkeypatch.setattr(door, "stamped_events", dropping)
+    monkeypatch.setattr(request_handler, "stamped_events", dropping)
     stage = Stage()
 
     stage.send('{"batch":[{"n":1},{broken},{"n":2}]}')
@@ -260,12 +260,12 @@ def test_a_body_that_inflates_beyond_the_limit_is_too_large() -> None:
 
 
 def test_every_refusal_has_what_sdks_read_and_none_has_a_status_that_they_take_for_another() -> None:
-    for name, row in REFUSALS.items():
-        answer = refusal(name, "r1")
+    for name, row in REJECTIONS.items():
+        answer = reject(name, "r1")
         assert set(content(answer)) == {"code", "message", "request_id"}
         assert answer.status >= 400
-        assert ("retry-after" in headers(answer)) == row.retried
-        assert row.retried == (answer.status in (429, 500, 503))
+        assert ("retry-after" in headers(answer)) == row.is_retryable
+        assert row.is_retryable == (answer.status in (429, 500, 503))
 
 
 def test_the_shape_of_api_gateway_has_the_event_in_its_body_and_no_address() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import collector.packing
-from collector.delivering import Closing, LandingDelivery
+from collector.delivery import CloseThresholds, LandingDelivery
 from collector.packing import PackedObject
 from collector.progress import Progress, SourceProgress
 from collector.sinks.landing import LandingSink
-from tests.unit.collector.spool_stage import AT, BUCKET, Bucket, WrittenSpool, landing_delivery, landing_sink_of
+from tests.unit.collector.spool_harness import AT, BUCKET, Bucket, WrittenSpool, landing_delivery, landing_sink_of
 
 
 class Killed(BaseException):
@@ -66,7 +66,7 @@ def spool(tmp_path: Path) -> WrittenSpool:
 
 def test_an_object_has_the_events_as_lines_under_a_key_with_their_numbers(spool: WrittenSpool, bucket: Bucket) -> None:
     seqs = spool.write(5)
-    assert landing_delivery(spool, landing_sink_of(bucket)).step(closing=True)
+    assert landing_delivery(spool, landing_sink_of(bucket)).step(flush=True)
     (key,) = bucket.keys()
     assert key == f"games/2026/09/21/14/{spool.name}-000000000001-000000000005.json.gz"
     body = bucket.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
@@ -78,7 +78,7 @@ def test_an_object_has_the_events_as_lines_under_a_key_with_their_numbers(spool:
 def test_an_object_is_closed_when_it_is_full_or_old_and_not_before(spool: WrittenSpool, bucket: Bucket) -> None:
     now = AT
     delivery = landing_delivery(
-        spool, landing_sink_of(bucket), closes=Closing(bytes=3_000, seconds=60), clock=lambda: now
+        spool, landing_sink_of(bucket), closes=CloseThresholds(bytes=3_000, seconds=60), clock=lambda: now
     )
     spool.write(2)
     delivery.step()
@@ -94,7 +94,7 @@ def test_an_object_is_closed_when_it_is_full_or_old_and_not_before(spool: Writte
 
 def _die(delivery: LandingDelivery) -> None:
     with pytest.raises(Killed):
-        delivery.step(closing=True)
+        delivery.step(flush=True)
 
 
 @pytest.mark.parametrize("where", ["before the plan", "before the put", "behind the put", "before it is done"])
@@ -115,7 +115,7 @@ def test_whoever_dies_anywhere_lands_every_event_once(where: str, spool: Written
 
     seqs += spool.write(3)  # what comes meanwhile must not change what was planned
     later = landing_delivery(spool, landing_sink_of(bucket), clock=lambda: AT + 7_200)
-    while later.step(closing=True):
+    while later.step(flush=True):
         pass
     assert bucket.numbers() == seqs
     assert bucket.versions() == len(bucket.keys())
@@ -126,7 +126,7 @@ def test_without_the_plan_events_land_twice(spool: WrittenSpool, bucket: Bucket)
     _die(landing_delivery(spool, DyingSink(bucket, behind=True), progress=ForgetfulProgress(spool.path)))
     spool.write(3)
     later = landing_delivery(spool, landing_sink_of(bucket), clock=lambda: AT + 7_200)
-    while later.step(closing=True):
+    while later.step(flush=True):
         pass
     assert sorted(bucket.numbers()) != list(range(1, 9))
 
@@ -136,11 +136,11 @@ def test_a_lost_reply_makes_no_second_object_even_of_another_zlib(
 ) -> None:
     seqs = spool.write(50)
     delivery = landing_delivery(spool, DyingSink(bucket, lost=1))
-    assert not delivery.step(closing=True)
-    assert "ConnectionResetError" in delivery.trouble.reason
+    assert not delivery.step(flush=True)
+    assert "ConnectionResetError" in delivery.problem.reason
     monkeypatch.setattr(collector.packing, "GZIP_LEVEL", 9)
-    assert delivery.step(closing=True)
-    assert (bucket.numbers(), bucket.versions(), delivery.trouble.reason) == (seqs, 1, "")
+    assert delivery.step(flush=True)
+    assert (bucket.numbers(), bucket.versions(), delivery.problem.reason) == (seqs, 1, "")
 
 
 def test_without_the_condition_a_lost_reply_is_announced_twice(
@@ -158,9 +158,9 @@ def test_without_the_condition_a_lost_reply_is_announced_twice(
     sink = DyingSink(bucket, lost=1)
     sink._sink = LandingSink(Unconditional(), BUCKET)
     delivery = landing_delivery(spool, sink)
-    delivery.step(closing=True)
+    delivery.step(flush=True)
     monkeypatch.setattr(collector.packing, "GZIP_LEVEL", 9)
-    delivery.step(closing=True)
+    delivery.step(flush=True)
     assert bucket.versions() == 2
 
 
@@ -176,8 +176,8 @@ def test_where_a_store_keeps_no_metadata_what_is_in_the_object_tells(spool: Writ
     sink = DyingSink(bucket, lost=1)
     sink._sink = LandingSink(WithoutMetadata(), BUCKET)
     delivery = landing_delivery(spool, sink)
-    delivery.step(closing=True)
-    delivery.step(closing=True)
+    delivery.step(flush=True)
+    delivery.step(flush=True)
     assert (bucket.numbers(), bucket.versions()) == ([1, 2, 3, 4, 5], 1)
 
 
@@ -187,7 +187,7 @@ def test_a_strangers_object_under_the_key_is_neither_overwritten_nor_taken_for_o
     key = f"games/2026/09/21/14/{spool.name}-000000000001-000000000003.json.gz"
     bucket.client.put_object(Bucket=BUCKET, Key=key, Body=gzip.compress(b'{"n": 77}\n'))
     spool.write(3)
-    assert landing_delivery(spool, landing_sink_of(bucket)).step(closing=True)
+    assert landing_delivery(spool, landing_sink_of(bucket)).step(flush=True)
     assert sorted(bucket.numbers()) == [1, 2, 3, 77]
     assert bucket.lines(key) == [b'{"n": 77}']
 
@@ -206,10 +206,10 @@ def test_a_sink_that_is_away_is_tried_again_until_it_is_back(spool: WrittenSpool
 
     delivery = landing_delivery(spool, Away())
     for _ in range(19):
-        assert not delivery.step(closing=True)
-        assert (delivery.free_up_to, delivery.trouble.since) == (0, AT)
-    assert delivery.step(closing=True)
-    assert (bucket.numbers(), delivery.free_up_to) == (seqs, 5)
+        assert not delivery.step(flush=True)
+        assert (delivery.deletable_up_to, delivery.problem.since) == (0, AT)
+    assert delivery.step(flush=True)
+    assert (bucket.numbers(), delivery.deletable_up_to) == (seqs, 5)
 
 
 def test_only_what_is_durable_is_delivered(spool: WrittenSpool, bucket: Bucket) -> None:
@@ -217,8 +217,8 @@ def test_only_what_is_durable_is_delivered(spool: WrittenSpool, bucket: Bucket) 
     durable = spool.readable()
     spool.write(2)
     delivery = landing_delivery(spool, landing_sink_of(bucket), readable=lambda: durable)
-    delivery.step(closing=True)
+    delivery.step(flush=True)
     assert bucket.numbers() == [1, 2, 3]
     durable = spool.readable()
-    delivery.step(closing=True)
+    delivery.step(flush=True)
     assert bucket.numbers() == [1, 2, 3, 4, 5]

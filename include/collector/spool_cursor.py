@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.folder import size_of
 from collector.packing import SpooledEvent
-from collector.segments import HEADER_BYTES, Kind, Segment, first_seq_of
+from collector.segments import HEADER_BYTES, FrameKind, Segment, parse_segment_name
+from collector.spool_folder import file_size
 
 #: Where the writer of a folder is: the number with which its open segment begins, and up to before which byte of it all
 #: is durable.
-Durable = Callable[[], tuple[int, int]]
+DurablePosition = Callable[[], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ByteRange:
     """What may be read of a segment: up to before byte `end` (None: all of it) and before event `before_seq`.
 
     What lies behind was written and never promised; its numbers are those of later events.
@@ -32,29 +32,31 @@ class Stretch:
 
 
 #: What may be read now, the oldest first.
-Readable = Callable[[], list[Stretch]]
-_NO_BOUND = 1 << 63
+RangeLister = Callable[[], list[ByteRange]]
+_UNBOUNDED_SEQ = 1 << 63
 
 
-def all_segments(folder: Path) -> list[Stretch]:
+def list_all_ranges(folder: Path) -> list[ByteRange]:
     """What may be read of a folder that was recovered and that nobody writes into: all of it."""
-    numbered = [(first, path) for path in folder.iterdir() if (first := first_seq_of(path.name)) is not None]
+    numbered = [(first, path) for path in folder.iterdir() if (first := parse_segment_name(path.name)) is not None]
     numbered.sort()
     # Each ends where the next one begins; of a folder that nothing was written to there is none.
-    bounds = [*(first for first, _ in numbered[1:]), _NO_BOUND]
-    return [Stretch(path, None, bound) for (_, path), bound in zip(numbered, bounds, strict=False)]
+    bounds = [*(first for first, _ in numbered[1:]), _UNBOUNDED_SEQ]
+    return [ByteRange(path, None, bound) for (_, path), bound in zip(numbered, bounds, strict=False)]
 
 
-def durable_segments(folder: Path, durable: Durable) -> list[Stretch]:
+def list_durable_ranges(folder: Path, durable_position: DurablePosition) -> list[ByteRange]:
     """What may be read of a folder while somebody writes into it."""
     # In this order: a segment that is begun in between is behind the one that is open, and left for the next time.
-    first, end = durable()
-    written = all_segments(folder)
+    first, end = durable_position()
+    written = list_all_ranges(folder)
     older = [
-        stretch for stretch in written if (number := first_seq_of(stretch.path.name)) is not None and number < first
+        stretch
+        for stretch in written
+        if (number := parse_segment_name(stretch.path.name)) is not None and number < first
     ]
-    current = [stretch for stretch in written if first_seq_of(stretch.path.name) == first]
-    return older + [Stretch(stretch.path, end, stretch.before_seq) for stretch in current]
+    current = [stretch for stretch in written if parse_segment_name(stretch.path.name) == first]
+    return older + [ByteRange(stretch.path, end, stretch.before_seq) for stretch in current]
 
 
 class SpoolCursor:
@@ -69,54 +71,54 @@ class SpoolCursor:
 
     def __init__(
         self,
-        readable: Readable,
-        number: int,
+        list_ranges: RangeLister,
+        source_number: int,
         *,
         after: int,
-        strange: Callable[[int, int], None] | None = None,
-        sealed: bool = False,
+        on_unknown_source: Callable[[int, int], None] | None = None,
+        sealed_frames: bool = False,
     ) -> None:
-        self._readable = readable
-        self._number = number
-        self._strange = strange
-        self._sealed = sealed
+        self._list_ranges = list_ranges
+        self._source_number = source_number
+        self._on_unknown_source = on_unknown_source
+        self._sealed_frames = sealed_frames
         self._path: Path | None = None
         self._offset = HEADER_BYTES
-        self.scanned = after
+        self.scanned_seq = after
 
-    def read(self, most_bytes: int) -> list[SpooledEvent]:
+    def read(self, target_bytes: int) -> list[SpooledEvent]:
         """The next events, about so many bytes of them; none where there are no more for now."""
         events: list[SpooledEvent] = []
         size = 0
         for event, seq, offset in self._items():
             self._offset = offset
             # What was read before is read again where a segment is opened anew.
-            if seq > self.scanned:
-                self.scanned = seq
+            if seq > self.scanned_seq:
+                self.scanned_seq = seq
                 if event is not None:
                     events.append(event)
                     size += len(event.payload) + 1
-                    if size >= most_bytes:
+                    if size >= target_bytes:
                         break
         return events
 
-    def pass_over(self, last: int) -> None:
+    def skip_to(self, last: int) -> None:
         """Read nothing up to `last`."""
-        self.scanned = max(self.scanned, last)
+        self.scanned_seq = max(self.scanned_seq, last)
 
     def unread_bytes(self) -> int:
         """How many bytes of the spool, of whatever source, lie behind the cursor. May be called from any thread."""
         path, offset, unread = self._path, self._offset, 0
-        for stretch in self._readable():
-            if (path is not None and stretch.path < path) or stretch.before_seq <= self.scanned + 1:
+        for stretch in self._list_ranges():
+            if (path is not None and stretch.path < path) or stretch.before_seq <= self.scanned_seq + 1:
                 continue
-            end = size_of(stretch.path) if stretch.end is None else stretch.end
+            end = file_size(stretch.path) if stretch.end is None else stretch.end
             unread += max(0, end - (offset if stretch.path == path else HEADER_BYTES))
         return unread
 
-    def between(self, first: int, last: int) -> Iterator[SpooledEvent]:
+    def read_between(self, first: int, last: int) -> Iterator[SpooledEvent]:
         """All events of the source from `first` to `last`, wherever the cursor is."""
-        other = SpoolCursor(self._readable, self._number, after=first - 1, sealed=self._sealed)
+        other = SpoolCursor(self._list_ranges, self._source_number, after=first - 1, sealed_frames=self._sealed_frames)
         for event, seq, _ in other._items():
             if seq > last:
                 return
@@ -126,31 +128,33 @@ class SpoolCursor:
     def _items(self) -> Iterator[tuple[SpooledEvent | None, int, int]]:
         """From where the cursor is on: an event of the source, or None for one of another; its number; the offset
         behind it."""
-        stretches = self._readable()
+        stretches = self._list_ranges()
         for stretch in stretches:
             if self._path is not None and stretch.path < self._path:
                 continue
-            if self._path is None and stretch.before_seq <= self.scanned + 1 and stretch is not stretches[-1]:
+            if self._path is None and stretch.before_seq <= self.scanned_seq + 1 and stretch is not stretches[-1]:
                 continue
             if stretch.path != self._path:
                 self._path, self._offset = stretch.path, HEADER_BYTES
             yield from self._frames(stretch)
 
-    def _frames(self, stretch: Stretch) -> Iterator[tuple[SpooledEvent | None, int, int]]:
+    def _frames(self, stretch: ByteRange) -> Iterator[tuple[SpooledEvent | None, int, int]]:
         if stretch.end is not None and stretch.end <= self._offset:
             return
-        number, before = self._number, stretch.before_seq
+        number, before = self._source_number, stretch.before_seq
         try:
             for frame in Segment(stretch.path, None).frames(start=self._offset, end=stretch.end):
-                if frame.kind not in (Kind.EVENT, Kind.IDENTITIES) or (not self._sealed and frame.kind != Kind.EVENT):
+                if frame.kind not in (FrameKind.EVENT, FrameKind.IDENTITIES) or (
+                    not self._sealed_frames and frame.kind != FrameKind.EVENT
+                ):
                     continue
                 if frame.seq >= before:
                     return
-                if frame.kind == Kind.IDENTITIES or (not self._sealed and frame.source == number):
+                if frame.kind == FrameKind.IDENTITIES or (not self._sealed_frames and frame.source == number):
                     yield SpooledEvent(frame.seq, frame.payload), frame.seq, frame.end
                     continue
-                if self._strange is not None:
-                    self._strange(frame.seq, frame.source)
+                if self._on_unknown_source is not None:
+                    self._on_unknown_source(frame.seq, frame.source)
                 yield None, frame.seq, frame.end
         except FileNotFoundError:  # a segment nothing was ever promised of, which its writer has removed
             return

@@ -15,7 +15,7 @@ import orjson
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
 
 
-def as_text(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """A value as JSON, in ASCII where it holds half a surrogate pair or a number beyond 64 bits."""
     try:
         return orjson.dumps(value).decode()
@@ -23,7 +23,7 @@ def as_text(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def without_member(text: str, name: str) -> str:
+def remove_member(text: str, name: str) -> str:
     """The text of a JSON object without its members of that name, however often they come; all else as it stands."""
     members, start, depth, key = [], text.index("{") + 1, 0, ""
     for token in _TOKEN.finditer(text):

@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from collector.door import Door, Head, Taken
-from collector.stamps import Strip
-from collector.verdicts import Answer
+from collector.request_handler import AcceptedEvents, RequestHandler, RequestHead
+from collector.responses import Response
+from collector.stamps import SourceRedaction
 from deltaworks.events.formats.json import Malformed, read_events
 from deltaworks.specs.collector import CollectorSpec
 
@@ -33,15 +33,15 @@ def declared(source: Mapping[str, Any] | None = None, **more: Any) -> CollectorS
 class Stage:
     """Sends requests to a door; numbers of events grow as in a spool."""
 
-    def __init__(self, spec: CollectorSpec | None = None, *, strip: Strip | None = None) -> None:
+    def __init__(self, spec: CollectorSpec | None = None, *, strip: SourceRedaction | None = None) -> None:
         self.now = NOW
         self.refusal: str | None = None
-        self.door = Door(
+        self.door = RequestHandler(
             spec or declared(),
-            collector="c0",
-            numbers={"games": 0},
-            refuses=lambda: self.refusal,
-            strips={"games": strip} if strip else None,
+            collector_id="c0",
+            source_numbers={"games": 0},
+            rejection_reason=lambda: self.refusal,
+            redactions={"games": strip} if strip else None,
             clock=lambda: self.now,
         )
         self.payloads: list[bytes] = []
@@ -55,17 +55,17 @@ class Stage:
         key: str | None = KEY,
         method: str = "POST",
         **headers: str,
-    ) -> Answer:
+    ) -> Response:
         """One request; header names with underscores."""
         data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
         named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
         if key is not None:
             named[b"authorization"] = b"Basic " + base64.b64encode(f"{key}:".encode())
         path, _, query = path.partition("?")
-        head = Head(method, path, query.encode(), named, "203.0.113.77")
+        head = RequestHead(method, path, query.encode(), named, "203.0.113.77")
         admitted = self.door.admit(head, "r1")
-        outcome = admitted if isinstance(admitted, Answer) else self.door.read(admitted, data)
-        if isinstance(outcome, Taken):
+        outcome = admitted if isinstance(admitted, Response) else self.door.read_events(admitted, data)
+        if isinstance(outcome, AcceptedEvents):
             if outcome.sealed is not None:
                 self.sealed.append(outcome.sealed.parts[0])
             for entry in outcome.entries:
@@ -83,10 +83,10 @@ class Stage:
         return [value for value in self.landed() if not isinstance(value, Malformed)]
 
 
-def content(answer: Answer) -> dict[str, Any]:
+def content(answer: Response) -> dict[str, Any]:
     return dict(json.loads(answer.body))
 
 
-def code(answer: Answer) -> tuple[int, str]:
+def code(answer: Response) -> tuple[int, str]:
     """Status and code; that of a success is empty."""
     return answer.status, content(answer).get("code", "")

@@ -1,0 +1,247 @@
+"""The door: one request from its head to its answer, without a server around it. HTTP servers and a Lambda share it.
+
+A request is admitted by its head, then its body is read into events, then they are made durable, then it is answered.
+Nothing that passes key and size is turned away for what is in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import NamedTuple
+
+from collector.admission import KeyRegistry, SourceKey, client_address, cors_headers
+from collector.bodies import (
+    ENCODINGS,
+    RequestBody,
+    TooLargeError,
+    decode_text,
+    inflate_body,
+    parse_batch,
+    parse_events,
+    parse_single,
+)
+from collector.responses import DROPPED_VERDICT, MALFORMED_VERDICT, Response, reject, success
+from collector.segments import FrameKind
+from collector.stamps import RequestOrigin, RequestRedaction, SourceRedaction, StampRules, is_bot, stamp_events
+from collector.submissions import Entry
+from deltaworks.errors import DeltaworksError
+from deltaworks.privacy.ip_truncation import truncate_ip
+from deltaworks.specs.collector import CollectorSpec
+
+log = logging.getLogger(__name__)
+
+_BATCH_PATHS = ("batch", "b", "import")
+_SINGLE_PATHS = ("track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a")
+#: How the body of a path is read.
+BODY_FORMS: Mapping[str, str] = {
+    **{f"/v1/{name}": "batch" for name in _BATCH_PATHS},
+    "/beacon/v1/batch": "batch",
+    **{f"/v1/{name}": "single" for name in _SINGLE_PATHS},
+    "/v1/events": "events",
+}
+JSON_LINES_TYPES = (b"application/x-ndjson", b"application/jsonl", b"application/json-lines")
+
+
+class RequestHead(NamedTuple):
+    """A request without its body. Names of headers are in lower case."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: Mapping[bytes, bytes]
+    peer: str = ""
+
+
+class AdmittedRequest(NamedTuple):
+    """A request whose body may be read. `holder` is None where its key is in the body."""
+
+    head: RequestHead
+    request_id: str
+    body_form: str
+    encoding: bytes
+    key: SourceKey | None
+
+
+class AcceptedEvents(NamedTuple):
+    """The events of a request, to be made durable before `answer` is given."""
+
+    entries: list[Entry]
+    answer: Response
+    source: str
+    malformed_count: int
+    sealed: Entry | None = None
+
+    @property
+    def submission(self) -> list[Entry]:
+        """All that is to be made durable, what was sealed first: it has the number of the first event behind it."""
+        return self.entries if self.sealed is None else [self.sealed, *self.entries]
+
+
+class RequestHandler:
+    """Admits requests and reads their events. Used by one thread.
+
+    Args:
+        collector: the id that events carry.
+        numbers: of sources, as the spool has them.
+        refuses: why nothing can be taken now, looked at before a body is read; None where it can.
+        strips: by source, what is done to an event before anything of it is kept.
+    """
+
+    def __init__(
+        self,
+        spec: CollectorSpec,
+        *,
+        collector_id: str,
+        source_numbers: Mapping[str, int],
+        rejection_reason: Callable[[], str | None] = lambda: None,
+        redactions: Mapping[str, SourceRedaction] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.spec = spec
+        self.keys = KeyRegistry(spec, clock=clock)
+        self._collector_id = collector_id
+        self._source_numbers = source_numbers
+        self._rejection_reason = rejection_reason
+        self._clock = clock
+        self._rules = {
+            name: StampRules(
+                skew_ms=int(spec.skew_minutes * 60_000),
+                late_ms=int(spec.late_hours * 3_600_000),
+                wrap_api_gateway=source.wrap == "api_gateway",
+                add_event_time=source.wrap == "api_gateway" and source.stamp_time,
+                redaction=(redactions or {}).get(name),
+            )
+            for name, source in spec.sources.items()
+        }
+
+    def admit(self, head: RequestHead, request_id: str) -> AdmittedRequest | Response:
+        """Whether the body of a request may be read; else the answer."""
+        headers = head.headers
+        encoding = headers.get(b"content-encoding", b"").strip().lower()
+        if (problem := self._head_problem(head, encoding)) is not None:
+            return reject(problem, request_id)
+        holder, present = self.keys.authenticate(headers.get(b"authorization"), head.query)
+        if present and holder is None:
+            return reject("bad_key", request_id)
+        if holder is not None and (answer := self._check_origin_and_rate(head, holder, request_id)) is not None:
+            return answer
+        if (problem := self._rejection_reason()) is not None:
+            return reject(problem, request_id)
+        return AdmittedRequest(head, request_id, BODY_FORMS[head.path], encoding, holder)
+
+    def _head_problem(self, head: RequestHead, encoding: bytes) -> str | None:
+        """What is wrong with a request whoever sends it."""
+        if head.path not in BODY_FORMS:
+            return "path"
+        if head.method != "POST":
+            return "method"
+        if encoding not in ENCODINGS:
+            return "encoding"
+        length = head.headers.get(b"content-length", b"")
+        return "too_large" if length.isdigit() and int(length) > self.spec.limits.max_body_bytes else None
+
+    def read_events(self, admitted: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
+        """The events of a body that was read; else the answer."""
+        head, request_id = admitted.head, admitted.request_id
+        if len(body) > self.spec.limits.max_body_bytes:
+            return reject("too_large", request_id)
+        try:
+            content = inflate_body(body, admitted.encoding, max_bytes=self.spec.limits.max_body_bytes)
+            sent = _parse_body(admitted, decode_text(content))
+        except TooLargeError:
+            return reject("too_large", request_id)
+        holder = admitted.key
+        if holder is None:
+            holder = self.keys.find_key(sent.write_key) if sent.write_key else None
+            if holder is None:
+                return reject("bad_key", request_id)
+            if (answer := self._check_origin_and_rate(head, holder, request_id)) is not None:
+                return answer
+        if holder.rate_limit is not None:
+            holder.rate_limit.consume(len(sent.events))
+        return self._stamp(sent, holder, head, request_id)
+
+    def _check_origin_and_rate(self, head: RequestHead, holder: SourceKey, request_id: str) -> Response | None:
+        origin = head.headers.get(b"origin")
+        if origin is not None and not holder.allows_origin(origin.decode("latin-1")):
+            return reject("origin", request_id)
+        if holder.rate_limit is not None and (wait := holder.rate_limit.wait_seconds()) > 0:
+            return reject("rate", request_id, retry_after_seconds=wait)
+        return None
+
+    def _stamp(
+        self, sent: RequestBody, holder: SourceKey, head: RequestHead, request_id: str
+    ) -> AcceptedEvents | Response:
+        address = client_address(head.peer, head.headers, trusted_hops=self.spec.listen.trusted_hops)
+        arrival = RequestOrigin(
+            source=holder.source,
+            key=holder.digest,
+            collector=self._collector_id,
+            request=request_id,
+            received_ms=int(self._clock() * 1000),
+            address=truncate_ip(address),
+            is_bot=is_bot(head.headers.get(b"user-agent", b"")),
+        )
+        number = self._source_numbers[holder.source]
+        rules = self._rules[holder.source]
+        strip = None if rules.redaction is None else rules.redaction.begin_request(arrival.received_ms)
+        stamped = stamp_events(sent, arrival, rules, strip)
+        entries = [Entry(number, parts) for parts in stamped if parts is not None]
+        verdicts: dict[int, str] = {}
+        kept = 0
+        for index, event in enumerate(sent.events):
+            if event.value is None:
+                verdicts[index] = MALFORMED_VERDICT
+                kept += 1
+            if stamped[index] is None:
+                verdicts[index] = DROPPED_VERDICT
+        sealed = self._seal(strip, number, request_id) if strip is not None and entries else None
+        if isinstance(sealed, Response):
+            return sealed
+        answer = success(len(stamped), verdicts, malformed_count=kept)
+        return AcceptedEvents(entries, answer, holder.source, kept, sealed)
+
+    @staticmethod
+    def _seal(strip: RequestRedaction, number: int, request_id: str) -> Entry | Response | None:
+        """What of a request goes to the vault; nothing of the request is taken where that cannot be sealed."""
+        try:
+            payload = strip.sealed_payload(request_id)
+        except DeltaworksError as error:
+            log.warning("a request was turned away: %s", error.condition)
+            return reject("keys", request_id)
+        return None if payload is None else Entry(number, (payload,), FrameKind.IDENTITIES)
+
+    def with_cors(self, head: RequestHead, answer: Response) -> Response:
+        """The answer with what lets scripts read it: those of pages that may send to any of the sources."""
+        origin = head.headers.get(b"origin")
+        if origin is None or not self.keys.is_known_origin(origin.decode("latin-1")):
+            return answer
+        headers = [*answer.headers, *cors_headers(origin)]
+        return Response(answer.status, answer.body, headers, answer.code)
+
+
+def _parse_body(admitted: AdmittedRequest, text: str) -> RequestBody:
+    if admitted.body_form == "batch":
+        return parse_batch(text)
+    if admitted.body_form == "single":
+        return parse_single(text)
+    kind = admitted.head.headers.get(b"content-type", b"").lower()
+    return parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES))
+
+
+def new_request_id() -> str:
+    """An id of a request, as answers and events carry it."""
+    return os.urandom(12).hex()
+
+
+def request_ids() -> Callable[[], str]:
+    """Gives the ids of one process's requests, without a call of the system for each.
+
+    They look as those of `new_request_id`. A process that is copied while it runs, as a Lambda may be, needs that one.
+    """
+    start, numbers = os.urandom(6).hex(), count(int.from_bytes(os.urandom(4)))
+    return lambda: f"{start}{next(numbers):012x}"
