@@ -77,7 +77,7 @@ def _unreachable_error(why: str) -> TransientError:
     return TransientError(
         "TRAFFIC_UNREACHABLE",
         f"The address that carries the weights gave no answer: {why}.",
-        hint="It is asked again. See whether it runs, and whether `do.timeout_seconds` is long enough.",
+        hint="It is asked again. See whether it runs, and whether `action.timeout_seconds` is long enough.",
     )
 
 
@@ -85,5 +85,5 @@ def _refused_error(why: str) -> ContractError:
     return ContractError(
         "TRAFFIC_REFUSED",
         f"The address that carries the weights refused: {why}.",
-        hint="Check `do.url` and `do.token` of the remediation, and what the address answers to GET.",
+        hint="Check `action.url` and `action.token` of the remediation, and what the address answers to GET.",
     )

@@ -134,7 +134,7 @@ def test_what_data_hold_stays_text() -> None:
         for item in (ROWS, TABLE)
     ]
     panels.append(answer(panel("table", title=HOSTILE, description=HOSTILE), "a", (HOSTILE,), problem=HOSTILE))
-    panels.append(dataclasses.replace(TABLE, ages=(TableAge(HOSTILE, None, None),), absent=(HOSTILE,)))
+    panels.append(dataclasses.replace(TABLE, ages=(TableAge(HOSTILE, None, None),), missing_tables=(HOSTILE,)))
 
     shown = Tags(page(*panels, title=HOSTILE, description=HOSTILE))
 
@@ -169,7 +169,7 @@ def test_an_answer_that_a_chart_cannot_show_is_a_failed_panel(shown: PanelAnswer
 
 
 def test_no_rows_and_no_table_are_no_failures() -> None:
-    text = page(answer(panel("table"), "a"), answer(panel("table"), "", ages=(), absent=("orders",)))
+    text = page(answer(panel("table"), "a"), answer(panel("table"), "", ages=(), missing_tables=("orders",)))
 
     assert "No rows between these times." in text
     assert "No data: orders is not there yet." in text

@@ -25,11 +25,11 @@ def declared(url: str = "http://127.0.0.1:1/", **more: Any) -> RemediationSpec:
         {
             "name": "shift_cdn",
             "queue_url": "http://127.0.0.1:1/queue",
-            "on": RULE,
-            "do": {"kind": "webhook", "url": url, "timeout_seconds": 0.3},
+            "rule": RULE,
+            "action": {"kind": "webhook", "url": url, "timeout_seconds": 0.3},
             "targets": ["a", "b"],
             "step": 0.2,
-            "verify": {"after_minutes": 10, "improves": 0.05},
+            "verify": {"after_minutes": 10, "min_improvement": 0.05},
             "dry_run": False,
             **more,
         }

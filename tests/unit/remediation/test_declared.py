@@ -18,9 +18,9 @@ from tests.unit.remediation.remediation_harness import declared
         ({"targets": ["a", "a"]}, "two targets or more"),
         ({"floor": 0.6}, "cannot all keep"),
         ({"step": 0.6}, "moves 0.5 at most"),
-        ({"verify": {"after_minutes": 1, "improves": 0.05}}, "ttl_seconds"),
-        ({"on": "cdn_slow"}, "pipeline.rule"),
-        ({"do": {"kind": "webhook", "url": "traffic"}}, "https://"),
+        ({"verify": {"after_minutes": 1, "min_improvement": 0.05}}, "ttl_seconds"),
+        ({"rule": "cdn_slow"}, "pipeline.rule"),
+        ({"action": {"kind": "webhook", "url": "traffic"}}, "https://"),
     ],
 )
 def test_a_mistake_is_refused_with_what_to_write(spec: dict[str, Any], text: str) -> None:

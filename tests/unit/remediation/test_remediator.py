@@ -211,14 +211,14 @@ def test_from_a_to_b_and_back_within_a_day_holds_itself(stage: RemediationStage)
     assert stage.director.weights == SHIFTED
     assert open_subjects(stage.objects, "REMEDIATION_HELD") == {"shift_cdn"}
     stage.passes(20)
-    assert reason(stage, stage.fires("b", region="eu")) == "held"
+    assert reason(stage, stage.fires("b", region="eu")) == "on_hold"
     assert stage.records.resume("shift_cdn")
     resolve_hold_alerts(stage.objects, "shift_cdn")
     assert open_subjects(stage.objects, "REMEDIATION_HELD") == set()
 
 
 def test_it_waits_between_shifts_and_acts_so_often_a_day(tmp_path: Path, director: Director) -> None:
-    stage = RemediationStage(tmp_path, director, step=0.05, most_per_day=2)
+    stage = RemediationStage(tmp_path, director, step=0.05, max_per_day=2)
     for _ in range(2):
         notification = stage.fires("a")
         stage.remediator().handle_notification(notification)
@@ -227,7 +227,7 @@ def test_it_waits_between_shifts_and_acts_so_often_a_day(tmp_path: Path, directo
         stage.remediator().resume_pending()
         assert stage.record(notification).state == "verified"
         stage.passes(1)
-        assert reason(stage, stage.fires("a", region="eu")) == "cooling"
+        assert reason(stage, stage.fires("a", region="eu")) == "cooldown"
         stage.ends("a", region="eu")
         stage.passes(20)
     assert reason(stage, stage.fires("a", region="us")) == "daily_limit"
@@ -264,7 +264,7 @@ def test_one_shift_at_a_time(tmp_path: Path, director: Director) -> None:
     stage = RemediationStage(tmp_path, director, cooldown_minutes=1)
     stage.remediator().handle_notification(stage.fires("a"))
     stage.passes(4)
-    assert reason(stage, stage.fires("a", region="eu")) == "under_way"
+    assert reason(stage, stage.fires("a", region="eu")) == "in_progress"
 
 
 def test_notices_of_other_rules_and_of_ends_are_none_of_its_concern(stage: RemediationStage) -> None:
