@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deltaworks.specs.environment import EnvironmentSpec
-from tests.unit.feeds.feed_stage import declared as shop
+from tests.unit.feeds.feed_harness import declared as shop
 from tests.unit.remediation.remediation_harness import declared as shift
 
 STORAGE = {"root": "file:///tmp/lake"}

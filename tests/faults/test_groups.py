@@ -12,12 +12,12 @@ from deltaworks.control import paths
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import added_again
-from tests.spark.engine.group.group_stage import MEMBERS, GroupStage
+from tests.spark.engine.group.group_harness import MEMBERS, GroupHarness
 
 Line = Callable[..., None]
 
 
-def killed_and_resumed(stage: GroupStage, point: str, *, nth: int, off: list[str]) -> tuple[int, int]:
+def killed_and_resumed(stage: GroupHarness, point: str, *, nth: int, off: list[str]) -> tuple[int, int]:
     """Events lost and doubled: a driver is killed at a point of one member, another works off what is there."""
     for name in MEMBERS:
         stage.declare(name)
@@ -30,11 +30,11 @@ def killed_and_resumed(stage: GroupStage, point: str, *, nth: int, off: list[str
     with Driver(stage, off=off) as successor:
         successor.run_to_end()
     # A file that two commits add is one file in the table, and its rows come twice to readers of its changes.
-    landed, owed = stage.landed() + added_twice(stage), stage.owes()
+    landed, owed = stage.landed() + added_twice(stage), stage.has_pending_events()
     return sum((owed - landed).values()), sum((landed - owed).values())
 
 
-def added_twice(stage: GroupStage) -> Counter[tuple[str, int]]:
+def added_twice(stage: GroupHarness) -> Counter[tuple[str, int]]:
     """The events of files that came again by a later commit."""
     again = ((name, added_again(stage.lake, paths.table(name, "events"), "n")[0]) for name in MEMBERS)
     return Counter((name, number) for name, numbers in again for number in numbers)
@@ -44,7 +44,7 @@ def added_twice(stage: GroupStage) -> Counter[tuple[str, int]]:
 def test_a_groups_driver_killed_in_a_batch_of_one_loses_and_doubles_nothing_of_any(
     tmp_path: Path, tell_line: Line, point: str, nth: int
 ) -> None:
-    stage = GroupStage(tmp_path)
+    stage = GroupHarness(tmp_path)
 
     lost, doubled = killed_and_resumed(stage, point, nth=nth, off=[])
 
@@ -53,7 +53,7 @@ def test_a_groups_driver_killed_in_a_batch_of_one_loses_and_doubles_nothing_of_a
 
 
 def test_without_the_transaction_of_a_step_a_killed_group_doubles(tmp_path: Path, tell_line: Line) -> None:
-    stage = GroupStage(tmp_path)
+    stage = GroupHarness(tmp_path)
 
     lost, doubled = killed_and_resumed(stage, "committed:events", nth=2, off=["transactions"])
 

@@ -22,7 +22,7 @@ from deltaworks.control.clock import utc_now
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
-from tests.unit.feeds.feed_stage import FeedStage, applied, declared
+from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
 from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import running_director
 from tests.waiting import eventually
@@ -108,7 +108,7 @@ class Receiver:
 def test_feeds_that_are_killed_in_a_call_deliver_every_row(tmp_path: Path, launch: Launch) -> None:
     receiver = Receiver(replies=8)
     to = {"kind": "webhook", "url": receiver.url, "rows_per_call": 100, "timeout_seconds": 30}
-    stage = FeedStage(tmp_path, declared({"to": to, "every_seconds": 1}))
+    stage = FeedHarness(tmp_path, declared({"to": to, "every_seconds": 1}))
     stage.rebuild(0, {f"c{number:05d}": number for number in range(ROWS)})
     write_environment(tmp_path)
     folder = tmp_path / "include" / "pipelines" / "shop"

@@ -75,8 +75,8 @@ class FeedsProcess:
                 hint=f"Declare them under `feeds` in include/pipelines/{pipeline}/pipeline.yaml.",
             )
         self._objects = open_objects(catalog.environment.lake)
-        self._on_turn, self._open_sink = on_tick, open_sink
-        self._tenure = LeasedProcess(
+        self._on_tick, self._open_sink = on_tick, open_sink
+        self._leased_process = LeasedProcess(
             self._objects,
             outbound_paths.feeds_control(pipeline),
             name=f"feeds__{pipeline}",
@@ -84,12 +84,12 @@ class FeedsProcess:
             max_run_seconds=max_run_seconds,
         )
         self._threads = [
-            FeedThread(self._catalog, self._spec, feed, self._tenure, open_sink) for feed in self._spec.feeds
+            FeedThread(self._catalog, self._spec, feed, self._leased_process, open_sink) for feed in self._spec.feeds
         ]
 
     def stop(self, *, immediately: bool = False) -> None:
         """End soon: every feed ends behind the part that it is sending. Callable from a signal handler."""
-        self._tenure.stop()
+        self._leased_process.stop()
 
     def run(self) -> FeedCounts:
         """Deliver until the end.
@@ -97,12 +97,12 @@ class FeedsProcess:
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
         """
-        with self._tenure.hold_lease(on_tick=self._turn):
+        with self._leased_process.hold_lease(on_tick=self._update_heartbeat):
             for thread in self._threads:
                 thread.start()
-            while not self._tenure.should_stop:
-                self._tenure.pause(60)
-            self._tenure.stop()
+            while not self._leased_process.should_stop:
+                self._leased_process.pause(60)
+            self._leased_process.stop()
             for thread in self._threads:
                 thread.join(_JOIN_SECONDS)
         counts = FeedCounts()
@@ -112,11 +112,11 @@ class FeedsProcess:
             counts.dead_letters += thread.counts.dead_letters
         return counts
 
-    def _turn(self) -> None:
-        self._on_turn()
+    def _update_heartbeat(self) -> None:
+        self._on_tick()
         waiting = [thread.pending_since for thread in self._threads if thread.pending_since]
         errors = [thread.error for thread in self._threads if thread.error is not None]
-        self._tenure.heartbeat.update(
+        self._leased_process.heartbeat.update(
             state="running" if waiting else "idle",
             oldest_pending_at=min(waiting, default=None),
             rows=sum(thread.counts.changes for thread in self._threads),
@@ -131,11 +131,11 @@ class FeedThread(threading.Thread):
     """Looks at one feed, delivers, and keeps its alerts."""
 
     def __init__(
-        self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, tenure: LeasedProcess, open_sink: OpenSink
+        self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, leased_process: LeasedProcess, open_sink: OpenSink
     ) -> None:
         super().__init__(name=f"feed-{feed.name}", daemon=True)
         self._catalog, self._spec, self._feed = catalog, spec, feed
-        self._tenure, self._open_sink = tenure, open_sink
+        self._leased_process, self._open_sink = leased_process, open_sink
         self._objects: ObjectStore = open_objects(catalog.environment.lake)
         self._subject = f"{spec.pipeline}.{feed.name}"
         self._alerts = FeedAlerts(self._objects, self._subject, stale_minutes=feed.stale_minutes)
@@ -151,7 +151,7 @@ class FeedThread(threading.Thread):
         feed: Feed | None = None
         with contextlib.suppress(DeltaworksError):
             self._alerts.load(self._records.read())
-        while not self._tenure.should_stop:
+        while not self._leased_process.should_stop:
             try:
                 sink = sink or self._open_sink(self._feed.to, self._catalog.environment.messaging)
                 feed = feed or Feed(
@@ -168,7 +168,7 @@ class FeedThread(threading.Thread):
             except StopRequested:
                 break
             except FencedError:
-                self._tenure.stop()
+                self._leased_process.stop()
                 break
             except Exception as error:  # whatever it is: other feeds go on, and this one is tried again
                 failures += 1
@@ -177,7 +177,7 @@ class FeedThread(threading.Thread):
                 self._alert_on_error(self.error)
                 feed = None
                 wait = min(wait_seconds(failures, retryable=self.error.retryable), MAX_WAIT_SECONDS)
-            self._tenure.pause(wait)
+            self._leased_process.pause(wait)
         if sink is not None:
             sink.close()
 
@@ -189,8 +189,8 @@ class FeedThread(threading.Thread):
         self._alerts.on_success(record)
 
     def _pause(self, seconds: float) -> None:
-        self._tenure.pause(seconds)
-        if self._tenure.stopping.is_set() or not self._tenure.holds_lease:
+        self._leased_process.pause(seconds)
+        if self._leased_process.stopping.is_set() or not self._leased_process.holds_lease:
             raise StopRequested
 
     def _on_send_failure(self, reason: str) -> None:

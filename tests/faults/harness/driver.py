@@ -22,7 +22,7 @@ from tests.faults.harness import injection, protections
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import Stage
-from tests.spark.engine.group.group_stage import GroupStage
+from tests.spark.engine.group.group_harness import GroupHarness
 
 ENTRY = Path(__file__).with_name("entry.py")
 END_SECONDS = 150.0
@@ -34,7 +34,7 @@ class Driver(ProcessGroup):
 
     def __init__(
         self,
-        stage: Stage | GroupStage,
+        stage: Stage | GroupHarness,
         *,
         faults: Sequence[Fault] = (),
         off: Sequence[str] = (),
@@ -140,7 +140,7 @@ class Driver(ProcessGroup):
         return str(error["condition"]), str(error["message"])
 
 
-def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
+def _command(stage: Stage | GroupHarness, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
     environment = load_catalog(root=stage.root).environment
     launch = (
         None if master.startswith("local") else launch_settings(environment.shares.of("stream"), master, environment)
@@ -158,7 +158,7 @@ def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[st
     return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
 
 
-def _compiled(stage: Stage | GroupStage, name: str) -> Path:
+def _compiled(stage: Stage | GroupHarness, name: str) -> Path:
     """A class of the harness, compiled once a stage against Spark's jars and ours; its folder."""
     folder = stage.root / "classes"
     if not (folder / f"{name}.class").exists():

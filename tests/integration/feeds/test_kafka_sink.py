@@ -15,7 +15,7 @@ from deltaworks.feeds.sinks import open_sink
 from deltaworks.specs.feeds import KafkaSinkSpec
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
-from tests.unit.feeds.feed_stage import FeedStage, applied, declared
+from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
 
 pytestmark = pytest.mark.integration
 TOPIC = "offers"
@@ -54,7 +54,7 @@ def records(broker: RunningBroker, topic: str, count: int) -> list[tuple[int, st
 
 def test_rows_of_a_key_keep_their_order_in_one_partition(broker: RunningBroker, tmp_path: Path) -> None:
     create_topics(broker.address.bootstrap, [TOPIC])
-    stage = FeedStage(tmp_path, declared())
+    stage = FeedHarness(tmp_path, declared())
     sink = open_sink(spec_of(broker), AwsSpec())
     feed = stage.feed(sink)
     for orders in range(5):
@@ -70,7 +70,7 @@ def test_rows_of_a_key_keep_their_order_in_one_partition(broker: RunningBroker, 
         assert [number for _, number in ours] == sorted(number for _, number in ours)  # type: ignore[type-var]
 
 
-def test_a_record_too_large_is_refused_and_the_rest_arrives(broker: RunningBroker) -> None:
+def test_a_record_too_large_is_rejected_and_the_rest_arrives(broker: RunningBroker) -> None:
     create_topics(broker.address.bootstrap, ["large"])
     sink = open_sink(spec_of(broker, "large"), AwsSpec())
     sent = [
@@ -83,16 +83,16 @@ def test_a_record_too_large_is_refused_and_the_rest_arrives(broker: RunningBroke
     assert len(records(broker, "large", 2)) == 2
 
 
-def test_a_topic_that_is_not_there_is_the_configuration_s_fault(broker: RunningBroker) -> None:
+def test_a_missing_topic_is_a_configuration_error(broker: RunningBroker) -> None:
     with pytest.raises(ConfigError, match="FEED_SINK_REFUSED"):
         open_sink(spec_of(broker, "nobody"), AwsSpec()).send(
             [Message(id="1", key="k", op="upsert", feed="f", body=b"{}")]
         )
 
 
-def test_a_feed_whose_broker_is_killed_goes_on_when_it_is_back(broker: RunningBroker, tmp_path: Path) -> None:
+def test_a_feed_resumes_after_its_broker_was_killed(broker: RunningBroker, tmp_path: Path) -> None:
     create_topics(broker.address.bootstrap, ["back"])
-    stage = FeedStage(tmp_path)
+    stage = FeedHarness(tmp_path)
     stage.rebuild(0, {"de": 1})
     sink = open_sink(spec_of(broker, "back"), AwsSpec())
     broker.kill()

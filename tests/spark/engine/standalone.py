@@ -31,14 +31,14 @@ SECRET_VARIABLE = "DELTAWORKS_SPARK_SECRET"
 class Daemon:
     """A Spark daemon in a process of its own; `ready` is what its output says once it is up."""
 
-    def __init__(self, *command: str, ready: str, folder: Path, secret: str = "") -> None:
+    def __init__(self, *command: str, ready_line: str, folder: Path, secret: str = "") -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"PATH": f"{SPARK_HOME / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(folder)}
         if secret:
             environment[SECRET_VARIABLE] = secret
         self._name = command[0]
-        self._ready = ready
+        self._ready = ready_line
         self._said: list[str] = []
         self._found: queue.Queue[str] = queue.Queue()
         self._process = subprocess.Popen(
@@ -134,7 +134,7 @@ def standalone_cluster(
             name = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
             protected = ("bash", str(PROJECT_ROOT / "docker" / "spark.sh"), role)
             command = protected if secret else (str(SPARK_HOME / "bin" / "spark-class"), name)
-            daemon = Daemon(*command, *arguments, ready=ready, folder=folder, secret=secret)
+            daemon = Daemon(*command, *arguments, ready_line=ready, folder=folder, secret=secret)
             return stack.enter_context(contextlib.closing(daemon))
 
         master = start("master", *local, ready=r"Starting Spark master at (spark://\S+)")

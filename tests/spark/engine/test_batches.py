@@ -44,7 +44,7 @@ def crash_at(point: str) -> Callable[[str], None]:
     return fault
 
 
-def test_a_batch_lands_in_all_its_tables_and_in_the_ledger(shop: Shop) -> None:
+def test_a_batch_is_committed_to_all_tables_and_the_ledger(shop: Shop) -> None:
     source = shop.land_files(1, 2, 3)
     processor = shop.processor()
     shop.keep_checkpoint(0, 3)
@@ -64,7 +64,7 @@ def test_a_batch_lands_in_all_its_tables_and_in_the_ledger(shop: Shop) -> None:
     assert json.loads(row["source_metadata"])["files"] == 3
 
 
-def test_the_ledger_names_the_version_each_step_made(shop: Shop) -> None:
+def test_the_ledger_has_the_version_of_each_step(shop: Shop) -> None:
     processor = shop.processor()
     for batch in range(2):
         processor.process(shop.land_files(batch + 1), batch)
@@ -95,7 +95,7 @@ def test_rows_are_stamped_with_their_batch(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("point", FAULTS)
-def test_a_batch_that_was_broken_off_is_finished_exactly_once(shop: Shop, point: str) -> None:
+def test_an_interrupted_batch_is_completed_exactly_once(shop: Shop, point: str) -> None:
     source = shop.land_files(1, 2)
     with pytest.raises(Crash):
         shop.processor(fault=crash_at(point)).process(source, 0)
@@ -115,7 +115,7 @@ def test_a_batch_that_was_broken_off_is_finished_exactly_once(shop: Shop, point:
 
 
 @pytest.mark.parametrize("point", ["prepared", "committed:orders"])
-def test_the_same_owner_may_try_a_broken_batch_again(shop: Shop, point: str) -> None:
+def test_the_same_owner_may_retry_an_interrupted_batch(shop: Shop, point: str) -> None:
     source = shop.land_files(1)
     with pytest.raises(Crash):
         shop.processor(fault=crash_at(point)).process(source, 0)
@@ -127,7 +127,7 @@ def test_the_same_owner_may_try_a_broken_batch_again(shop: Shop, point: str) -> 
     assert shop.landed() == shop.expected(1)
 
 
-def test_what_was_prepared_is_committed_even_if_the_source_reads_otherwise_now(shop: Shop) -> None:
+def test_a_prepared_batch_is_committed_even_if_the_source_has_changed(shop: Shop) -> None:
     with pytest.raises(Crash):
         shop.processor(fault=crash_at("prepared")).process(shop.land_files(1, 2), 0)
 
@@ -158,7 +158,7 @@ def test_a_batch_without_files_is_recorded_and_writes_nothing(shop: Shop) -> Non
 class TestOwners:
     """A former owner that wakes up writes nothing."""
 
-    def test_a_fenced_owner_lands_no_row(self, shop: Shop) -> None:
+    def test_a_fenced_owner_commits_no_row(self, shop: Shop) -> None:
         former = shop.processor()
         shop.processor()
 
@@ -215,7 +215,7 @@ class TestLostCheckpoints:
         assert (last["batch_id"], last["spark_batch_id"], last["checkpoint"]) == (2, 0, 2)
         assert (last["start_offset"], last["end_offset"]) == ('{"seq": 2}', '{"seq": 3}')
 
-    def test_a_torn_batch_of_a_lost_checkpoint_is_finished_under_its_old_id_first(self, shop: Shop) -> None:
+    def test_a_prepared_batch_of_a_lost_checkpoint_is_completed_first_under_its_old_id(self, shop: Shop) -> None:
         processor = shop.processor()
         shop.keep_checkpoint(0, 1)
         processor.process(shop.land_files(1), 0)
@@ -237,7 +237,7 @@ class TestLostCheckpoints:
         assert report.batch_id == 2
         assert shop.landed() == shop.expected(1, 2, 3)
 
-    def test_a_batch_fixed_under_a_replaced_checkpoint_loses_nothing_of_the_new_ones_slice(self, shop: Shop) -> None:
+    def test_a_batch_prepared_under_a_replaced_checkpoint_loses_nothing_of_the_new_slice(self, shop: Shop) -> None:
         shop.keep_checkpoint(0, 1)
         shop.processor().process(shop.land_files(1), 0)
         shop.keep_checkpoint(1, 2)
@@ -326,7 +326,7 @@ def test_staged_files_of_the_spark_writer_are_removed_once_they_are_committed(sh
     assert {share.table: share.writer for share in prepared.tables}["orders_by_spark"] == "spark"
 
 
-def test_a_table_only_spark_can_commit_to_takes_batches_as_well(shop: Shop) -> None:
+def test_batches_are_committed_to_tables_that_need_spark(shop: Shop) -> None:
     shop.processor()
     address = shop.environment.lake.spark_uri(paths.table("shop", "orders_by_spark"))
     shop.spark.sql(f"ALTER TABLE delta.`{address}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
@@ -343,7 +343,7 @@ def test_a_table_only_spark_can_commit_to_takes_batches_as_well(shop: Shop) -> N
     ]
 
 
-class TestDeclaredAnew:
+class TestChangedDeclarations:
     """The declaration changes between runs."""
 
     def test_a_column_added_later_is_null_in_earlier_rows(self, make_shop: Callable[..., Shop]) -> None:

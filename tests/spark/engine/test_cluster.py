@@ -112,7 +112,7 @@ def test_a_driver_without_the_clusters_secret_gets_no_executor(tmp_path: Path) -
     assert SECRET not in "".join(path.read_text(errors="replace") for path in tmp_path.glob("worker1/**/std*"))
 
 
-def test_the_daemons_settings_are_those_of_drivers() -> None:
+def test_daemons_and_drivers_have_the_same_settings() -> None:
     script = (PROJECT_ROOT / "docker" / "spark.sh").read_text()
     written = dict(re.findall(r"^(spark\.[\w.]+)=(\S+)$", script, re.MULTILINE))
 

@@ -54,7 +54,7 @@ while query.isActive:
 """
 
 
-def comes(condition: Callable[[], bool], *, seconds: float) -> bool:
+def wait_for(condition: Callable[[], bool], *, seconds: float) -> bool:
     """Whether something holds within some seconds; what says that it never does has to wait for all of them."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -72,18 +72,18 @@ class Driver:
     log: Path
     process: subprocess.Popen[bytes]
 
-    def said(self, word: str) -> int:
+    def has_printed(self, word: str) -> int:
         """How many lines begin with a word."""
         return sum(line.split()[:1] == [word] for line in self.log.read_text(errors="replace").splitlines())
 
-    def says(self, word: str) -> bool:
+    def wait_until_printed(self, word: str) -> bool:
         """Whether it comes to say a word."""
-        return comes(lambda: self.said(word) > 0, seconds=STARTED_WITHIN_SECONDS)
+        return wait_for(lambda: self.has_printed(word) > 0, seconds=STARTED_WITHIN_SECONDS)
 
-    def moves_on(self) -> bool:
+    def makes_progress(self) -> bool:
         """Whether it ends another batch."""
-        before = self.said("BATCH")
-        return comes(lambda: self.said("BATCH") > before + 1, seconds=120)
+        before = self.has_printed("BATCH")
+        return wait_for(lambda: self.has_printed("BATCH") > before + 1, seconds=120)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Jobs:
             names = [f"stream{one}" for one in range(1, number + 1)]
             streams = [stack.enter_context(self.driver(name, "stream")) for name in names]
             for stream in streams:
-                assert stream.says("BATCH"), stream.log.read_text()
+                assert stream.wait_until_printed("BATCH"), stream.log.read_text()
             yield streams
 
     def cores_of(self, name: str) -> int:
@@ -146,9 +146,9 @@ def test_without_shares_one_stream_has_the_whole_cluster_and_gold_waits(tmp_path
         jobs.streams(1),
         jobs.driver("gold1", "gold") as gold,
     ):
-        assert gold.says("STARTED"), gold.log.read_text()
+        assert gold.wait_until_printed("STARTED"), gold.log.read_text()
         assert jobs.cores_of("stream1") == jobs.cluster.state()["cores"] == 6
-        assert not comes(lambda: gold.said("ANSWER") > 0 or jobs.cores_of("gold1") > 0, seconds=WAIT_SECONDS)
+        assert not wait_for(lambda: gold.has_printed("ANSWER") > 0 or jobs.cores_of("gold1") > 0, seconds=WAIT_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -163,14 +163,14 @@ def streams(jobs: Jobs) -> Iterator[list[Driver]]:
         yield streams
 
 
-def test_gold_gets_its_cores_at_once_beside_three_streams(jobs: Jobs, streams: list[Driver]) -> None:
+def test_gold_gets_its_cores_immediately_with_three_streams(jobs: Jobs, streams: list[Driver]) -> None:
     with jobs.driver("gold1", "gold") as gold:
-        assert gold.says("ANSWER"), gold.log.read_text()
+        assert gold.wait_until_printed("ANSWER"), gold.log.read_text()
 
     assert {stream.name: jobs.cores_of(stream.name) for stream in streams} == {
         f"stream{number}": 1 for number in range(1, STREAMS + 1)
     }
-    assert all(stream.moves_on() for stream in streams)
+    assert all(stream.makes_progress() for stream in streams)
 
 
 def test_executors_of_a_lost_worker_are_replaced_and_a_worker_that_is_added_is_used(
@@ -182,13 +182,13 @@ def test_executors_of_a_lost_worker_are_replaced_and_a_worker_that_is_added_is_u
 
     busiest.kill()
 
-    assert comes(lambda: jobs.cluster.state()["aliveworkers"] == 1, seconds=120)
+    assert wait_for(lambda: jobs.cluster.state()["aliveworkers"] == 1, seconds=120)
     assert not psutil.wait_procs(lost, timeout=60)[1], "executors end with their worker"
-    assert comes(lambda: all(jobs.cores_of(stream.name) == 1 for stream in streams), seconds=120)
-    assert all(stream.moves_on() for stream in streams)
+    assert wait_for(lambda: all(jobs.cores_of(stream.name) == 1 for stream in streams), seconds=120)
+    assert all(stream.makes_progress() for stream in streams)
 
     with jobs.driver("gold2", "gold") as gold:
-        assert gold.says("STARTED"), gold.log.read_text()
-        assert not comes(lambda: jobs.cores_of("gold2") > 0, seconds=5), "the worker that is left is full"
+        assert gold.wait_until_printed("STARTED"), gold.log.read_text()
+        assert not wait_for(lambda: jobs.cores_of("gold2") > 0, seconds=5), "the worker that is left is full"
         jobs.cluster.add_worker()
-        assert gold.says("ANSWER"), gold.log.read_text()
+        assert gold.wait_until_printed("ANSWER"), gold.log.read_text()

@@ -40,7 +40,7 @@ def by_place(shop: Shop, *columns: str) -> dict[tuple[int, int], tuple[Any, ...]
 
 
 @pytest.mark.parametrize("point", [None, "files_written", "prepared", "committed:orders"])
-def test_a_new_field_is_a_column_and_lands_in_the_batch_it_came_with(make_shop: MakeShop, point: str | None) -> None:
+def test_a_new_field_becomes_a_column_in_its_own_batch(make_shop: MakeShop, point: str | None) -> None:
     shop = make_shop(tables=orders(evolve="add_columns"))
     shop.processor().process(land(shop, 1, {"level": 1}), 0)
     second = land(shop, 2, {"level": 2, "color": "red", "n": 1}, {"color": 7, "n": 2.5}, {"deep": {"a": 1}})
@@ -99,7 +99,7 @@ def test_warnings_are_in_the_ledger_and_failing_rows_in_quarantine(make_shop: Ma
         ({"evolve": "fail"}, "FIELD_UNDECLARED"),
     ],
 )
-def test_what_is_declared_to_stop_the_stream_leaves_nothing_of_the_batch(
+def test_a_violation_that_stops_the_stream_commits_nothing_of_the_batch(
     make_shop: MakeShop, options: dict[str, Any], condition: str
 ) -> None:
     shop = make_shop(tables=[{"name": "events", "catch_all": True}, *orders(**options)])

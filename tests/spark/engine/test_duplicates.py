@@ -47,9 +47,7 @@ def flags(shop: Shop) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("point", ["files_written", "prepared", "committed:events", "completed"])
-def test_a_batch_that_is_broken_off_lands_with_the_flags_of_an_undisturbed_one(
-    make_shop: Callable[..., Shop], point: str
-) -> None:
+def test_an_interrupted_batch_has_the_flags_of_an_uninterrupted_one(make_shop: Callable[..., Shop], point: str) -> None:
     shop = make_shop(tables=[EVENTS])
     processor = shop.processor()
     processor.process(landed(shop, {1: body("a", "b"), 2: body("b", "a", "c")}), 0)

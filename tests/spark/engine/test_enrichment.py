@@ -39,7 +39,13 @@ pytestmark = [
 ]
 IN_LONDON, PROXY, COOKIE = "81.2.69.142", "2001:db8:77:5::9", "session=secret7f3a"
 REAL = {"3.120.138.129", "52.209.5.129", "13.233.35.131"}
-GEO = {"name": "geo", "kind": "mmdb", "of": "c-ip", "database": "City.mmdb", "fields": {"country": "country.iso_code"}}
+GEO = {
+    "name": "geo",
+    "kind": "mmdb",
+    "path": "c-ip",
+    "database": "City.mmdb",
+    "fields": {"country": "country.iso_code"},
+}
 DECLARED: dict[str, Any] = {
     "source": {
         "kind": "s3_sqs",
@@ -49,7 +55,7 @@ DECLARED: dict[str, Any] = {
         "tsv": {"null_values": ["-", ""]},
     },
     "event": {"name": {"constant": "request"}, "time": {"path": "datetime"}, "id": "x-edge-request-id"},
-    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "of": "cs(User-Agent)"}],
+    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "path": "cs(User-Agent)"}],
     "private": [
         {"path": "c-ip", "keep": "network"},
         {"path": "x-forwarded-for", "keep": "network"},
@@ -240,7 +246,7 @@ def named(shop: Shop) -> list[list[str]]:
     return [[one["etag"] for one in json.loads(row["source_metadata"])["databases"]] for row in rows]
 
 
-def test_a_database_that_is_replaced_in_a_batch_answers_none_of_its_events(
+def test_a_database_replaced_during_a_batch_is_not_used_for_its_events(
     cdn: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = put_database(cdn, CITY)
@@ -253,9 +259,7 @@ def test_a_database_that_is_replaced_in_a_batch_answers_none_of_its_events(
     assert named(cdn) == [[first]]
 
 
-def test_where_tasks_open_the_database_of_the_moment_a_batch_has_answers_of_two(
-    cdn: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_open_the_current_database_mix_two_versions(cdn: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     put_database(cdn, CITY)
     processor = cdn.processor()
     with monkeypatch.context() as patched:
@@ -265,7 +269,7 @@ def test_where_tasks_open_the_database_of_the_moment_a_batch_has_answers_of_two(
     assert set(countries(cdn)) == {"GB", None}
 
 
-def test_a_worker_that_cannot_have_the_fixed_version_has_the_whole_batch_read_again(
+def test_a_worker_without_the_fixed_version_causes_a_re_read_of_the_batch(
     cdn: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_database(cdn, CITY)
@@ -282,7 +286,7 @@ def test_a_worker_that_cannot_have_the_fixed_version_has_the_whole_batch_read_ag
     assert named(cdn) == [[cdn.objects.etag(paths.database("City.mmdb"))]]
 
 
-def test_a_batch_that_was_prepared_is_finished_under_its_database(cdn: Shop) -> None:
+def test_a_prepared_batch_is_completed_with_its_database(cdn: Shop) -> None:
     first = put_database(cdn, CITY)
 
     def fault(point: str) -> None:
@@ -300,7 +304,7 @@ def test_a_batch_that_was_prepared_is_finished_under_its_database(cdn: Shop) -> 
     assert named(cdn) == [[first], [second]]
 
 
-def test_a_damaged_database_fails_the_batch_which_lands_once_it_is_mended(cdn: Shop) -> None:
+def test_a_damaged_database_fails_the_batch_until_it_is_repaired(cdn: Shop) -> None:
     put_database(cdn, DAMAGED)
     processor = cdn.processor()
     with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE") as refused:

@@ -38,7 +38,7 @@ def _start(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_driver_takes_its_classes_from_the_archive_that_make_jars_left() -> None:
+def test_a_driver_uses_the_class_archive_of_make_jars() -> None:
     if not java_archive_options(project_root()):
         pytest.skip("no archive of classes in this checkout: `make jars` makes it")
 
@@ -48,7 +48,7 @@ def test_a_driver_takes_its_classes_from_the_archive_that_make_jars_left() -> No
     assert str(java_archive(project_root())) in done.stdout
 
 
-def test_a_driver_whose_archive_is_of_another_class_path_starts_without_it_and_without_a_word(tmp_path: Path) -> None:
+def test_a_driver_silently_ignores_an_archive_of_another_class_path(tmp_path: Path) -> None:
     if not java_archive_options(project_root()):
         pytest.skip("no archive of classes in this checkout: `make jars` makes it")
     target = tmp_path / "include" / "jars" / "target"

@@ -38,7 +38,7 @@ def append(pulse: Any, *events: tuple[float, str | None]) -> None:
     pulse.append("pulse", "events", rows)
 
 
-def work_off(spark: SparkSession, pulse: Any, **options: Any) -> list[LiveProgress]:
+def process_available(spark: SparkSession, pulse: Any, **options: Any) -> list[LiveProgress]:
     live = pulse.spec("pulse").live[0]
     query = start_live_query(spark, pulse.catalog, "pulse", live, available_now=True, **options)
     query.awaitTermination(120)
@@ -63,11 +63,11 @@ def checkpoint(pulse: Any) -> Path:
 
 def test_counts_grow_with_each_batch_and_every_commit_names_its_batch(spark: SparkSession, pulse: Any) -> None:
     append(pulse, (0, "a"), (0.5, "a"), (0.5, None), (1, "a"))
-    work_off(spark, pulse)
+    process_available(spark, pulse)
     assert counts(pulse) == {(0, "a"): 2, (0, None): 1, (1, "a"): 1}
     append(pulse, (0.9, "a"), (0.9, None), (2, "b"))
 
-    work_off(spark, pulse)
+    process_available(spark, pulse)
 
     assert counts(pulse) == {(0, "a"): 3, (0, None): 2, (1, "a"): 1, (2, "b"): 1}
     made = [(commit.operation, commit.metadata["operation"], commit.metadata["batch"]) for commit in commits(pulse)]
@@ -79,36 +79,34 @@ def test_counts_grow_with_each_batch_and_every_commit_names_its_batch(spark: Spa
     assert row["window_end"] - row["window_start"] == dt.timedelta(hours=1)
 
 
-def test_what_is_too_much_for_the_driver_is_merged_by_spark(
-    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_batches_are_merged_by_spark(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     append(pulse, (0, "a"), (0.5, None))
-    work_off(spark, pulse)
+    process_available(spark, pulse)
     append(pulse, (0.9, "a"), (0.9, None), (2, "b"))
     monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", 1)
 
-    work_off(spark, pulse)
+    process_available(spark, pulse)
 
     assert counts(pulse) == {(0, "a"): 2, (0, None): 2, (2, "b"): 1}
     assert [commit.operation for commit in commits(pulse)] == ["MERGE", "WRITE", "CREATE TABLE"]
 
 
 @pytest.mark.parametrize("most_rows", [live_merge.MAX_COLLECTED_ROWS, 1], ids=["here", "spark"])
-def test_batches_that_run_again_change_nothing(
+def test_repeated_batches_change_nothing(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:
     monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", most_rows)
     append(pulse, (0, "a"), (1, "a"))
-    work_off(spark, pulse)
+    process_available(spark, pulse)
     append(pulse, (0, "a"))
-    work_off(spark, pulse)
+    process_available(spark, pulse)
     before, versions = counts(pulse), [commit.version for commit in commits(pulse)]
     done = sorted((checkpoint(pulse) / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     for path in done[-2:]:
         path.unlink()
         (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
 
-    replayed = work_off(spark, pulse)
+    replayed = process_available(spark, pulse)
 
     assert replayed, "the last batch did run again"
     assert counts(pulse) == before == {(0, "a"): 2, (1, "a"): 1}
@@ -119,21 +117,21 @@ def test_batches_that_run_again_change_nothing(
 def test_a_lost_checkpoint_counts_again_and_ends_with_the_same_counts(spark: SparkSession, pulse: Any) -> None:
     append(pulse, (0, "a"), (1, "a"))
     append(pulse, (0, "a"))
-    work_off(spark, pulse)
+    process_available(spark, pulse)
     checkpoint(pulse).rename(checkpoint(pulse).with_name("lost"))
     append(pulse, (1, "a"))
 
-    work_off(spark, pulse)
+    process_available(spark, pulse)
 
     assert counts(pulse) == {(0, "a"): 2, (1, "a"): 2}
 
 
-def test_what_comes_after_the_watermark_is_dropped_and_counted(spark: SparkSession, pulse: Any) -> None:
+def test_events_behind_the_watermark_are_dropped_and_counted(spark: SparkSession, pulse: Any) -> None:
     append(pulse, (0, "a"), (10, "a"))
-    work_off(spark, pulse)
+    process_available(spark, pulse)
     append(pulse, (0, "a"), (9, "a"))
 
-    progress = work_off(spark, pulse)
+    progress = process_available(spark, pulse)
 
     assert counts(pulse) == {(0, "a"): 1, (9, "a"): 1, (10, "a"): 1}
     assert sum(batch.late_rows for batch in progress) == 1
@@ -147,11 +145,11 @@ def test_nothing_is_merged_once_the_lease_is_lost(spark: SparkSession, pulse: An
         raise FencedError("LEASE_LOST", "another driver has taken over")
 
     with pytest.raises(StreamingQueryException, match="LEASE_LOST"):
-        work_off(spark, pulse, before_merge=lost)
+        process_available(spark, pulse, before_merge=lost)
 
     assert counts(pulse) == {}
 
 
-def test_the_wait_for_a_table_that_never_comes_ends_with_an_error(spark: SparkSession, pulse: Any) -> None:
+def test_waiting_for_a_missing_table_ends_with_an_error(spark: SparkSession, pulse: Any) -> None:
     with pytest.raises(TransientError, match="LIVE_INPUT_MISSING"):
-        work_off(spark, pulse, wait_seconds=0.1)
+        process_available(spark, pulse, wait_seconds=0.1)

@@ -44,7 +44,7 @@ def bought(hours: float, device: str | None, amount: str | None, items: int | No
     return {"event_time": time, "device_id": device, "amount": price, "items": items, "weight": 0.5}
 
 
-def work_off(spark: SparkSession, pulse: Any, number: int) -> None:
+def process_available(spark: SparkSession, pulse: Any, number: int) -> None:
     query = start_live_query(spark, pulse.catalog, "pulse", pulse.spec("pulse").live[number], available_now=True)
     query.awaitTermination(120)
     assert query.exception() is None
@@ -57,17 +57,17 @@ def hours(pulse: Any) -> dict[float, tuple[Any, ...]]:
 
 
 @pytest.mark.integration
-def test_they_grow_with_each_batch_and_copies_are_no_other_values(spark: SparkSession, pulse: Any) -> None:
+def test_sums_grow_with_each_batch_and_duplicates_add_no_distinct_values(spark: SparkSession, pulse: Any) -> None:
     first = [bought(0, "a", "4.99"), bought(0.5, "b", "0.01"), bought(0.6, None, None, None), bought(1, "a", "1.00")]
     pulse.append("pulse", "purchase", first)
-    work_off(spark, pulse, 0)
+    process_available(spark, pulse, 0)
     assert hours(pulse) == {
         0: (3, Decimal("5.00"), 2, 1.5, 2, 2),
         1: (1, Decimal("1.00"), 1, 0.5, 1, 1),
     }
     # One again, one late but within the watermark, one new.
     pulse.append("pulse", "purchase", [first[0], bought(0.9, "c", "4.99"), bought(2, "a", "9999999999.99")])
-    work_off(spark, pulse, 0)
+    process_available(spark, pulse, 0)
 
     assert hours(pulse) == {
         0: (5, Decimal("14.98"), 4, 2.5, 3, 2),
@@ -76,7 +76,7 @@ def test_they_grow_with_each_batch_and_copies_are_no_other_values(spark: SparkSe
     }
 
 
-def test_they_are_those_of_a_slow_pass_whatever_the_batches(spark: SparkSession, pulse: Any) -> None:
+def test_sums_equal_those_of_a_full_pass_for_any_batches(spark: SparkSession, pulse: Any) -> None:
     draw = random.Random(7)
     events = [
         bought(draw.random() * 3, draw.choice("abcde"), f"{draw.randint(1, 500) / 100:.2f}", draw.randint(0, 3))
@@ -84,7 +84,7 @@ def test_they_are_those_of_a_slow_pass_whatever_the_batches(spark: SparkSession,
     ]
     for start in range(0, 60, 20):
         pulse.append("pulse", "purchase", events[start : start + 20])
-        work_off(spark, pulse, 0)
+        process_available(spark, pulse, 0)
 
     owed: dict[float, tuple[Any, ...]] = {}
     for hour in range(3):
@@ -104,7 +104,7 @@ def test_they_are_those_of_a_slow_pass_whatever_the_batches(spark: SparkSession,
 def test_an_estimate_is_within_its_error(spark: SparkSession, pulse: Any) -> None:
     for part in range(2):
         pulse.append("pulse", "purchase", [bought(0, f"d{number}", "1.00") for number in range(part * 500, 2_000)])
-        work_off(spark, pulse, 1)
+        process_available(spark, pulse, 1)
 
     (row,) = pulse.rows("pulse", "estimated")
     assert row["events"] == 3_500

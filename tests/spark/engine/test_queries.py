@@ -85,7 +85,7 @@ def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(
     assert (log.dropped, listener.failures) == (0, 0)
 
 
-def test_a_listener_that_fails_at_everything_disturbs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failing_listener_does_not_affect_the_query(spark: SparkSession, tmp_path: Path) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("broken")
 

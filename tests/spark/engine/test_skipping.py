@@ -133,7 +133,7 @@ def read(spark: SparkSession, uri: str, condition: str) -> tuple[int, set[int]]:
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_spark_skips_what_it_skips_of_its_own_files_and_finds_the_same(
+def test_spark_skips_these_files_like_its_own_and_returns_the_same_rows(
     spark: SparkSession, tables: tuple[str, str], condition: str
 ) -> None:
     ours, theirs = (read(spark, uri, condition) for uri in tables)
@@ -141,7 +141,7 @@ def test_spark_skips_what_it_skips_of_its_own_files_and_finds_the_same(
     assert ours == theirs
 
 
-def test_the_conditions_do_skip(spark: SparkSession, tables: tuple[str, str]) -> None:
+def test_every_condition_skips_files(spark: SparkSession, tables: tuple[str, str]) -> None:
     left = [read(spark, tables[0], condition)[0] for condition in CONDITIONS]
 
     assert sum(count <= 2 for count in left) > len(CONDITIONS) // 2

@@ -124,7 +124,7 @@ def end_of(process: subprocess.Popen[str]) -> str:
     return ends[0] if ends else ""
 
 
-def test_streams_append_at_once_and_a_killed_one_goes_on_without_loss_or_doubles(stage: Stage) -> None:
+def test_streams_append_concurrently_and_a_killed_one_resumes_without_loss_or_duplicates(stage: Stage) -> None:
     owed = stage.input_of("batches") + stage.input_of("sink")
     writers = [stage.start("batches", app_id="team-a", kill_at=3), stage.start("sink", app_id=None)]
     go(*writers)
@@ -139,7 +139,7 @@ def test_streams_append_at_once_and_a_killed_one_goes_on_without_loss_or_doubles
     assert len(turns) > 2, f"they took no turns, so one came after the other: {turns}"
 
 
-def test_without_an_id_a_batch_that_is_repeated_is_doubled(stage: Stage) -> None:
+def test_without_an_application_id_a_repeated_batch_is_duplicated(stage: Stage) -> None:
     owed = stage.input_of("batches")
     go(killed := stage.start("batches", app_id="", kill_at=3))
     assert end_of(killed) == ""
@@ -151,7 +151,7 @@ def test_without_an_id_a_batch_that_is_repeated_is_doubled(stage: Stage) -> None
     assert not owed - stage.landed()
 
 
-def test_writers_that_share_an_id_lose_each_others_batches(stage: Stage) -> None:
+def test_writers_with_the_same_application_id_lose_batches(stage: Stage) -> None:
     owed = stage.input_of("one") + stage.input_of("other")
     for writer in ("one", "other"):
         go(process := stage.start(writer, app_id="shared"))

@@ -39,9 +39,7 @@ def names(spark: SparkSession) -> set[str]:
     return {row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect()}
 
 
-def test_tables_have_their_names_follow_what_lands_and_are_registered_again_at_no_harm(
-    spark: SparkSession, catalog: Catalog
-) -> None:
+def test_registered_tables_show_new_rows_and_can_be_registered_again(spark: SparkSession, catalog: Catalog) -> None:
     append(catalog, "visits", pa.table({"id": ["a", "b"], "_deleted": [None, True]}), number=1)
     assert register_tables(spark, catalog) == 2
     assert names(spark) == {"visits", "visits_current"}

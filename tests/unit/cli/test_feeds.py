@@ -15,12 +15,12 @@ from deltaworks.feeds.messages import DeadReason
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.feeds import ReplayFeedOptions, replay
 from deltaworks.operations.registry import get_operation
-from tests.unit.feeds.feed_stage import FeedStage, Receiver
+from tests.unit.feeds.feed_harness import FeedHarness, Receiver
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedStage:
-    stage = FeedStage(tmp_path)
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedHarness:
+    stage = FeedHarness(tmp_path)
     monkeypatch.setattr(feeds, "catalog", lambda: stage.catalog)
     return stage
 
@@ -32,12 +32,12 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-def replayed(stage: FeedStage, **options: Any) -> list[str]:
+def replayed(stage: FeedHarness, **options: Any) -> list[str]:
     context = OperationContext(operation=get_operation("replay_feed"), catalog=stage.catalog, subject="shop")
     return [str(part) for part in replay(context, ReplayFeedOptions(feed="offers", **options)).parts]
 
 
-def test_feeds_are_listed_with_their_position_and_lag(stage: FeedStage) -> None:
+def test_feeds_are_listed_with_their_position_and_lag(stage: FeedHarness) -> None:
     (before,) = json.loads(run("list", "--json"))
     assert (before["feed"], before["position"]) == ("shop.offers", "not begun")
     stage.rebuild(0, {"de": 1})
@@ -47,7 +47,7 @@ def test_feeds_are_listed_with_their_position_and_lag(stage: FeedStage) -> None:
     assert (after["delivery"], after["position"], after["lag_seconds"]) == (1, f"version {version}", 0)
 
 
-def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage: FeedStage) -> None:
+def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage: FeedHarness) -> None:
     stage.rebuild(0, {"de": 1})
     stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
     (letter,) = json.loads(run("dead", "shop", "offers", "--json"))
@@ -56,7 +56,7 @@ def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage:
     assert json.loads(run("dead", "shop", "offers", "--json")) == []
 
 
-def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedStage) -> None:
+def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedHarness) -> None:
     feed = stage.feed(Receiver())
     for orders in (1, 2):
         stage.rebuild(0, {"de": orders, "at": 0})
@@ -82,7 +82,7 @@ def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedStage) -> None:
     ],
 )
 def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
-    stage: FeedStage, options: dict[str, Any], condition: str
+    stage: FeedHarness, options: dict[str, Any], condition: str
 ) -> None:
     stage.rebuild(0, {"de": 1, "at": 0})
     stage.feed(Receiver()).run_once()
@@ -90,6 +90,6 @@ def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
         replayed(stage, dry_run=False, **options)
 
 
-def test_a_feed_that_is_not_declared_gets_the_nearest(stage: FeedStage) -> None:
+def test_a_feed_that_is_not_declared_gets_the_nearest(stage: FeedHarness) -> None:
     with pytest.raises(ConfigError, match="FEED_UNKNOWN"):
         run("dead", "shop", "offer")

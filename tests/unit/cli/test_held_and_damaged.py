@@ -16,12 +16,12 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from tests.unit.engine.hold_stage import Stage
+from tests.unit.engine.hold_harness import Harness
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    stage = Stage.at(tmp_path)
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    stage = Harness.at(tmp_path)
     environment = EnvironmentSpec(
         environment="tests",
         lake=stage.storage,
@@ -39,7 +39,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "300"})
 
 
-def suspend(stage: Stage) -> None:
+def suspend(stage: Harness) -> None:
     HeldTables(stage.objects, "shop").hold(
         HeldTable(
             table="orders",
@@ -54,7 +54,7 @@ def suspend(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("words", [["tables"], ["tables", "shop"], ["tables", "list", "shop"], ["tables", "--control"]])
-def test_tables_are_listed_with_what_is_held(stage: Stage, words: list[str]) -> None:
+def test_tables_are_listed_with_what_is_held(stage: Harness, words: list[str]) -> None:
     stage.land(stage.processor(), 0)
     suspend(stage)
 
@@ -66,7 +66,7 @@ def test_tables_are_listed_with_what_is_held(stage: Stage, words: list[str]) -> 
     assert "level must be positive" in shown.output
 
 
-def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Stage) -> None:
+def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Harness) -> None:
     suspend(stage)
 
     shown = run("tables", "resume", "shop", "orders")
@@ -78,14 +78,14 @@ def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Stage) -> None:
     assert PipelineHome(stage.objects, "shop").held.read() == {}
 
 
-def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Stage) -> None:
+def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Harness) -> None:
     shown = run("tables", "resume", "shop", "orders")
 
     assert isinstance(shown.exception, ConfigError)
     assert shown.exception.condition == "TABLE_NOT_SUSPENDED"
 
 
-def test_a_table_that_fails_again_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_fails_again_says_why(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     suspend(stage)
     monkeypatch.setattr(LeaseWatch, "runs", lambda self: True)
     monkeypatch.setattr(
@@ -98,7 +98,7 @@ def test_a_table_that_fails_again_says_why(stage: Stage, monkeypatch: pytest.Mon
     assert shown.exception.condition == "ROWS_REFUSED"
 
 
-def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Stage) -> None:
+def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Harness) -> None:
     stage.land(stage.processor(), 0)
 
     shown = run("tables", "orphans", "shop")
@@ -107,7 +107,7 @@ def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Stage) -> None
     assert "Nothing was removed" in shown.output
 
 
-def test_a_damaged_checkpoint_is_named_and_retired_only_when_told(stage: Stage) -> None:
+def test_a_damaged_checkpoint_is_named_and_retired_only_when_told(stage: Harness) -> None:
 
     PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     stage.land(stage.processor(), 0)

@@ -15,7 +15,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.project import load_catalog
-from tests.unit.engine.ledger_stage import Stage
+from tests.unit.engine.ledger_harness import Harness
 
 ENVIRONMENT = """\
 environment: local
@@ -58,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cli_context, "use_settings", lambda: None)
     monkeypatch.setenv("COLUMNS", "240")
     spec = load_catalog("local", root=tmp_path).pipeline("shop")
-    stage = Stage(tmp_path / "lake", spec)
+    stage = Harness(tmp_path / "lake", spec)
     stage.complete(0)
     stage.complete(1)
     stage.prepare(2)
@@ -165,7 +165,7 @@ def test_a_diff_says_what_an_edit_needs_and_whether_the_stream_will_start(run: R
 
     edit(project, "path: device", "path: params.device")
     refused = run("pipelines", "diff", "shop", exit_code=11)
-    assert "mixes" in refused
+    assert "mixed_rows" in refused
     assert "not start" in refused
 
 

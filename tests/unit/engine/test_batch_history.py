@@ -13,41 +13,41 @@ from deltaworks.engine.batch_history import held_tables_by_batch
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
-from tests.unit.engine.ledger_stage import Stage
+from tests.unit.engine.ledger_harness import Harness
 
 
 @pytest.fixture
-def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Stage:
-    return Stage(tmp_path, make_spec())
+def harness(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Harness:
+    return Harness(tmp_path, make_spec())
 
 
-def test_a_pipeline_without_batches_has_an_empty_history(stage: Stage) -> None:
-    assert stage.history().recent() == []
-    assert stage.history().completed() == []
+def test_a_pipeline_without_batches_has_an_empty_history(harness: Harness) -> None:
+    assert harness.history().recent() == []
+    assert harness.history().completed() == []
     with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
-        stage.history().detail(0)
+        harness.history().detail(0)
 
 
-def test_the_newest_batches_come_with_one_that_is_prepared_and_not_complete(stage: Stage) -> None:
+def test_the_newest_batches_include_a_prepared_one(harness: Harness) -> None:
     for batch_id in range(3):
-        stage.complete(batch_id)
-    stage.prepare(3)
+        harness.complete(batch_id)
+    harness.prepare(3)
 
-    found = stage.history().recent(3)
+    found = harness.history().recent(3)
 
     assert [(each.batch_id, each.state) for each in found] == [(1, "complete"), (2, "complete"), (3, "prepared")]
-    assert [each.batch_id for each in stage.history().completed(first=1)] == [1, 2]
+    assert [each.batch_id for each in harness.history().completed(first=1)] == [1, 2]
     assert (found[0].rows, found[0].quarantined, found[0].owner_epoch, found[0].run) == (5, 2, 4, "stream__shop/1")
     assert (found[0].start_offset, found[0].end_offset) == ({"seq": 2}, {"seq": 4})
     assert found[0].seconds is not None
     assert (found[2].seconds, found[2].rows, found[2].end_offset) == (None, 5, {"seq": 8})
 
 
-def test_one_batch_is_shown_with_its_steps_and_the_objects_it_read(stage: Stage) -> None:
-    stage.complete(0)
-    stage.complete(1)
+def test_a_batch_is_shown_with_its_steps_and_source_objects(harness: Harness) -> None:
+    harness.complete(0)
+    harness.complete(1)
 
-    detail = stage.history().detail(1)
+    detail = harness.history().detail(1)
 
     assert [(file.seq, file.key, file.size) for file in detail.files] == [(3, "day/3.json", 3), (4, "day/4.json", 4)]
     assert [(step.table_name, step.outcome, step.files, step.delta_version) for step in detail.steps] == [
@@ -57,18 +57,20 @@ def test_one_batch_is_shown_with_its_steps_and_the_objects_it_read(stage: Stage)
     assert (detail.spec_fingerprint, detail.code_version, detail.checkpoint) == ("abc", "0.1", 1)
 
 
-def test_objects_of_another_bucket_between_are_not_shown(stage: Stage) -> None:
-    stage.complete(0)
-    stage.complete(1)
-    stage.complete(2)
+def test_objects_of_another_bucket_are_not_shown(harness: Harness) -> None:
+    harness.complete(0)
+    harness.complete(1)
+    harness.complete(2)
 
-    assert [(file.seq, file.key) for file in stage.history().detail(2).files] == [(6, "day/5.json")]
+    assert [(file.seq, file.key) for file in harness.history().detail(2).files] == [(6, "day/5.json")]
 
 
-def test_a_batch_that_is_not_complete_says_which_steps_have_landed(stage: Stage) -> None:
-    stage.prepare(0)
-    table = stage.lake.ensure(paths.table("shop", "orders"), pa.schema([pa.field("a", pa.int64())]), user_metadata="{}")
-    stage.lake.append(
+def test_an_incomplete_batch_shows_its_committed_steps(harness: Harness) -> None:
+    harness.prepare(0)
+    table = harness.lake.ensure(
+        paths.table("shop", "orders"), pa.schema([pa.field("a", pa.int64())]), user_metadata="{}"
+    )
+    harness.lake.append(
         table,
         paths.table("shop", "orders"),
         pa.table({"a": [1]}),
@@ -76,19 +78,19 @@ def test_a_batch_that_is_not_complete_says_which_steps_have_landed(stage: Stage)
         user_metadata="{}",
     )
 
-    detail = stage.history().detail(0)
+    detail = harness.history().detail(0)
 
     assert {step.table_name: step.outcome for step in detail.steps} == {"orders": "landed", "quarantine": "pending"}
     assert detail.summary.state == "prepared"
     assert sum(step.bytes for step in detail.steps) == 14
 
 
-def test_a_table_that_is_held_is_named(stage: Stage) -> None:
-    stage.complete(0, outcome="held")
-    stage.complete(1)
+def test_a_table_that_is_held_is_named(harness: Harness) -> None:
+    harness.complete(0, outcome="held")
+    harness.complete(1)
 
-    assert [each.held for each in stage.history().recent()] == [("orders",), ()]
-    assert stage.history().detail(0).summary.held == ("orders",)
+    assert [each.held for each in harness.history().recent()] == [("orders",), ()]
+    assert harness.history().detail(0).summary.held == ("orders",)
 
 
 def test_a_table_that_caught_up_with_one_batch_may_still_wait_for_the_next() -> None:

@@ -123,7 +123,7 @@ BATCHES = st.lists(st.tuples(st.lists(IDS, min_size=1, max_size=3), st.booleans(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(BATCHES, st.randoms(use_true_random=False))
-def test_a_flag_says_whether_the_id_came_before_in_whatever_order_tasks_end(
+def test_flags_do_not_depend_on_the_order_in_which_tasks_end(
     batches: list[tuple[list[Ids], bool, bool]], order: random.Random
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def test_a_flag_says_whether_the_id_came_before_in_whatever_order_tasks_end(
         assert shop.flags() == flagged(arrived) if arrived else True
 
 
-def test_a_copy_within_a_task_between_tasks_and_of_an_earlier_batch_is_flagged(shop: Shop) -> None:
+def test_duplicates_within_a_task_across_tasks_and_of_an_earlier_batch_are_flagged(shop: Shop) -> None:
     shop.land([["a", "a", "b"], ["b", "c"], ["c", "b", "d"]])
     shop.land([["d", "e"]])
 
@@ -147,7 +147,7 @@ def test_a_copy_within_a_task_between_tasks_and_of_an_earlier_batch_is_flagged(s
     assert len(shop.flags()) == 10
 
 
-def test_only_tables_that_ask_for_it_have_flags(shop: Shop) -> None:
+def test_only_tables_that_declare_it_have_flags(shop: Shop) -> None:
     shop.land([["a"], ["a"]])
 
     logins = shop.lake.rows(paths.table("shop", "logins"))
@@ -156,14 +156,14 @@ def test_only_tables_that_ask_for_it_have_flags(shop: Shop) -> None:
     assert logins.num_rows == 2
 
 
-def test_where_no_table_asks_for_it_no_log_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_table_that_declares_it_no_log_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(tmp_path, spec(None))
     monkeypatch.setattr("deltaworks.engine.duplicates.window.refresh", lambda handle: 1 / 0)
 
     assert shop.windows(NOW) == {}
 
 
-def test_what_arrived_before_the_window_does_not_count(tmp_path: Path) -> None:
+def test_rows_before_the_window_are_not_compared(tmp_path: Path) -> None:
     shop = Shop(tmp_path, spec(2))
     for day, ids in ((0, ["a", "b"]), (1, ["c"]), (3, ["a", "c"]), (4, ["b", "a"])):
         shop.land([ids], NOW + dt.timedelta(days=day))
@@ -175,7 +175,7 @@ def test_what_arrived_before_the_window_does_not_count(tmp_path: Path) -> None:
     ]
 
 
-def test_more_ids_than_are_allowed_leave_the_oldest_files_out_and_that_is_on_record(tmp_path: Path) -> None:
+def test_ids_above_the_limit_skip_the_oldest_files_and_are_recorded(tmp_path: Path) -> None:
     shop = Shop(tmp_path, spec(7, max_ids=2))
     shop.land([["a", "b"]])
     shop.land([["c", "d"]], NOW + dt.timedelta(days=1))
@@ -186,7 +186,7 @@ def test_more_ids_than_are_allowed_leave_the_oldest_files_out_and_that_is_on_rec
     assert shop.facts == {"duplicates_left_out_events": 1}
 
 
-def test_rows_taken_out_of_the_table_count_no_more_in_a_worker_that_knew_them(shop: Shop) -> None:
+def test_ids_of_removed_rows_are_dropped_from_a_workers_cache(shop: Shop) -> None:
     shop.land([["a", "b"]])
     shop.land([["a"]])
     table = shop.tables.handles["events"]
@@ -218,7 +218,7 @@ def test_a_worker_reads_a_file_once(shop: Shop, monkeypatch: pytest.MonkeyPatch)
     assert len(read) == len(set(read)) == 5
 
 
-def test_a_file_that_vacuum_has_removed_meanwhile_counts_for_nothing(shop: Shop) -> None:
+def test_a_file_removed_by_vacuum_is_ignored(shop: Shop) -> None:
     shop.land([["a"]])
     task_flags._WINDOW_IDS_BY_ROOT.clear()
     root = Path(shop.lake.storage.prefix) / paths.table("shop", "events")
@@ -233,6 +233,6 @@ def test_a_file_that_vacuum_has_removed_meanwhile_counts_for_nothing(shop: Shop)
 @pytest.mark.parametrize(
     "wrong", [{"id_path": ""}, {"flag_within_days": 0}, {"max_ids": 0}], ids=["no id", "no day", "no ids"]
 )
-def test_a_declaration_that_cannot_be_kept_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_declaration_is_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         spec(7, **wrong)

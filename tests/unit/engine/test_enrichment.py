@@ -65,7 +65,7 @@ def spec_of(*, private: bool = True) -> PipelineSpec:
             "owner": "",
             "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
             "event": {"name": {"constant": "request"}, "time": {"path": "t", "unit": "epoch_seconds"}},
-            "enrich": [{"name": "geo", "kind": "mmdb", "of": "ip", "database": "City.mmdb", "fields": fields}],
+            "enrich": [{"name": "geo", "kind": "mmdb", "path": "ip", "database": "City.mmdb", "fields": fields}],
             "private": PRIVATE if private else [],
             "tables": [{"name": "requests", "catch_all": True, "evolve": "rescue", "columns": columns}],
         }
@@ -88,7 +88,7 @@ def rows(storage: StorageSpec, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("private", [True, False], ids=["private", "nothing_private"])
-def test_no_byte_that_a_task_writes_or_says_has_an_address(
+def test_no_output_of_a_task_contains_an_ip_address(
     storage: StorageSpec, private: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(storage, CITY)
@@ -105,7 +105,7 @@ def test_no_byte_that_a_task_writes_or_says_has_an_address(
     assert len(rows(storage, "quarantine")) == 2
 
 
-def test_tasks_of_a_batch_have_the_database_that_was_fixed_though_it_is_replaced_between_them(
+def test_tasks_of_a_batch_share_the_fixed_database_even_if_it_is_replaced(
     storage: StorageSpec,
 ) -> None:
     put(storage, CITY)
@@ -119,7 +119,7 @@ def test_tasks_of_a_batch_have_the_database_that_was_fixed_though_it_is_replaced
     assert [row["country"] for row in rows(storage, "requests")] == ["GB", "GB"]
 
 
-def test_fixed_by_each_task_a_batch_would_have_answers_of_two_databases(storage: StorageSpec) -> None:
+def test_without_a_fixed_database_a_batch_mixes_two_versions(storage: StorageSpec) -> None:
     """The protection off: every task takes what it meets."""
     put(storage, CITY)
     spec = spec_of()
@@ -131,7 +131,7 @@ def test_fixed_by_each_task_a_batch_would_have_answers_of_two_databases(storage:
     assert {row["country"] for row in rows(storage, "requests")} == {"GB", None}
 
 
-def test_a_task_that_cannot_have_the_fixed_database_fails_the_batch(storage: StorageSpec) -> None:
+def test_a_task_without_the_fixed_database_fails_the_batch(storage: StorageSpec) -> None:
     put(storage, CITY)
     spec = spec_of()
     fixed = pin_databases(spec, storage)
@@ -146,7 +146,7 @@ def test_a_task_that_cannot_have_the_fixed_database_fails_the_batch(storage: Sto
     assert not output.files
 
 
-def test_a_damaged_database_fails_the_batch_by_name_and_says_no_address(storage: StorageSpec, tmp_path: Path) -> None:
+def test_a_damaged_database_fails_the_batch_by_name_without_an_ip_address(storage: StorageSpec, tmp_path: Path) -> None:
     put(storage, DAMAGED)
     spec = spec_of()
     target = FileTarget.of(storage, {}, partition_by={})

@@ -14,7 +14,7 @@ class StreamingQueryException(Exception):
     """As Spark names what a query ended with."""
 
 
-def test_an_error_of_ours_in_another_process_has_its_condition_and_its_next_step() -> None:
+def test_a_deltaworks_error_of_another_process_keeps_its_condition_and_hint() -> None:
     error = ContractError("LOG_DAMAGED", "The log cannot be read.", hint="Put it back.")
     planner = "".join(traceback.format_exception(error))
 
@@ -23,13 +23,13 @@ def test_an_error_of_ours_in_another_process_has_its_condition_and_its_next_step
     assert record == error.as_record()
 
 
-def test_an_error_of_our_own_is_as_it_was_raised() -> None:
+def test_a_deltaworks_error_is_unchanged() -> None:
     error = ContractError("SPEC_X", "It differs.", hint="Restart it.")
 
     assert failure_record(error) == error.as_record()
 
 
-def test_what_nobody_foresaw_is_said_in_the_line_nearest_to_its_cause() -> None:
+def test_an_unknown_error_is_reported_by_the_line_closest_to_its_cause() -> None:
     try:
         int("a secret")
     except ValueError as error:
@@ -42,5 +42,5 @@ def test_what_nobody_foresaw_is_said_in_the_line_nearest_to_its_cause() -> None:
     assert "driver log" in record["hint"]
 
 
-def test_an_error_without_words_has_the_name_of_its_kind() -> None:
+def test_an_error_without_a_message_has_the_name_of_its_type() -> None:
     assert failure_record(KeyError())["message"] == "KeyError"

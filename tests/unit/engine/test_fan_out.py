@@ -107,7 +107,7 @@ def test_balancing_keeps_the_order_and_loses_nothing(sizes: list[int], tasks: in
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.integers(1, 8))
-def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], tasks: int) -> None:
+def test_no_task_exceeds_its_share_by_more_than_one_object(sizes: list[int], tasks: int) -> None:
     shares = split_balanced(sizes, sizes, tasks)
 
     part = sum(sizes) / min(tasks, len(sizes))
@@ -119,12 +119,14 @@ def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], ta
     [([10], 1), ([500_000] * 4, 1), ([3_000_000, 3_000_000], 2), ([1_000] * 40, 2), ([10_000_000] * 9, 8), ([], 1)],
     ids=["little", "a few seconds of events", "much", "many to open", "more than there may be", "nothing"],
 )
-def test_little_is_read_by_one_task(sizes: list[int], tasks: int) -> None:
+def test_small_batches_are_read_by_one_task(sizes: list[int], tasks: int) -> None:
     assert useful_task_count(sizes, 8) == tasks
 
 
 @pytest.mark.parametrize("hot_share", [0.0, 0.9])
-def test_what_is_held_stays_below_its_bound_with_a_hundred_tables_and_one_hot(tmp_path: Path, hot_share: float) -> None:
+def test_buffered_bytes_stay_within_their_limit_with_a_hundred_tables_and_one_hot(
+    tmp_path: Path, hot_share: float
+) -> None:
     names = [f"t{number}" for number in range(100)]
     where = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
     rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
@@ -166,7 +168,7 @@ def test_a_table_rolls_its_files_at_the_size_declared(tmp_path: Path) -> None:
     assert [file.rows for _, file in writers.files] == [3_000, 3_000, 1_000]
 
 
-def test_small_tables_are_left_to_grow_when_a_hot_one_fills_the_memory(tmp_path: Path) -> None:
+def test_small_tables_keep_their_buffers_when_a_hot_one_fills_the_memory(tmp_path: Path) -> None:
     names = ["hot", *(f"t{number}" for number in range(20))]
     where = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
     rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
@@ -182,7 +184,7 @@ def test_small_tables_are_left_to_grow_when_a_hot_one_fills_the_memory(tmp_path:
 
 
 @pytest.mark.parametrize("kind", [ConfigError, ContractError, TransientError])
-def test_what_stops_a_task_reaches_the_driver_as_what_it_was(
+def test_a_tasks_error_reaches_the_driver_with_its_type(
     make_spec: Callable[..., PipelineSpec], tmp_path: Path, kind: type[DeltaworksError]
 ) -> None:
     error = kind("OBJECT_FORBIDDEN", "s3://b/k may not be read.", hint="Grant it.")
@@ -220,7 +222,7 @@ class _Failing:
         ("Python worker exited unexpectedly", "the Python worker crashed"),
     ],
 )
-def test_tasks_that_die_with_nothing_to_blame_end_the_batch_with_what_they_died_of_first(
+def test_task_crashes_without_a_payload_to_blame_end_the_batch_with_the_first_cause(
     make_spec: Callable[..., PipelineSpec], tmp_path: Path, first: str, named: str
 ) -> None:
     storage = StorageSpec(root=f"file://{tmp_path}")

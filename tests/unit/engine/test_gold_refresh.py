@@ -47,7 +47,7 @@ def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once:
     return gold_refresh_running(None, None, spec, lease, heartbeat, host=host or OwnDriver(), once=once)  # type: ignore[arg-type]
 
 
-def test_only_a_pipeline_that_declares_it_has_gold_beside_its_stream(heartbeat: HeartbeatWriter) -> None:
+def test_gold_is_refreshed_during_the_stream_only_if_declared(heartbeat: HeartbeatWriter) -> None:
     with refreshing(heartbeat, declared()):
         assert FakeLoop.made == []
     with refreshing(heartbeat, declared(refresh_seconds=60), once=True):
@@ -60,7 +60,7 @@ def test_only_a_pipeline_that_declares_it_has_gold_beside_its_stream(heartbeat: 
     assert FakeLoop.made[0].events[-1] == "closed", "also where the stream fails"
 
 
-def test_what_cannot_be_built_is_in_the_heartbeat_and_judged(heartbeat: HeartbeatWriter, tmp_path: Path) -> None:
+def test_failed_builds_are_in_the_heartbeat_and_in_health(heartbeat: HeartbeatWriter, tmp_path: Path) -> None:
     now = dt.datetime.now(dt.UTC)
     heartbeat.start()
     heartbeat.update(state="idle", batch_id=3)

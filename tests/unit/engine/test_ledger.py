@@ -41,7 +41,7 @@ def test_a_new_ledger_has_no_batch(lake: Lake) -> None:
     assert Ledger(lake, "shop", 1).last_completed() is None
 
 
-def test_a_complete_batch_is_the_last_one_and_its_end_is_known(lake: Lake) -> None:
+def test_a_complete_batch_is_the_last_one_and_has_its_end_offset(lake: Lake) -> None:
     ledger = Ledger(lake, "shop", 1)
 
     for number in range(3):
@@ -53,7 +53,7 @@ def test_a_complete_batch_is_the_last_one_and_its_end_is_known(lake: Lake) -> No
     assert ledger.end_offset(9) is None
 
 
-def test_an_offset_nobody_knew_is_none(lake: Lake) -> None:
+def test_an_unknown_offset_is_none(lake: Lake) -> None:
     ledger = Ledger(lake, "shop", 1)
     ledger.complete(batch(0), [], owner=OWNER)
 
@@ -89,7 +89,7 @@ def test_a_batch_is_complete_only_once_its_steps_are_recorded(lake: Lake, monkey
     assert len(rows(lake, "batch_metadata_store")) == 1
 
 
-def test_generations_are_counted_apart(lake: Lake) -> None:
+def test_generations_are_numbered_separately(lake: Lake) -> None:
     Ledger(lake, "shop", 1).complete(batch(7), [], owner=OWNER)
 
     assert Ledger(lake, "shop", 2).last_completed() is None

@@ -85,7 +85,7 @@ def test_the_newest_counts_of_each_window_and_group_are_there(hourly: Hourly, se
     assert len(hourly.state().files) <= 4, "two of each date"
 
 
-def test_a_batch_that_landed_lands_once(hourly: Hourly) -> None:
+def test_a_committed_batch_is_not_committed_again(hourly: Hourly) -> None:
     before = hourly.state()
     hourly.merge({(0, "a"): 1}, 7)
     hourly.merge({(0, "a"): 2}, 8)
@@ -114,7 +114,7 @@ def test_a_batch_whose_reply_was_lost_lands_once(hourly: Hourly, monkeypatch: py
     assert hourly.state().version == (1 if looks else 2)
 
 
-def test_dates_that_a_batch_does_not_touch_keep_their_files(hourly: Hourly) -> None:
+def test_dates_without_changes_keep_their_files(hourly: Hourly) -> None:
     hourly.merge({(0, "a"): 1, (5, "a"): 1}, 0)
     hourly.merge({(5, "a"): 2}, 1)
     ((_, actions),) = read_commits(hourly.lake, KEY, [2])

@@ -34,7 +34,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.steps import REPLAYS
 from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
-from tests.unit.engine.hold_stage import Crash, Stage, declared
+from tests.unit.engine.hold_harness import Crash, Harness, declared
 from tests.unit.recovery.replay_stage import Stage as ReplayStage
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -85,11 +85,11 @@ def visit(number: int, **changes: Any) -> dict[str, Any]:
     return {**event, "day": f"2026-01-{1 + number % 2:02}", "contact": f"c{number}", **changes}
 
 
-def told(news: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+def notified_keys(news: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     return Counter((row["org_id"], row["day"], row["batch"], key) for row in news for key in row["keys"])
 
 
-def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
+def test_every_row_of_a_task_is_announced_once(tmp_path: Path) -> None:
     spec = PipelineSpec.model_validate(VISITS)
     events = [visit(number) for number in range(50)] + [visit(50, contact=7), {"kind": "visit"}]
     payloads = [Payload(seq, "k", json.dumps(event).encode()) for seq, event in enumerate(events)]
@@ -104,7 +104,7 @@ def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
         for row in pa.parquet.read_table(tmp_path / "news" / file.path, partitioning=None).to_pylist()
     ]
     day = dt.date(2026, 1, 1)
-    assert told(news) == Counter((f"o{n % 3}", day + dt.timedelta(n % 2), 7, f"v{n}") for n in range(50))
+    assert notified_keys(news) == Counter((f"o{n % 3}", day + dt.timedelta(n % 2), 7, f"v{n}") for n in range(50))
     assert len(news) == 6
     assert {(row["change"], row["batch_kind"], row["data_version"]) for row in news} == {("insert", "stream", None)}
     assert {row["ingested_date"] for row in news} == {"2023-11-14"}
@@ -112,7 +112,7 @@ def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
     assert sum(file.rows for file in written["quarantine"]) == 2
 
 
-def test_rows_that_land_are_known_to_be_touched_by_no_mutation(tmp_path: Path) -> None:
+def test_new_rows_are_marked_as_unmutated(tmp_path: Path) -> None:
     spec = PipelineSpec.model_validate(VISITS)
     by_table = partition_columns(spec)
     where = FileTarget(None, {name: str(tmp_path / name) for name in by_table}, by_table)
@@ -130,7 +130,7 @@ def test_rows_that_land_are_known_to_be_touched_by_no_mutation(tmp_path: Path) -
     most=st.integers(1, 5),
     at_once=st.integers(1, 9),
 )
-def test_however_rows_are_cut_every_key_is_told_once(
+def test_every_key_is_announced_once_however_rows_are_split(
     keys: list[tuple[str | None, str | None]], most: int, at_once: int
 ) -> None:
     spec = PipelineSpec.model_validate(VISITS)
@@ -149,7 +149,7 @@ def test_however_rows_are_cut_every_key_is_told_once(
         given_back = list(with_notifications(spec, parts))
 
     news = [row for name, part in given_back if name == "news" for row in part.to_pylist()]
-    assert told(news) == Counter(
+    assert notified_keys(news) == Counter(
         (row["org_id"], None, row["_batch_id"], row["event_id"]) for row in rows if row["event_id"]
     )
     assert all(len(row["keys"]) <= most for row in news)
@@ -165,33 +165,33 @@ NEWS = {
 TABLES = ("orders", "clicks", "news", "quarantine")
 
 
-def announcing_stage(root: Path) -> Stage:
+def announcing_stage(root: Path) -> Harness:
     shop = declared()
-    return Stage(root, PipelineSpec.model_validate(shop | {"tables": [NEWS, *shop["tables"]]}))
+    return Harness(root, PipelineSpec.model_validate(shop | {"tables": [NEWS, *shop["tables"]]}))
 
 
-def landed(stage: Stage, table: str) -> Counter[int]:
+def landed(harness: Harness, table: str) -> Counter[int]:
     key = paths.table("shop", table)
-    if not (stage.root / "lake" / key / "_delta_log").is_dir():
+    if not (harness.root / "lake" / key / "_delta_log").is_dir():
         return Counter()  # broken by the test: what it holds is looked at once it is mended
     column = "batch" if table == "news" else "_seq"
-    rows = stage.lake.rows(key, columns=[column])
+    rows = harness.lake.rows(key, columns=[column])
     assert rows is not None
     return Counter(rows.column(column).to_pylist())
 
 
-class Watched:
-    """A stage at which, whatever happens, `news` never tells of rows that are not in `orders`."""
+class WatchedPipeline:
+    """A harness at which, whatever happens, `news` never tells of rows that are not in `orders`."""
 
     def __init__(self, root: Path) -> None:
-        self.stage = announcing_stage(root)
+        self.harness = announcing_stage(root)
         self.crash_at = ""
         self.processor = self.start()
         self.batches = 0
         self._mends: dict[str, Callable[[], None]] = {}
 
     def start(self) -> Any:
-        return self.stage.processor(fault=self._reached)
+        return self.harness.processor(fault=self._reached)
 
     def _reached(self, point: str) -> None:
         self.check()
@@ -201,10 +201,10 @@ class Watched:
 
     def check(self) -> None:
         if "orders" not in getattr(self, "_mends", {}):
-            assert landed(self.stage, "news").keys() <= landed(self.stage, "orders").keys()
+            assert landed(self.harness, "news").keys() <= landed(self.harness, "orders").keys()
 
     def land(self) -> None:
-        self.stage.prepare(self.batches, tables=TABLES)
+        self.harness.prepare(self.batches, tables=TABLES)
         self.batches += 1
         try:
             self.processor.complete_prepared()
@@ -220,21 +220,21 @@ class Watched:
 
     def break_(self, table: str) -> None:
         if table not in self._mends:
-            self._mends[table] = self.stage.break_table(table)
+            self._mends[table] = self.harness.break_table(table)
 
-    def mend(self, table: str) -> None:
+    def repair(self, table: str) -> None:
         self._mends.pop(table, lambda: None)()
 
     def resume(self, table: str) -> None:
-        PipelineHome(self.stage.objects, "shop").held.request_resume(table, by="ada")
+        PipelineHome(self.harness.objects, "shop").held.request_resume(table, by="ada")
         self.processor.serve()
 
     def ask(self, table: str) -> None:
-        self.stage.objects.put(paths.turn_request("shop", table), asked_turn(table).encode())
+        self.harness.objects.put(paths.turn_request("shop", table), asked_turn(table).encode())
         self.processor.serve()
 
-    def give_back(self, table: str) -> None:
-        self.stage.objects.delete(paths.turn_request("shop", table))
+    def release_turn(self, table: str) -> None:
+        self.harness.objects.delete(paths.turn_request("shop", table))
         self.processor.serve()
 
 
@@ -258,10 +258,10 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(st.sampled_from(EVENTS), min_size=4, max_size=16))
-def test_whatever_happens_nothing_is_told_before_it_has_landed_and_everything_once(
+def test_rows_are_never_announced_before_they_are_committed_and_always_once(
     tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    shop = Watched(tmp_path_factory.mktemp("story"))
+    shop = WatchedPipeline(tmp_path_factory.mktemp("story"))
     ending = [(name, (table,)) for table in ("orders", "news") for name in ("mend", "give_back")]
     for name, arguments in [*story, *ending, ("resume", ("orders",)), ("resume", ("news",)), ("restart", ())]:
         if name == "crash":
@@ -274,54 +274,54 @@ def test_whatever_happens_nothing_is_told_before_it_has_landed_and_everything_on
         shop.check()
 
     for table in ("orders", "news", "clicks"):
-        assert landed(shop.stage, table) == Counter(dict.fromkeys(range(shop.batches), 2)), table
-    assert PipelineHome(shop.stage.objects, "shop").held.read() == {}
+        assert landed(shop.harness, table) == Counter(dict.fromkeys(range(shop.batches), 2)), table
+    assert PipelineHome(shop.harness.objects, "shop").held.read() == {}
 
 
-def test_what_tells_of_a_table_waits_while_another_job_writes_it(tmp_path: Path) -> None:
-    shop = Watched(tmp_path)
+def test_notifications_of_a_table_wait_while_another_job_writes_it(tmp_path: Path) -> None:
+    shop = WatchedPipeline(tmp_path)
     shop.land()
     shop.ask("orders")
     shop.land()
 
-    records = PipelineHome(shop.stage.objects, "shop").held.read()
+    records = PipelineHome(shop.harness.objects, "shop").held.read()
     assert {name: record.reason for name, record in records.items()} == {"orders": "write_turn", "news": "announces"}
-    assert landed(shop.stage, "news") == landed(shop.stage, "orders") == Counter({0: 2})
-    assert landed(shop.stage, "clicks") == Counter({0: 2, 1: 2})
-    shop.give_back("orders")
+    assert landed(shop.harness, "news") == landed(shop.harness, "orders") == Counter({0: 2})
+    assert landed(shop.harness, "clicks") == Counter({0: 2, 1: 2})
+    shop.release_turn("orders")
 
-    assert landed(shop.stage, "news") == landed(shop.stage, "orders") == Counter({0: 2, 1: 2})
-    assert PipelineHome(shop.stage.objects, "shop").held.read() == {}
+    assert landed(shop.harness, "news") == landed(shop.harness, "orders") == Counter({0: 2, 1: 2})
+    assert PipelineHome(shop.harness.objects, "shop").held.read() == {}
 
 
-def test_a_table_that_fails_holds_what_tells_of_it_in_the_same_batch(tmp_path: Path) -> None:
-    shop = Watched(tmp_path)
+def test_a_failing_table_holds_its_notification_table_in_the_same_batch(tmp_path: Path) -> None:
+    shop = WatchedPipeline(tmp_path)
     shop.land()
     shop.break_("orders")
     shop.land()
 
-    assert landed(shop.stage, "news") == Counter({0: 2})
-    shop.mend("orders")
+    assert landed(shop.harness, "news") == Counter({0: 2})
+    shop.repair("orders")
     shop.resume("orders")
 
-    assert landed(shop.stage, "news") == landed(shop.stage, "orders") == Counter({0: 2, 1: 2})
+    assert landed(shop.harness, "news") == landed(shop.harness, "orders") == Counter({0: 2, 1: 2})
 
 
-def test_a_crash_between_the_rows_and_what_tells_of_them_tells_of_them_once(tmp_path: Path) -> None:
-    shop = Watched(tmp_path)
+def test_a_crash_between_rows_and_notifications_announces_them_once(tmp_path: Path) -> None:
+    shop = WatchedPipeline(tmp_path)
     shop.crash_at = "committed:orders"
-    shop.stage.prepare(0, tables=TABLES)
+    shop.harness.prepare(0, tables=TABLES)
 
     with pytest.raises(Crash):
         shop.processor.complete_prepared()
-    assert landed(shop.stage, "orders") == Counter({0: 2})
-    assert landed(shop.stage, "news") == Counter()
+    assert landed(shop.harness, "orders") == Counter({0: 2})
+    assert landed(shop.harness, "news") == Counter()
     shop.restart()
 
-    assert landed(shop.stage, "news") == landed(shop.stage, "orders") == Counter({0: 2})
+    assert landed(shop.harness, "news") == landed(shop.harness, "orders") == Counter({0: 2})
 
 
-def test_rows_that_a_replay_lands_are_told_of_after_they_have_landed(tmp_path: Path) -> None:
+def test_replayed_rows_are_announced_after_they_are_committed(tmp_path: Path) -> None:
     shop = ReplayStage(tmp_path)
     lenient = PipelineSpec.model_validate(VISITS | {"source": OBJECTS})
     strict_visits = {**VISITS["tables"][0], "rules": [{"name": "known", "check": "contact != 'c1'"}]}
@@ -339,13 +339,13 @@ def test_rows_that_a_replay_lands_are_told_of_after_they_have_landed(tmp_path: P
     assert [row["contact"] for row in shop.rows("visits")] == ["c0", "c1", "c2"]
     news = shop.lake.rows(paths.table("shop", "news"))
     assert news is not None
-    assert told(news.to_pylist())[("o1", dt.date(2026, 1, 2), 0, "v1")] == 1
+    assert notified_keys(news.to_pylist())[("o1", dt.date(2026, 1, 2), 0, "v1")] == 1
     points = [point for point, _ in seen]
     assert points.index("committed:visits") < points.index("committed:news") < points.index(f"committed:{REPLAYS}")
 
 
 @pytest.mark.parametrize("tables", [(), ("visits",)])
-def test_rows_that_mutations_change_are_not_replaced_by_what_arrived(tables: tuple[str, ...]) -> None:
+def test_mutated_rows_are_not_replaced_by_arriving_ones(tables: tuple[str, ...]) -> None:
     spec = PipelineSpec.model_validate(VISITS | {"source": OBJECTS})
 
     with pytest.raises(ContractError) as refused:
@@ -356,7 +356,7 @@ def test_rows_that_mutations_change_are_not_replaced_by_what_arrived(tables: tup
     check_unchanged(spec, ("requests",))
 
 
-def test_what_follows_from_requests_is_given_up_with_them_where_a_pipeline_starts_over(tmp_path: Path) -> None:
+def test_tables_derived_from_mutation_requests_start_over_with_them(tmp_path: Path) -> None:
     shop = ReplayStage(tmp_path)
     spec = PipelineSpec.model_validate(VISITS | {"source": OBJECTS})
     shop.ingest(spec, json.dumps(visit(1)).encode())

@@ -26,35 +26,35 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from tests.unit.engine.ledger_stage import Stage
+from tests.unit.engine.ledger_harness import Harness
 
 RELAY = RelaySpec(relay="landing", buckets=("landing",), listing={"grace_minutes": 0})
 
 
 @pytest.fixture
-def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Stage:
-    stage = Stage(tmp_path / "lake", make_spec())
+def harness(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Harness:
+    harness = Harness(tmp_path / "lake", make_spec())
     for batch_id in range(2):
-        stage.complete(batch_id)
+        harness.complete(batch_id)
     (tmp_path / "landing").mkdir()
-    return stage
+    return harness
 
 
 @pytest.fixture
-def project(stage: Stage, tmp_path: Path) -> Catalog:
+def project(harness: Harness, tmp_path: Path) -> Catalog:
     landing = StorageSpec(root=f"file://{tmp_path}/landing")
-    environment = EnvironmentSpec(environment="tests", lake=stage.storage, landing=landing, messaging=AwsSpec())
-    return Catalog(environment=environment, relays={"landing": RELAY}, pipelines={"shop": stage.spec}, root=tmp_path)
+    environment = EnvironmentSpec(environment="tests", lake=harness.storage, landing=landing, messaging=AwsSpec())
+    return Catalog(environment=environment, relays={"landing": RELAY}, pipelines={"shop": harness.spec}, root=tmp_path)
 
 
-def land(stage: Stage, table: str, rows: pa.Table) -> None:
+def land(harness: Harness, table: str, rows: pa.Table) -> None:
     key = paths.table("shop", table)
-    opened = stage.lake.ensure(key, rows.schema, user_metadata="{}")
-    stage.lake.append(opened, key, rows, step=Step("rows", 1), user_metadata="{}")
+    opened = harness.lake.ensure(key, rows.schema, user_metadata="{}")
+    harness.lake.append(opened, key, rows, step=Step("rows", 1), user_metadata="{}")
 
 
-def test_an_object_that_was_read_tells_its_batch_and_its_rows(stage: Stage, project: Catalog) -> None:
-    land(stage, "orders", pa.table({"_seq": pa.array([3, 3, 3, 4], pa.int64())}))
+def test_a_read_object_shows_its_batch_and_row_counts(harness: Harness, project: Catalog) -> None:
+    land(harness, "orders", pa.table({"_seq": pa.array([3, 3, 3, 4], pa.int64())}))
     (answer,) = ObjectStatusReader(project, "landing").by_key("day/3.json")
     (reading,) = answer.outcomes
     assert (answer.event["seq"], answer.event["batch"], answer.event["origin"]) == (3, 1, "sqs")
@@ -66,20 +66,20 @@ def test_an_object_that_was_read_tells_its_batch_and_its_rows(stage: Stage, proj
     )
 
 
-def test_an_object_nothing_came_of_tells_why(stage: Stage, project: Catalog) -> None:
+def test_an_object_without_rows_shows_the_reason(harness: Harness, project: Catalog) -> None:
     whole = RejectedEvent(
         1, ENTIRE_OBJECT, "day/1.json", b"", None, (Reason(ReasonCode.OBJECT_MISSING, "", "not there"),)
     )
     event = RejectedEvent(2, 0, "day/2.json", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
     rows = quarantine_rows([whole, event], batch_id=0, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
-    land(stage, "quarantine", rows)
+    land(harness, "quarantine", rows)
     answers = ObjectStatusReader(project, "landing")
     assert answers.by_key("day/1.json")[0].outcomes[0].object_error == "object_missing: not there"
     partly = answers.by_key("day/2.json")[0].outcomes[0]
     assert (partly.object_error, dict(partly.rejected), dict(partly.rows)) == (None, {"unknown_event": 1}, {})
 
 
-def test_the_newest_objects_come_with_who_has_read_them_and_who_waits(project: Catalog) -> None:
+def test_the_newest_objects_show_which_pipelines_have_read_them(project: Catalog) -> None:
     found = ObjectStatusReader(project, "landing").newest_events(8)
     told = [(a.event["seq"], [(r.pipeline, r.batch_id) for r in a.outcomes]) for a in found]
     assert told[-1] == (4, [("shop", 1)])
@@ -91,7 +91,7 @@ def test_the_newest_objects_come_with_who_has_read_them_and_who_waits(project: C
     ]
 
 
-def test_a_comparison_tells_what_nobody_announced_and_what_went_unread(project: Catalog, tmp_path: Path) -> None:
+def test_a_comparison_finds_unannounced_and_unread_objects(project: Catalog, tmp_path: Path) -> None:
     for name in ("day/5.json", "day/new.json"):
         path = tmp_path / "landing" / name
         path.parent.mkdir(exist_ok=True)
@@ -115,25 +115,25 @@ class TestCommand:
         monkeypatch.setenv("COLUMNS", "250")
         return lambda *words: CliRunner().invoke(app, ["files", *words], catch_exceptions=False).output
 
-    def test_list_and_show(self, run: Callable[..., str], stage: Stage) -> None:
-        land(stage, "orders", pa.table({"_seq": pa.array([3, 3], pa.int64())}))
+    def test_list_and_show(self, run: Callable[..., str], harness: Harness) -> None:
+        land(harness, "orders", pa.table({"_seq": pa.array([3, 3], pa.int64())}))
         assert "shop batch 1" in run("list", "landing")
         shown = run("show", "landing", "day/3.json")
         assert "seq 3, append 1" in shown
         assert re.search(r"read by shop +in batch 1: 2 in orders", shown)
 
-    def test_one_nobody_was_told_of(self, run: Callable[..., str], stage: Stage) -> None:
-        writer = FileEventLogWriter(stage.lake, "landing", epoch=2)
+    def test_an_object_without_a_file_event(self, run: Callable[..., str], harness: Harness) -> None:
+        writer = FileEventLogWriter(harness.lake, "landing", epoch=2)
         writer.append([], [QuarantinedMessage("m", '{"key": "day/99.json"}', "record_malformed", utc_now())])
         shown = run("show", "landing", "day/99.json")
         assert "record_malformed" in shown
         assert "is in no file event of landing" in shown
 
-    def test_reconcile_asks_the_relay_only_when_told_to(self, run: Callable[..., str], stage: Stage) -> None:
+    def test_reconcile_asks_the_relay_only_when_told_to(self, run: Callable[..., str], harness: Harness) -> None:
         assert "0 objects listed, 11 file events in the log" in run("reconcile", "landing")
-        assert not is_listing_requested(stage.objects, "landing")
+        assert not is_listing_requested(harness.objects, "landing")
         assert "Asked landing to list" in run("reconcile", "landing", "--no-dry-run")
-        assert is_listing_requested(stage.objects, "landing")
+        assert is_listing_requested(harness.objects, "landing")
 
     def test_a_relay_without_a_queue_has_nothing_to_redrive(self, run: Callable[..., str]) -> None:
         with pytest.raises(ConfigError, match="RELAY_WITHOUT_QUEUE"):

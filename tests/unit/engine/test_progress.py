@@ -105,7 +105,7 @@ SPARK = {
 }
 
 
-def test_what_spark_says_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None:
+def test_sparks_progress_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None:
     log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
     log.set_backlog({"backlog_files": 3, "backlog_bytes": 30, "oldest_pending_at": "2020-01-01T00:00:00+00:00"})
     log.start()
@@ -128,7 +128,7 @@ def test_what_spark_says_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None
     assert row["jvm_heap_bytes"] is None, "there is no JVM here"
 
 
-def test_a_batch_of_which_spark_says_nothing_has_its_row_all_the_same(tmp_path: Path) -> None:
+def test_a_batch_without_sparks_progress_still_has_its_row(tmp_path: Path) -> None:
     log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
     log.start()
 
@@ -155,7 +155,7 @@ def test_idling_has_a_row_when_it_begins_and_the_end_has_one_with_its_error(tmp_
     assert log.dropped == 0
 
 
-def test_rows_written_apart_without_a_batch_between_are_all_kept(tmp_path: Path) -> None:
+def test_rows_of_several_appends_without_a_batch_are_all_kept(tmp_path: Path) -> None:
     log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
     log.start()
     log.add(report(7))
@@ -169,7 +169,7 @@ def test_rows_written_apart_without_a_batch_between_are_all_kept(tmp_path: Path)
     assert [row["kind"] for row in rows_of(tmp_path)] == ["batch", "idle", "terminated"]
 
 
-def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path) -> None:
+def test_a_table_of_an_earlier_release_gets_its_missing_columns(tmp_path: Path) -> None:
     lake, key = Lake(StorageSpec(root=f"file://{tmp_path}")), paths.pipeline_control("shop", "progress")
     old = pa.schema(list(PROGRESS_SCHEMA)[:17])
     lake.ensure(key, old, user_metadata="{}")
@@ -183,7 +183,7 @@ def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path)
     assert [row["kind"] for row in rows_of(tmp_path)] == ["batch"]
 
 
-def test_what_the_console_shows_is_written_beside_the_table_and_ends_no_log(tmp_path: Path) -> None:
+def test_console_summaries_are_written_and_their_failure_does_not_end_the_log(tmp_path: Path) -> None:
     objects = RefusingObjects(tmp_path / "objects")
     log = ProgressLog(
         StorageSpec(root=f"file://{tmp_path}"),
@@ -248,7 +248,7 @@ def _option(value: str) -> Any:
     return _Event(isDefined=True, get=value)
 
 
-def test_a_listener_hears_its_own_query_and_swallows_what_goes_wrong() -> None:
+def test_a_listener_receives_only_its_own_query_and_swallows_errors() -> None:
     heard: list[Any] = []
 
     def fails() -> None:
@@ -267,7 +267,7 @@ def test_a_listener_hears_its_own_query_and_swallows_what_goes_wrong() -> None:
     assert listener.failures == 1
 
 
-def test_taking_never_waits_for_a_storage_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queueing_never_waits_for_a_stalled_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, hanging = threading.Event(), threading.Event()
 
     def hang(_: ProgressLog, rows: list[dict[str, Any]]) -> None:
@@ -290,7 +290,7 @@ def test_taking_never_waits_for_a_storage_that_hangs(tmp_path: Path, monkeypatch
     assert dropped == 1_400
 
 
-def test_what_was_read_and_rejected_is_kept_for_the_health_check(tmp_path: Path) -> None:
+def test_events_read_and_rejected_are_recorded_for_the_health_check(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     storage, key = StorageSpec(root=f"file://{tmp_path}"), paths.throughput("control/pipelines/shop")
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, throughput=ThroughputWriter(objects, key))
@@ -321,7 +321,7 @@ def test_the_log_counts_open_rows_for_pages_at_the_latest_when_it_is_closed(tmp_
     assert [(row.reason, row.rows, row.spec) for row in summary.open_rows] == [("malformed", 6, "4f2a")]
 
 
-def test_open_rows_that_cannot_be_written_cost_no_row_of_the_log(tmp_path: Path) -> None:
+def test_a_failing_count_of_open_rows_loses_no_progress_row(tmp_path: Path) -> None:
     class Refusing(LocalObjects):
         def put_if_absent(self, key: str, data: bytes) -> bool:
             raise OSError("the disk is full")

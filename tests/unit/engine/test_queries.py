@@ -34,7 +34,7 @@ def test_a_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     assert (query.waits, slept) == ([1.0], [])
 
 
-def test_one_that_failed_is_left_to_the_look_and_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_query_is_left_to_the_callers_check_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     query: Any = Query(RuntimeError("it failed"))

@@ -23,13 +23,13 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AlertsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.alerts.aws_stage import Aws, running_aws
-from tests.unit.engine.keyed.latest_stage import LatestStage, live_declared, priced
+from tests.unit.engine.keyed.latest_harness import LatestHarness, live_declared, priced
 from tests.waiting import eventually
 
 PER_SYMBOL = "SELECT symbol, version, event_time FROM prices_now WHERE version > 0 ORDER BY symbol;\n"
 
 
-class Lost:
+class LostReply:
     """A lease, lost or not."""
 
     lost = False
@@ -57,7 +57,7 @@ class Widgets:
         mapping = live_declared().model_dump(mode="json", exclude_unset=True)
         announce = {"channel": "widgets", "every_seconds": every_seconds}
         mapping["views"] = [{"name": "prices", "sql": "prices.sql", "reads": ["prices_now"], "announce": announce}]
-        self.stage = LatestStage(root / "lake", PipelineSpec.model_validate(mapping))
+        self.harness = LatestHarness(root / "lake", PipelineSpec.model_validate(mapping))
         self.sql(PER_SYMBOL)
 
     def sql(self, text: str) -> None:
@@ -67,7 +67,7 @@ class Widgets:
 
     @property
     def catalog(self) -> Catalog:
-        storage = self.stage.lake.storage
+        storage = self.harness.lake.storage
         channels = [{"kind": "sns", "name": "widgets", "topic": self.topic}]
         environment = EnvironmentSpec(
             environment="tests",
@@ -76,26 +76,26 @@ class Widgets:
             messaging=self.aws.messaging,
             alerts=AlertsSpec.model_validate({"channels": channels}),
         )
-        return Catalog(environment, {}, {"market": self.stage.spec}, self.root)
+        return Catalog(environment, {}, {"market": self.harness.spec}, self.root)
 
     def announcer(self) -> ViewAnnouncer:
-        return ViewAnnouncer(self.catalog, self.stage.spec)
+        return ViewAnnouncer(self.catalog, self.harness.spec)
 
     def announce(self, announcer: ViewAnnouncer | None = None) -> int | None:
-        return (announcer or self.announcer()).announce(self.stage.spec.views[0])
+        return (announcer or self.announcer()).announce(self.harness.spec.views[0])
 
     def land(self, *rows: dict[str, Any]) -> None:
-        self.stage.append(rows)
-        self.stage.follow()
+        self.harness.append(rows)
+        self.harness.follow()
 
-    def heard(self) -> list[tuple[int, dict[str, int]]]:
+    def received(self) -> list[tuple[int, dict[str, int]]]:
         """Number and version by symbol of every message in the queue."""
         messages = self.aws.received(self.queue)
         assert all((message["pipeline"], message["view"]) == ("market", "prices") for message in messages)
         return [(message["number"], {row["symbol"]: row["version"] for row in message["rows"]}) for message in messages]
 
     def alerts(self) -> set[str]:
-        return set(open_subjects(open_objects(self.stage.lake.storage), "VIEW_NOT_ANNOUNCED"))
+        return set(open_subjects(open_objects(self.harness.lake.storage), "VIEW_NOT_ANNOUNCED"))
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def widgets(tmp_path: Path, aws: Aws) -> Widgets:
     return Widgets(tmp_path, aws)
 
 
-def test_an_answer_is_published_when_it_is_another_one(widgets: Widgets) -> None:
+def test_a_result_is_published_when_it_changed(widgets: Widgets) -> None:
     announcer = widgets.announcer()
     assert widgets.announce(announcer) is None, "there is no table yet"
     widgets.land(priced("a", 0, 1))
@@ -114,33 +114,31 @@ def test_an_answer_is_published_when_it_is_another_one(widgets: Widgets) -> None
     widgets.land(priced("b", 1, 2), priced("a", 1, 3))
     assert widgets.announce(announcer) == 2
 
-    assert widgets.heard() == [(1, {"a": 1}), (2, {"a": 3, "b": 2})]
+    assert widgets.received() == [(1, {"a": 1}), (2, {"a": 3, "b": 2})]
 
 
-def test_another_process_goes_on_where_the_last_one_stopped(widgets: Widgets) -> None:
+def test_another_process_continues_where_the_last_one_stopped(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1))
     widgets.announce()
     assert widgets.announce() is None
     widgets.land(priced("a", 1, 2))
     widgets.announce()
 
-    assert widgets.heard() == [(1, {"a": 1}), (2, {"a": 2})]
+    assert widgets.received() == [(1, {"a": 1}), (2, {"a": 2})]
 
 
-def test_one_that_dies_before_it_has_noted_what_it_published_publishes_it_under_the_same_number(
-    tmp_path: Path, aws: Aws
-) -> None:
+def test_a_crash_before_the_record_is_written_publishes_the_same_number_again(tmp_path: Path, aws: Aws) -> None:
     for fifo, copies in ((False, 2), (True, 1)):
         widgets = Widgets(tmp_path / f"fifo{fifo}", aws, fifo=fifo)
         widgets.land(priced("a", 0, 1))
         widgets.announce()
-        open_objects(widgets.stage.lake.storage).delete(paths.announced_view("market", "prices"))
+        open_objects(widgets.harness.lake.storage).delete(paths.announced_view("market", "prices"))
         widgets.announce()
 
-        assert widgets.heard() == [(1, {"a": 1})] * copies
+        assert widgets.received() == [(1, {"a": 1})] * copies
 
 
-def test_rows_in_another_order_are_the_same_answer(widgets: Widgets) -> None:
+def test_rows_in_another_order_are_the_same_result(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1), priced("b", 0, 2))
     widgets.announce()
     widgets.sql(PER_SYMBOL.replace("ORDER BY symbol", "ORDER BY symbol DESC"))
@@ -148,7 +146,7 @@ def test_rows_in_another_order_are_the_same_answer(widgets: Widgets) -> None:
     assert widgets.announce() is None
 
 
-def test_what_cannot_be_read_or_sent_says_why(widgets: Widgets) -> None:
+def test_unreadable_and_unsendable_views_raise_the_cause(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1))
     widgets.sql("SELECT nothing FROM prices_now")
     with pytest.raises(ContractError, match=r"VIEW_UNREADABLE.*nothing"):
@@ -165,16 +163,16 @@ def test_what_cannot_be_read_or_sent_says_why(widgets: Widgets) -> None:
     assert widgets.announce() == 1
 
 
-def test_the_stream_publishes_while_it_runs_and_goes_on_after_a_failure(widgets: Widgets) -> None:
+def test_the_stream_publishes_while_it_runs_and_continues_after_a_failure(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1))
-    lease: Any = Lost()
+    lease: Any = LostReply()
     heard: list[tuple[int, dict[str, int]]] = []
 
     def is_heard(count: int) -> bool:
-        heard.extend(widgets.heard())
+        heard.extend(widgets.received())
         return len(heard) >= count
 
-    with view_announcements(widgets.catalog, widgets.stage.spec, lease):
+    with view_announcements(widgets.catalog, widgets.harness.spec, lease):
         eventually(lambda: is_heard(1), "the first answer")
         widgets.sql("SELECT nothing FROM prices_now")
         eventually(lambda: widgets.alerts() == {"market.prices"}, "the alert")
@@ -189,19 +187,19 @@ def test_the_stream_publishes_while_it_runs_and_goes_on_after_a_failure(widgets:
 
 def test_nothing_is_published_once_the_lease_is_lost(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1))
-    thread = AnnouncerThread(widgets.announcer(), widgets.stage.spec.views, has_lease=lambda: False)
+    thread = AnnouncerThread(widgets.announcer(), widgets.harness.spec.views, has_lease=lambda: False)
     thread.start()
     thread.join(60)
 
     assert not thread.is_alive()
-    assert widgets.heard() == []
+    assert widgets.received() == []
 
 
 def test_a_stream_without_such_views_starts_no_thread(widgets: Widgets) -> None:
-    lease: Any = Lost()
+    lease: Any = LostReply()
     with view_announcements(widgets.catalog, live_declared(), lease):
         assert "announced views" not in {thread.name for thread in threading.enumerate()}
-    with view_announcements(widgets.catalog, widgets.stage.spec, lease):
+    with view_announcements(widgets.catalog, widgets.harness.spec, lease):
         assert "announced views" in {thread.name for thread in threading.enumerate()}
     assert "announced views" not in {thread.name for thread in threading.enumerate()}
 
@@ -218,6 +216,6 @@ def test_a_stream_without_such_views_starts_no_thread(widgets: Widgets) -> None:
         (1.5, 1.5),
     ],
 )
-def test_values_are_plain_json(value: Any, expected: Any) -> None:
+def test_values_are_converted_to_json(value: Any, expected: Any) -> None:
     assert to_json_value(value) == expected
     json.dumps(to_json_value(value), allow_nan=False)

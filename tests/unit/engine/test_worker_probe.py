@@ -29,7 +29,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_a_canary_holds_one_event_in_the_format_of_its_source(source: dict[str, Any]) -> None:
+def test_a_probe_contains_one_event_in_the_sources_format(source: dict[str, Any]) -> None:
     spec = PipelineSpec.model_validate(
         {
             "pipeline": "shop",

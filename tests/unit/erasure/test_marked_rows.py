@@ -20,7 +20,7 @@ from deltaworks.tables.files_commit import remove_action, write_commit
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import TableState, file_id, state_at
 from tests.unit.erasure.test_purge_table import KEY, STEP, Table, row, token
-from tests.unit.tables.made_vectors import encoded, in_file, z85
+from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
 
 PROTOCOL = {
     "minReaderVersion": 3,
@@ -50,7 +50,7 @@ class MarkedTable(Table):
             positions = {at for at, number in enumerate(rows) if number in ids}
             if positions:
                 marked.append((added, positions))
-        vectors = [encoded(positions) for _, positions in marked]
+        vectors = [encode_vector(positions) for _, positions in marked]
         name = z85(bytes(range(16)))
         data, offsets = in_file(*vectors)
         if marked and not in_log:

@@ -18,7 +18,7 @@ from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.project import load_catalog
-from tests.unit.feeds.feed_stage import DAY, Receiver
+from tests.unit.feeds.feed_harness import DAY, Receiver
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 ENVIRONMENT = """\

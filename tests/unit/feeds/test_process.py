@@ -21,7 +21,7 @@ from deltaworks.feeds.process import DEAD_LETTERS_ALERT, STALE_ALERT, FeedAlerts
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
-from tests.unit.feeds.feed_stage import FeedStage, Receiver, declared
+from tests.unit.feeds.feed_harness import FeedHarness, Receiver, declared
 from tests.waiting import eventually
 
 
@@ -34,22 +34,22 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         yield Aws(address)
 
 
-def delivered(stage: FeedStage) -> int:
-    record = stage.records.read()
+def delivered(harness: FeedHarness) -> int:
+    record = harness.records.read()
     return record.number if record is not None else 0
 
 
-def rows_told(stage: FeedStage, folder: str) -> int:
-    beat = read_heartbeat(stage.objects, paths.heartbeat(folder))
+def rows_delivered(harness: FeedHarness, folder: str) -> int:
+    beat = read_heartbeat(harness.objects, paths.heartbeat(folder))
     return beat.rows if beat is not None else 0
 
 
 class Running:
     """A process in a thread of this one, until it is stopped by its flag."""
 
-    def __init__(self, stage: FeedStage, **more: Any) -> None:
-        self.stage = stage
-        self.process = FeedsProcess(stage.catalog, "shop", **more)
+    def __init__(self, harness: FeedHarness, **more: Any) -> None:
+        self.harness = harness
+        self.process = FeedsProcess(harness.catalog, "shop", **more)
         self.thread = threading.Thread(target=self.process.run)
         self.folder = outbound_paths.feeds_control("shop")
 
@@ -58,7 +58,7 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        StopFlag(self.stage.objects, paths.stop_request(self.folder)).set(by="me", reason="over")
+        StopFlag(self.harness.objects, paths.stop_request(self.folder)).set(by="me", reason="over")
         self.thread.join(30)
         assert not self.thread.is_alive()
 
@@ -66,16 +66,16 @@ class Running:
 def test_changes_reach_a_real_queue_while_the_process_runs_and_it_ends_by_its_flag(tmp_path: Path, aws: Aws) -> None:
     queue = aws.queue()
     spec = declared({"to": {"kind": "sqs", "queue_url": queue}, "every_seconds": 1})
-    stage = FeedStage(tmp_path, spec, messaging=aws.messaging)
-    stage.rebuild(0, {"de": 1, "at": 2})
-    with Running(stage) as running:
-        eventually(lambda: delivered(stage) == 1, "the first delivery")
-        stage.rebuild(0, {"de": 2, "at": 2})
-        eventually(lambda: delivered(stage) == 2, "the second delivery")
-        eventually(lambda: rows_told(stage, running.folder) == 3, "the heartbeat counts the changes")
-        (subject,) = [item for item in subjects(stage.catalog) if item.kind == "feeds"]
+    harness = FeedHarness(tmp_path, spec, messaging=aws.messaging)
+    harness.rebuild(0, {"de": 1, "at": 2})
+    with Running(harness) as running:
+        eventually(lambda: delivered(harness) == 1, "the first delivery")
+        harness.rebuild(0, {"de": 2, "at": 2})
+        eventually(lambda: delivered(harness) == 2, "the second delivery")
+        eventually(lambda: rows_delivered(harness, running.folder) == 3, "the heartbeat counts the changes")
+        (subject,) = [item for item in subjects(harness.catalog) if item.kind == "feeds"]
         assert subject.dag_id == "feeds__shop"
-        assert check_subject(subject, stage.objects).verdict.state in ("healthy", "starting")
+        assert check_subject(subject, harness.objects).verdict.state in ("healthy", "starting")
     sqs, taken = aws.client("sqs"), []
     while batch := sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
         for message in batch:
@@ -86,58 +86,58 @@ def test_changes_reach_a_real_queue_while_the_process_runs_and_it_ends_by_its_fl
         (1, "de", 1),
         (2, "de", 2),
     ]
-    beat = read_heartbeat(stage.objects, paths.heartbeat(running.folder))
+    beat = read_heartbeat(harness.objects, paths.heartbeat(running.folder))
     assert beat is not None
     assert beat.state == "ended"
 
 
-def test_a_feed_that_cannot_deliver_raises_its_alert_and_ends_no_other(tmp_path: Path) -> None:
+def test_a_failing_feed_raises_its_alert_and_does_not_end_others(tmp_path: Path) -> None:
     good, bad = Receiver(), ConfigError("FEED_SINK_REFUSED", "nobody is there", hint="mend it")
     feeds = [
         declared().feeds[0].model_dump(mode="json", exclude_unset=True) | {"name": name, "every_seconds": 1}
         for name in ("broken", "sound")
     ]
     feeds[0]["to"] = {"kind": "webhook", "url": "http://127.0.0.1:1/"}
-    stage = FeedStage(tmp_path, declared(feeds=feeds))
-    stage.rebuild(0, {"de": 1})
+    harness = FeedHarness(tmp_path, declared(feeds=feeds))
+    harness.rebuild(0, {"de": 1})
 
     def opened(spec: Any, _messaging: Any) -> Receiver:
         if spec.kind == "webhook":
             raise bad
         return good
 
-    with Running(stage, open_sink=opened):
-        eventually(lambda: open_subjects(stage.objects, STALE_ALERT) == {"shop.broken"}, "its alert")
+    with Running(harness, open_sink=opened):
+        eventually(lambda: open_subjects(harness.objects, STALE_ALERT) == {"shop.broken"}, "its alert")
         eventually(lambda: len(good.messages) == 1, "the other feed delivers")
 
 
-def test_dead_letters_are_told_once_they_come_and_not_of_a_run_before(tmp_path: Path) -> None:
-    stage = FeedStage(tmp_path)
-    stage.rebuild(0, {"de": 1})
-    record = stage.feed(Receiver(faults=lambda message: (DeadReason.REFUSED, "no"))).run_once()
-    later = FeedAlerts(stage.objects, "shop.offers", stale_minutes=1)
+def test_dead_letters_raise_an_alert_once_and_not_those_of_an_earlier_run(tmp_path: Path) -> None:
+    harness = FeedHarness(tmp_path)
+    harness.rebuild(0, {"de": 1})
+    record = harness.feed(Receiver(faults=lambda message: (DeadReason.REFUSED, "no"))).run_once()
+    later = FeedAlerts(harness.objects, "shop.offers", stale_minutes=1)
     later.load(record)
     later.on_success(record)
-    assert open_subjects(stage.objects, DEAD_LETTERS_ALERT) == set()
-    first = FeedAlerts(stage.objects, "shop.offers", stale_minutes=1)
+    assert open_subjects(harness.objects, DEAD_LETTERS_ALERT) == set()
+    first = FeedAlerts(harness.objects, "shop.offers", stale_minutes=1)
     first.load(None)
     first.on_success(record)
-    assert open_subjects(stage.objects, DEAD_LETTERS_ALERT) == {"shop.offers"}
+    assert open_subjects(harness.objects, DEAD_LETTERS_ALERT) == {"shop.offers"}
 
 
-def test_what_waits_for_less_than_is_declared_is_not_told_and_more_is(tmp_path: Path) -> None:
-    stage = FeedStage(tmp_path)
-    alerts = FeedAlerts(stage.objects, "shop.offers", stale_minutes=10)
+def test_only_changes_pending_longer_than_declared_raise_an_alert(tmp_path: Path) -> None:
+    harness = FeedHarness(tmp_path)
+    alerts = FeedAlerts(harness.objects, "shop.offers", stale_minutes=10)
     alerts.on_delay("2999-01-01T00:00:00+00:00", "busy")
-    assert open_subjects(stage.objects, STALE_ALERT) == set()
+    assert open_subjects(harness.objects, STALE_ALERT) == set()
     alerts.on_delay("2026-01-01T00:00:00+00:00", "busy")
-    assert open_subjects(stage.objects, STALE_ALERT) == {"shop.offers"}
-    stage.rebuild(0, {"de": 1})
-    alerts.on_success(stage.feed(Receiver()).run_once())
-    assert open_subjects(stage.objects, STALE_ALERT) == set()
+    assert open_subjects(harness.objects, STALE_ALERT) == {"shop.offers"}
+    harness.rebuild(0, {"de": 1})
+    alerts.on_success(harness.feed(Receiver()).run_once())
+    assert open_subjects(harness.objects, STALE_ALERT) == set()
 
 
-def test_a_pipeline_without_feeds_says_where_to_declare_them(tmp_path: Path) -> None:
-    stage = FeedStage(tmp_path, declared(feeds=[]))
+def test_a_pipeline_without_feeds_raises_with_the_place_to_declare_them(tmp_path: Path) -> None:
+    harness = FeedHarness(tmp_path, declared(feeds=[]))
     with pytest.raises(ConfigError, match="PIPELINE_WITHOUT_FEEDS"):
-        FeedsProcess(stage.catalog, "shop")
+        FeedsProcess(harness.catalog, "shop")

@@ -58,7 +58,7 @@ def bodies(aws: Aws, queue: str) -> list[dict[str, Any]]:
     return taken
 
 
-def test_every_message_is_in_the_queue_with_what_subscribers_filter_by(aws: Aws) -> None:
+def test_every_message_is_in_the_queue_with_its_filter_attributes(aws: Aws) -> None:
     queue = aws.queue()
     sent = messages(37)
     outcome = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging).send(sent)
@@ -68,7 +68,7 @@ def test_every_message_is_in_the_queue_with_what_subscribers_filter_by(aws: Aws)
     assert taken[0]["MessageAttributes"]["feed"]["StringValue"] == "shop.offers"
 
 
-def test_a_message_too_large_for_its_queue_is_refused_and_the_rest_arrives(aws: Aws) -> None:
+def test_a_message_too_large_for_its_queue_is_rejected_and_the_rest_arrives(aws: Aws) -> None:
     queue = aws.queue()
     aws.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "2048"})
     large = messages(1, size=5000, key="large")
@@ -78,7 +78,7 @@ def test_a_message_too_large_for_its_queue_is_refused_and_the_rest_arrives(aws: 
     assert len(bodies(aws, queue)) == 3
 
 
-def test_a_fifo_queue_orders_by_key_and_drops_copies(aws: Aws) -> None:
+def test_a_fifo_queue_orders_by_key_and_drops_duplicates(aws: Aws) -> None:
     queue = aws.queue(fifo=True)
     sink = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging)
     for _ in range(2):
@@ -86,12 +86,12 @@ def test_a_fifo_queue_orders_by_key_and_drops_copies(aws: Aws) -> None:
     assert len(bodies(aws, queue)) == 5
 
 
-def test_a_queue_that_is_not_there_is_the_configuration_s_fault(aws: Aws) -> None:
+def test_a_missing_queue_is_a_configuration_error(aws: Aws) -> None:
     with pytest.raises(ConfigError, match="FEED_SINK_REFUSED"):
         open_sink(SqsSinkSpec(kind="sqs", queue_url=f"{aws.endpoint}/123456789012/nobody"), aws.messaging)
 
 
-def test_a_server_that_does_not_answer_makes_messages_fail_and_not_dead(aws: Aws) -> None:
+def test_an_unreachable_server_fails_messages_without_dead_letters(aws: Aws) -> None:
     nobody = AwsSpec(endpoint="http://127.0.0.1:9", access_key="env:TEST_ACCESS_KEY", secret_key="env:TEST_SECRET_KEY")
     outcome = open_sink(SnsSinkSpec(kind="sns", topic="arn:aws:sns:us-east-1:123456789012:t"), nobody).send(
         messages(12)
@@ -99,7 +99,7 @@ def test_a_server_that_does_not_answer_makes_messages_fail_and_not_dead(aws: Aws
     assert (len(outcome.failed), outcome.rejected) == (12, {})
 
 
-def test_a_topic_hands_each_message_to_its_queues(aws: Aws) -> None:
+def test_a_topic_delivers_each_message_to_its_queues(aws: Aws) -> None:
     topic, queue = aws.topic(), aws.queue()
     aws.subscribe(topic, queue)
     outcome = open_sink(SnsSinkSpec(kind="sns", topic=topic), aws.messaging).send(messages(12))
@@ -107,9 +107,7 @@ def test_a_topic_hands_each_message_to_its_queues(aws: Aws) -> None:
     assert sorted(message["id"] for message in aws.received(queue)) == [message.id for message in messages(12)]
 
 
-def test_an_entry_that_a_batch_did_not_take_is_the_only_one_that_failed(
-    aws: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_entry_of_a_batch_is_the_only_failed_message(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = aws.queue()
     sink: Any = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging)
     call = sink.call
@@ -155,7 +153,7 @@ class Receiver:
         spec = WebhookSinkSpec.model_validate({"kind": "webhook", "url": self.url, "rows_per_call": 10, **more})
         return open_sink(spec, AwsSpec())
 
-    def taken(self) -> list[str]:
+    def received(self) -> list[str]:
         return [change["id"] for body, _ in self.calls for change in body["changes"]]
 
 
@@ -167,7 +165,7 @@ def receiver() -> Iterator[Receiver]:
     running.server.server_close()
 
 
-def test_an_address_gets_several_changes_a_call_with_a_name_for_each_call(receiver: Receiver) -> None:
+def test_a_webhook_gets_several_changes_per_call_with_an_idempotency_key(receiver: Receiver) -> None:
     receiver.sink().send(messages(25))
     assert [len(body["changes"]) for body, _ in receiver.calls] == [10, 10, 5]
     names = [headers["Idempotency-Key"] for _, headers in receiver.calls]
@@ -175,19 +173,19 @@ def test_an_address_gets_several_changes_a_call_with_a_name_for_each_call(receiv
     assert [headers["Idempotency-Key"] for _, headers in receiver.calls[3:]] == names
 
 
-def test_what_a_receiver_names_as_failed_is_the_only_thing_that_failed(receiver: Receiver) -> None:
+def test_only_messages_that_the_receiver_lists_as_failed_have_failed(receiver: Receiver) -> None:
     receiver.answer = lambda body: (200, {"failed": [body["changes"][1]["id"], "nobody"]})
     outcome = receiver.sink().send(messages(10))
     assert list(outcome.failed) == [messages(2)[1].id]
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_receiver_in_trouble_is_tried_again(receiver: Receiver, status: int) -> None:
+def test_a_failing_receiver_is_retried(receiver: Receiver, status: int) -> None:
     receiver.answer = lambda body: (status, {})
     assert len(receiver.sink().send(messages(10)).failed) == 10
 
 
-def test_one_change_that_is_refused_holds_up_no_other(receiver: Receiver) -> None:
+def test_a_rejected_change_does_not_delay_others(receiver: Receiver) -> None:
     bad = messages(10)[6].id
     receiver.answer = lambda body: (422 if any(change["id"] == bad for change in body["changes"]) else 200, {})
     outcome = receiver.sink().send(messages(10))
@@ -195,7 +193,7 @@ def test_one_change_that_is_refused_holds_up_no_other(receiver: Receiver) -> Non
     assert not outcome.failed
 
 
-def test_an_address_that_refuses_us_is_the_configuration_s_fault_and_is_not_named(receiver: Receiver) -> None:
+def test_an_unauthorized_webhook_is_a_configuration_error_without_its_address(receiver: Receiver) -> None:
     receiver.answer = lambda body: (401, {})
     with pytest.raises(ConfigError, match="FEED_SINK_REFUSED") as error:
         receiver.sink().send(messages(10))

@@ -16,28 +16,28 @@ from deltaworks.maintenance.control_tables import compact_control_tables
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.log import commit_history
-from tests.unit.engine.hold_stage import Stage
+from tests.unit.engine.hold_harness import Harness
 
 STORES = ("checkpoint_store", "batch_metadata_store")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage.at(tmp_path)
+def stage(tmp_path: Path) -> Harness:
+    return Harness.at(tmp_path)
 
 
 @pytest.fixture
-def catalog(stage: Stage) -> Catalog:
+def catalog(stage: Harness) -> Catalog:
     return stage.catalog()
 
 
-def files(stage: Stage, name: str) -> int:
+def files(stage: Harness, name: str) -> int:
     table = stage.lake.open(paths.pipeline_control("shop", name))
     assert table is not None
     return len(table.file_uris())
 
 
-def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Stage, catalog: Catalog) -> None:
+def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     mend = stage.break_table("orders")
     for batch_id in range(6):
@@ -66,7 +66,7 @@ def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Stage, catal
     assert stage.landed("orders") == stage.expected(2, 6)
 
 
-def test_a_table_with_few_files_is_left_as_it_is(stage: Stage, catalog: Catalog) -> None:
+def test_a_table_with_few_files_is_left_as_it_is(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
 
     results = compact_control_tables(catalog, "shop", dry_run=False)
@@ -75,7 +75,7 @@ def test_a_table_with_few_files_is_left_as_it_is(stage: Stage, catalog: Catalog)
     assert files(stage, "checkpoint_store") == 1
 
 
-def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Stage, catalog: Catalog) -> None:
+def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     now = dt.datetime.now(tz=dt.UTC)
     for minutes in range(4):
@@ -102,7 +102,7 @@ def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Stage
     assert sorted(map(str, after.to_pylist())) == sorted(map(str, rows.to_pylist()))
 
 
-def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Stage, catalog: Catalog) -> None:
+def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
@@ -114,7 +114,7 @@ def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Stage, catal
     assert files(stage, "checkpoint_store") == 3
 
 
-def test_merging_beside_a_stream_harms_neither(stage: Stage, catalog: Catalog) -> None:
+def test_merging_beside_a_stream_harms_neither(stage: Harness, catalog: Catalog) -> None:
     processor, ended = stage.processor(), threading.Event()
     failed: list[Exception] = []
     landed = 0
@@ -140,7 +140,7 @@ def test_merging_beside_a_stream_harms_neither(stage: Stage, catalog: Catalog) -
     assert sorted(rows["batch_id"].to_pylist()) == list(range(15))
 
 
-def test_every_commit_says_who_made_it(stage: Stage, catalog: Catalog) -> None:
+def test_every_commit_says_who_made_it(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)

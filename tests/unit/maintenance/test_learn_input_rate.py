@@ -14,13 +14,13 @@ from deltaworks.control.health.limits import read_input_rate
 from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.maintenance.learn_input_rate import learn_input_rate
-from tests.unit.engine.hold_stage import Stage
+from tests.unit.engine.hold_harness import Harness
 
 NOW = datetime(2026, 3, 30, 4, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def progress(stage: Stage, inputs: list[tuple[datetime, int]]) -> None:
+def progress(stage: Harness, inputs: list[tuple[datetime, int]]) -> None:
     """Rows of the progress table: batches with rows, and idle looks without."""
     empty = dict.fromkeys(PROGRESS_SCHEMA.names)
     rows = [{**empty, "pipeline": "shop", "at": at, "rows": count} for at, count in inputs]
@@ -29,7 +29,7 @@ def progress(stage: Stage, inputs: list[tuple[datetime, int]]) -> None:
 
 
 def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Path) -> None:
-    stage = Stage.at(tmp_path)
+    stage = Harness.at(tmp_path)
     catalog = stage.catalog()
     today = NOW.replace(hour=0)
     at_work = [
@@ -60,6 +60,6 @@ def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Pa
 
 
 def test_a_pipeline_without_input_has_a_norm_that_says_nothing(tmp_path: Path) -> None:
-    norm = learn_input_rate(Stage.at(tmp_path).catalog(), "shop", now=NOW)
+    norm = learn_input_rate(Harness.at(tmp_path).catalog(), "shop", now=NOW)
 
     assert (norm.days, set(norm.rows_by_hour)) == (0, {0.0})

@@ -21,33 +21,33 @@ from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
 from deltaworks.specs.catalog import Catalog
-from tests.unit.engine.hold_stage import TABLES, Stage
+from tests.unit.engine.hold_harness import TABLES, Harness
 from tests.unit.tables.test_vacuum_candidates import z85
 
 WEEKS = 40 * 86_400
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     monkeypatch.setattr("deltaworks.engine.commit.RETRY_SECONDS", (0.0,))
-    return Stage.at(tmp_path)
+    return Harness.at(tmp_path)
 
 
 @pytest.fixture
-def catalog(stage: Stage) -> Catalog:
+def catalog(stage: Harness) -> Catalog:
     return stage.catalog()
 
 
-def folder(stage: Stage, name: str) -> Path:
+def folder(stage: Harness, name: str) -> Path:
     return stage.root / "lake" / paths.table("shop", name)
 
 
-def data_files(stage: Stage, name: str) -> set[str]:
+def data_files(stage: Harness, name: str) -> set[str]:
     root = folder(stage, name)
     return {str(path.relative_to(root)) for path in root.rglob("*.parquet") if "_delta_log" not in str(path)}
 
 
-def age(stage: Stage, seconds: float = WEEKS) -> None:
+def age(stage: Harness, seconds: float = WEEKS) -> None:
     """Let everything be as old as files of weeks ago are."""
     then = time.time() - seconds
     for path in (stage.root / "lake").rglob("*"):
@@ -55,7 +55,7 @@ def age(stage: Stage, seconds: float = WEEKS) -> None:
             os.utime(path, (then, then))
 
 
-def orphan(stage: Stage, name: str = "orders", file: str = "event_date=2024-01-01/part-dead.zstd.parquet") -> Path:
+def orphan(stage: Harness, name: str = "orders", file: str = "event_date=2024-01-01/part-dead.zstd.parquet") -> Path:
     path = folder(stage, name) / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * 100)
@@ -66,7 +66,7 @@ def by_what(results: list[OrphanResult]) -> dict[str, OrphanResult]:
     return {result.target: result for result in results}
 
 
-def test_beside_another_run_of_maintenance_nothing_is_removed(stage: Stage, catalog: Catalog) -> None:
+def test_beside_another_run_of_maintenance_nothing_is_removed(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     dead = orphan(stage)
     age(stage)
@@ -81,7 +81,7 @@ def test_beside_another_run_of_maintenance_nothing_is_removed(stage: Stage, cata
     assert not dead.exists()
 
 
-def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalog: Catalog) -> None:
+def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
@@ -100,7 +100,7 @@ def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalo
 
 
 def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
-    stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    stage: Harness, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deltaworks.maintenance.deletion_limits.UNLIMITED_BYTES", 0)
     stage.land(stage.processor(), 0)
@@ -122,7 +122,7 @@ def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
     assert not any(each.state.is_open for each in alerts(stage.objects))
 
 
-def test_a_young_file_is_left_alone(stage: Stage, catalog: Catalog) -> None:
+def test_a_young_file_is_left_alone(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     dead = orphan(stage)
 
@@ -130,7 +130,7 @@ def test_a_young_file_is_left_alone(stage: Stage, catalog: Catalog) -> None:
     assert dead.exists()
 
 
-def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Stage, catalog: Catalog) -> None:
+def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     stage.prepare(1)
     age(stage)
@@ -143,7 +143,7 @@ def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Stage, catalog: Cat
     assert stage.landed("orders") == stage.expected(0, 1)
 
 
-def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Stage, catalog: Catalog) -> None:
+def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     mend = stage.break_table("orders")
     for batch_id in range(3):
@@ -160,7 +160,7 @@ def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Stage, catalo
     assert stage.landed("orders") == stage.expected(0, 1, 2)
 
 
-def test_files_a_replay_or_a_reprocess_names_stay(stage: Stage, catalog: Catalog) -> None:
+def test_files_a_replay_or_a_reprocess_names_stay(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     named = [orphan(stage, file="event_date=2024-01-01/part-replay.parquet"), orphan(stage, file="part-again.parquet")]
     root = folder(stage, "orders")
@@ -183,7 +183,7 @@ def test_files_a_replay_or_a_reprocess_names_stay(stage: Stage, catalog: Catalog
     assert all(path.exists() for path in named)
 
 
-def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Stage, catalog: Catalog) -> None:
+def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
@@ -201,7 +201,7 @@ def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Stage, catalog: Ca
     assert data_files(stage, "orders") == before
 
 
-def test_the_deletion_vector_of_a_live_file_stays_however_old_it_is(stage: Stage, catalog: Catalog) -> None:
+def test_the_deletion_vector_of_a_live_file_stays_however_old_it_is(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     vector = mark_a_row(stage, "orders")
     age(stage)
@@ -212,7 +212,7 @@ def test_the_deletion_vector_of_a_live_file_stays_however_old_it_is(stage: Stage
     assert vector.exists()
 
 
-def mark_a_row(stage: Stage, name: str) -> Path:
+def mark_a_row(stage: Harness, name: str) -> Path:
     """Delete a row of a table as Spark does where deletion vectors are on; the vector."""
     log, marked = folder(stage, name) / "_delta_log", uuid.uuid4()
     commits = sorted(log.glob("*.json"))
@@ -229,7 +229,7 @@ def mark_a_row(stage: Stage, name: str) -> Path:
     return vector
 
 
-def test_staged_files_of_no_batch_are_removed(stage: Stage, catalog: Catalog) -> None:
+def test_staged_files_of_no_batch_are_removed(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     key = f"{paths.pipeline_control('shop', 'staging/orders')}/part-dead.parquet"
     stage.objects.put(key, b"x")
@@ -249,7 +249,7 @@ def test_removing_files_that_may_still_be_needed_is_refused(catalog: Catalog) ->
 class TestPreparedBatches:
     """Prepared batches that are complete and old go, from the oldest on."""
 
-    def test_only_what_is_old_and_not_among_the_last_is_removed(self, stage: Stage) -> None:
+    def test_only_what_is_old_and_not_among_the_last_is_removed(self, stage: Harness) -> None:
         processor = stage.processor()
         for batch_id in range(6):
             stage.land(processor, batch_id, tables=("clicks",))
@@ -267,7 +267,7 @@ class TestPreparedBatches:
         left = [batch for batch in range(7) if PipelineHome(stage.objects, "shop").prepared.read(1, batch) is not None]
         assert (done.removed, left) == (3, [3, 4, 5, 6])
 
-    def test_all_of_a_generation_that_is_over_are_removed_once_they_are_old(self, stage: Stage) -> None:
+    def test_all_of_a_generation_that_is_over_are_removed_once_they_are_old(self, stage: Harness) -> None:
         processor = stage.processor()
         for batch_id in range(2):
             stage.land(processor, batch_id, tables=("clicks",))
@@ -283,7 +283,7 @@ class TestPreparedBatches:
         assert PipelineHome(stage.objects, "shop").prepared.read(1, 1) is None
         assert PipelineHome(stage.objects, "shop").prepared.read(2, 2) is not None
 
-    def test_a_young_one_stays(self, stage: Stage) -> None:
+    def test_a_young_one_stays(self, stage: Harness) -> None:
         processor = stage.processor()
         for batch_id in range(3):
             stage.land(processor, batch_id, tables=("clicks",))

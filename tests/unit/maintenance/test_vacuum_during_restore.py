@@ -21,7 +21,7 @@ from deltaworks.recovery.restore import one_table
 from deltaworks.recovery.restore.one_table import TableRestore
 from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.points import RestorePoint
-from tests.unit.engine.hold_stage import Crash, Stage, crash_at
+from tests.unit.engine.hold_harness import Crash, Harness, crash_at
 
 ORDERS = paths.table("shop", "orders")
 #: The commit of batch 1, the last before the mistake: made two days ago, it cannot be found by the ledger's times.
@@ -29,9 +29,9 @@ REQUEST = TableRestoreRequest(point=RestorePoint(version=2), max_rows=100)
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> Harness:
     """A table that has lost a file by a mistake, two days ago by its log."""
-    made = Stage.with_a_mistake(tmp_path)
+    made = Harness.with_broken_table(tmp_path)
     then = time.time() - 48 * 3600
     root = Path(made.storage.prefix) / ORDERS
     for path in (root / "_delta_log").glob("*.json"):
@@ -50,7 +50,7 @@ def stage(tmp_path: Path) -> Stage:
     return made
 
 
-def vacuumed(stage: Stage) -> VacuumResult:
+def vacuumed(stage: Harness) -> VacuumResult:
     (result,) = vacuum_tables(
         None, stage.catalog(), "shop", dry_run=False, retention_hours=24, below_minimum="a test", tables=["orders"],
         mode="full",
@@ -58,13 +58,13 @@ def vacuumed(stage: Stage) -> VacuumResult:
     return result
 
 
-def restore(stage: Stage, fault: Any = lambda point: None) -> None:
+def restore(stage: Harness, fault: Any = lambda point: None) -> None:
     TableRestore(stage.catalog(), "shop", "orders", fault=fault).run(REQUEST)
 
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+    stage: Harness, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
         monkeypatch.setattr(one_table, "table_files_lock", lambda *_, **__: uncontested_turn("orders"))
@@ -102,7 +102,7 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_what_a_restore_that_was_broken_off_needs_is_not_deleted(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+    stage: Harness, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     with pytest.raises(Crash):
         restore(stage, crash_at("planned"))

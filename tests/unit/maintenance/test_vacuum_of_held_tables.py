@@ -16,18 +16,18 @@ from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from tests.unit.engine.hold_stage import Stage
+from tests.unit.engine.hold_harness import Harness
 
 WEEKS = 40 * 86_400
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage.at(tmp_path)
+def stage(tmp_path: Path) -> Harness:
+    return Harness.at(tmp_path)
 
 
 @pytest.fixture
-def catalog(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+def catalog(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     # A new table is left alone as it is: these have been there for weeks.
     monkeypatch.setattr(vacuum.time, "time", lambda later=time.time: later() + WEEKS)
     environment = EnvironmentSpec(
@@ -39,7 +39,7 @@ def catalog(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
 
 
-def hold_for_weeks(stage: Stage) -> None:
+def hold_for_weeks(stage: Harness) -> None:
     processor = stage.processor()
     stage.land(processor, 0)
     mend = stage.break_table("orders")
@@ -53,7 +53,7 @@ def hold_for_weeks(stage: Stage) -> None:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_shares_that_wait_are_not_deleted(
-    stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
+    stage: Harness, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     hold_for_weeks(stage)
     if not protected:
@@ -71,7 +71,7 @@ def test_shares_that_wait_are_not_deleted(
         assert [held.table for held in processor.held] == ["orders"], "its files are gone"
 
 
-def test_other_tables_are_treated_meanwhile(stage: Stage, catalog: Catalog) -> None:
+def test_other_tables_are_treated_meanwhile(stage: Harness, catalog: Catalog) -> None:
     hold_for_weeks(stage)
 
     results = {result.table: result for result in vacuum_tables(None, catalog, "shop", tables=["orders", "clicks"])}

@@ -34,7 +34,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.examples import examples
-from tests.unit.engine.ledger_stage import Stage
+from tests.unit.engine.ledger_harness import Harness
 
 OLD = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DELETE = {"mode": "delete", "after_days": 7}
@@ -255,7 +255,7 @@ class TestWithALedger:
     @pytest.fixture
     def project(self, tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Catalog:
         """Of ten objects of its bucket the pipeline has completed two batches of two."""
-        stage = Stage(tmp_path / "lake", make_spec())
+        stage = Harness(tmp_path / "lake", make_spec())
         stage.complete(0)
         stage.complete(1)
         (tmp_path / "landing" / "day").mkdir(parents=True)

@@ -20,18 +20,18 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, Delt
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.start_over import StartOverResult, start_over
-from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at
+from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at
 
 ALL = (*TABLES, "quarantine")
 POINTS = ("planned", *(f"recreated:{name}" for name in ALL), "replays", "ledger", "spec", "begun")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage.at(tmp_path)
+def stage(tmp_path: Path) -> Harness:
+    return Harness.at(tmp_path)
 
 
-def land(stage: Stage, *batches: int) -> None:
+def land(stage: Harness, *batches: int) -> None:
     """Land batches in generation 1 and note the declaration they were landed with, as a stream does."""
     processor = stage.processor()
     PipelineHome(stage.objects, "shop").specs.record_start(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
@@ -40,11 +40,11 @@ def land(stage: Stage, *batches: int) -> None:
         stage.land(processor, batch_id)
 
 
-def over(stage: Stage, fault: str = "none", **options: int) -> StartOverResult:
+def over(stage: Harness, fault: str = "none", **options: int) -> StartOverResult:
     return start_over(stage.catalog(), "shop", dry_run=False, **({"max_rows": 1_000} | options), fault=crash_at(fault))
 
 
-def start(stage: Stage) -> None:
+def start(stage: Harness) -> None:
     """What a stream does before its first batch."""
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     stage.epoch = lease.acquire(wait_seconds=5)
@@ -56,7 +56,7 @@ def start(stage: Stage) -> None:
         lease.release()
 
 
-def test_a_dry_run_counts_and_changes_nothing(stage: Stage) -> None:
+def test_a_dry_run_counts_and_changes_nothing(stage: Harness) -> None:
     land(stage, 0, 1, 2)
 
     counted = start_over(stage.catalog(), "shop")
@@ -68,7 +68,7 @@ def test_a_dry_run_counts_and_changes_nothing(stage: Stage) -> None:
     assert PipelineHome(stage.objects, "shop").start_overs.read(2) is None
 
 
-def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_type(stage: Stage) -> None:
+def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_type(stage: Harness) -> None:
     land(stage, 0, 1, 2)
     stage.declare(orders="string")
     with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
@@ -92,7 +92,7 @@ def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_t
     assert ledger.last_completed() == 5
 
 
-def test_rows_given_up_are_read_by_time_travel_at_the_version_on_record(stage: Stage) -> None:
+def test_rows_given_up_are_read_by_time_travel_at_the_version_on_record(stage: Harness) -> None:
     land(stage, 0, 1)
 
     done = over(stage)
@@ -106,7 +106,7 @@ def test_rows_given_up_are_read_by_time_travel_at_the_version_on_record(stage: S
 
 @pytest.mark.parametrize("point", POINTS)
 def test_broken_off_at_any_step_it_is_completed_by_the_next_call_and_nothing_starts_before(
-    stage: Stage, point: str
+    stage: Harness, point: str
 ) -> None:
     land(stage, 0, 1)
     with pytest.raises(Crash):
@@ -131,7 +131,7 @@ def test_broken_off_at_any_step_it_is_completed_by_the_next_call_and_nothing_sta
     assert (again.generation, again.first_batch, again.resumed) == (3, 4, False)
 
 
-def test_what_comes_after_an_end_that_was_not_noted_is_never_emptied_again(stage: Stage) -> None:
+def test_what_comes_after_an_end_that_was_not_noted_is_never_emptied_again(stage: Harness) -> None:
     land(stage, 0)
     over(stage)
     start(stage)
@@ -144,7 +144,7 @@ def test_what_comes_after_an_end_that_was_not_noted_is_never_emptied_again(stage
     assert stage.landed("orders") == stage.expected(0)
 
 
-def test_a_former_owner_commits_nothing_to_the_tables_made_anew(stage: Stage) -> None:
+def test_a_former_owner_commits_nothing_to_the_tables_made_anew(stage: Harness) -> None:
     land(stage, 0)
     former = stage.processor()
 
@@ -155,7 +155,7 @@ def test_a_former_owner_commits_nothing_to_the_tables_made_anew(stage: Stage) ->
     assert stage.landed("orders") == Counter()
 
 
-def test_a_running_stream_is_left_alone(stage: Stage) -> None:
+def test_a_running_stream_is_left_alone(stage: Harness) -> None:
     land(stage, 0)
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     lease.acquire(wait_seconds=5)
@@ -169,7 +169,7 @@ def test_a_running_stream_is_left_alone(stage: Stage) -> None:
     assert stage.landed("orders") == stage.expected(0)
 
 
-def test_a_torn_batch_is_completed_first_so_that_it_lands_in_what_is_given_up(stage: Stage) -> None:
+def test_a_torn_batch_is_completed_first_so_that_it_lands_in_what_is_given_up(stage: Harness) -> None:
     land(stage, 0)
     stage.prepare(1)
 
@@ -180,7 +180,7 @@ def test_a_torn_batch_is_completed_first_so_that_it_lands_in_what_is_given_up(st
     assert stage.landed("orders") == Counter()
 
 
-def test_nothing_is_given_up_while_a_table_lacks_rows(stage: Stage) -> None:
+def test_nothing_is_given_up_while_a_table_lacks_rows(stage: Harness) -> None:
     land(stage, 0)
     mend = stage.break_table("orders")
     stage.land(stage.processor(), 1)
@@ -197,7 +197,7 @@ def test_nothing_is_given_up_while_a_table_lacks_rows(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("max_rows", "condition"), [(None, "START_OVER_UNBOUNDED"), (15, "START_OVER_TOO_LARGE")], ids=["none", "too few"]
 )
-def test_more_rows_than_were_said_are_never_given_up(stage: Stage, max_rows: int | None, condition: str) -> None:
+def test_more_rows_than_were_said_are_never_given_up(stage: Harness, max_rows: int | None, condition: str) -> None:
     land(stage, 0, 1)
 
     with pytest.raises(ConfigError, match=condition):
@@ -206,7 +206,7 @@ def test_more_rows_than_were_said_are_never_given_up(stage: Stage, max_rows: int
     assert stage.landed("orders") == stage.expected(0, 1)
 
 
-def test_batches_of_both_generations_are_listed_under_numbers_of_their_own(stage: Stage) -> None:
+def test_batches_of_both_generations_are_listed_under_numbers_of_their_own(stage: Harness) -> None:
     land(stage, 0, 1)
     over(stage)
     start(stage)
@@ -221,7 +221,7 @@ def test_batches_of_both_generations_are_listed_under_numbers_of_their_own(stage
     assert [each.batch_id for each in history.completed()] == [2]
 
 
-def test_a_lost_record_of_generations_is_made_anew_for_the_generation_that_runs(stage: Stage) -> None:
+def test_a_lost_record_of_generations_is_made_anew_for_the_generation_that_runs(stage: Harness) -> None:
     land(stage, 0, 1)
     over(stage)
     stage.objects.delete(paths.pipeline_control("shop", "generations.json"))
@@ -231,7 +231,7 @@ def test_a_lost_record_of_generations_is_made_anew_for_the_generation_that_runs(
     assert renewed == Generations(generation=2, checkpoints=(CheckpointRecord(ordinal=2, first_batch=2, start=None),))
 
 
-def test_a_pipeline_that_has_landed_nothing_starts_over_at_batch_0(stage: Stage) -> None:
+def test_a_pipeline_that_has_landed_nothing_starts_over_at_batch_0(stage: Harness) -> None:
     land(stage)
 
     done = over(stage, max_rows=0)
@@ -242,7 +242,7 @@ def test_a_pipeline_that_has_landed_nothing_starts_over_at_batch_0(stage: Stage)
     assert stage.landed("orders") == stage.expected(0)
 
 
-def test_a_record_that_is_torn_is_told_and_nothing_is_begun(stage: Stage) -> None:
+def test_a_record_that_is_torn_is_told_and_nothing_is_begun(stage: Harness) -> None:
     land(stage, 0)
     stage.objects.put(paths.start_over("shop", 2), b'{"format"')
 

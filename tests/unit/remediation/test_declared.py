@@ -23,7 +23,7 @@ from tests.unit.remediation.remediation_harness import declared
         ({"action": {"kind": "webhook", "url": "traffic"}}, "https://"),
     ],
 )
-def test_a_mistake_is_refused_with_what_to_write(spec: dict[str, Any], text: str) -> None:
+def test_an_invalid_feed_is_rejected_with_a_suggestion(spec: dict[str, Any], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         declared(**spec)
 

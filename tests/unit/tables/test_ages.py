@@ -16,7 +16,7 @@ TODAY = utc_now()
 HOUR = dt.timedelta(hours=1)
 
 
-def test_it_is_the_greatest_event_time_and_not_an_engine_column(tmp_path: Path) -> None:
+def test_the_age_is_the_maximum_event_time_and_not_an_engine_column(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     rows = [{"_ingested_at": TODAY, "created": TODAY, "event_time": START + HOUR * number} for number in range(3)]
     key = put(catalog, "orders", rows)
@@ -42,7 +42,7 @@ def test_a_date_counts_to_its_end_and_no_further_than_it_was_written(tmp_path: P
     assert still_open.newest_row_at == still_open.last_change_at is not None
 
 
-def test_a_clock_that_is_ahead_makes_no_data_of_the_future(tmp_path: Path) -> None:
+def test_a_fast_clock_does_not_put_data_into_the_future(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     key = put(catalog, "orders", [{"event_time": TODAY + 1000 * HOUR}])
 
@@ -52,7 +52,7 @@ def test_a_clock_that_is_ahead_makes_no_data_of_the_future(tmp_path: Path) -> No
     assert age.newest_row_at == age.last_change_at is not None
 
 
-def test_a_rearrangement_makes_data_no_younger(tmp_path: Path) -> None:
+def test_optimize_does_not_make_data_younger(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     for number in range(3):
         key = put(catalog, "orders", [{"event_time": START + HOUR * number}])
@@ -76,7 +76,7 @@ def test_a_table_without_times_is_as_old_as_its_last_commit(tmp_path: Path) -> N
     assert age.newest_row_at == age.last_change_at is not None
 
 
-def test_a_table_that_is_not_there_has_no_age(tmp_path: Path) -> None:
+def test_a_missing_table_has_no_age(tmp_path: Path) -> None:
     assert table_age(lake_of(shop(tmp_path)), "tables/shop/orders", "orders") is None
 
 

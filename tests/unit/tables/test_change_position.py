@@ -16,6 +16,6 @@ def test_a_position_is_read_back_from_its_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "41", "2:notifications:1:id", "1:feed:1:id", "1:notifications::id"])
-def test_another_text_is_refused(text: str) -> None:
+def test_an_invalid_position_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="CHANGES_POSITION_UNKNOWN"):
         ChangePosition.parse(text)

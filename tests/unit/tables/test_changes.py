@@ -38,7 +38,7 @@ def dates(changes: Changes) -> frozenset[str | None] | None:
     return changes.partition_values("event_date")
 
 
-def test_partitions_of_the_commits_between_two_versions_are_told(lake: Lake) -> None:
+def test_changed_partitions_between_two_versions_are_returned(lake: Lake) -> None:
     first, second, third = append(lake, 1, 1, 2), append(lake, 2, 2), append(lake, 3, 5)
 
     def between(after: int | None, up_to: int) -> frozenset[str | None] | None:
@@ -52,7 +52,7 @@ def test_partitions_of_the_commits_between_two_versions_are_told(lake: Lake) -> 
     assert between(None, third) is None
 
 
-def test_a_null_partition_is_told_as_none(lake: Lake) -> None:
+def test_a_null_partition_is_returned_as_none(lake: Lake) -> None:
     version = append(lake, 1, None, 3)
 
     assert dates(changed_partitions(lake, KEY, after_version=0, up_to_version=version)) == {None, "2025-03-03"}
@@ -83,7 +83,7 @@ def test_a_commit_that_is_no_longer_in_the_log_means_everything_may_have_changed
     assert dates(changed_partitions(lake, KEY, after_version=1, up_to_version=newest)) == {"2025-03-02"}
 
 
-def test_a_table_that_is_behind_what_was_read_has_been_created_anew(lake: Lake) -> None:
+def test_a_table_behind_the_last_read_version_was_recreated(lake: Lake) -> None:
     version = append(lake, 1, 1)
 
     assert changed_partitions(lake, KEY, after_version=version + 5, up_to_version=version).is_unbounded
@@ -97,7 +97,7 @@ def test_a_remove_without_its_partition_means_everything_may_have_changed(lake: 
     assert changed_partitions(lake, KEY, after_version=version, up_to_version=version + 1).is_unbounded
 
 
-def test_a_table_without_that_partition_column_cannot_tell(lake: Lake) -> None:
+def test_a_table_without_that_partition_column_is_unbounded(lake: Lake) -> None:
     version = append(lake, 1, 1, partition_by=())
 
     found = changed_partitions(lake, KEY, after_version=0, up_to_version=version)
@@ -106,7 +106,7 @@ def test_a_table_without_that_partition_column_cannot_tell(lake: Lake) -> None:
     assert dates(found) is None
 
 
-def test_history_numbers_commits_rightly_while_newer_ones_come(lake: Lake) -> None:
+def test_commit_history_has_correct_versions_during_concurrent_commits(lake: Lake) -> None:
     append(lake, 1, 1)
     opened = lake.open(KEY)
     assert opened is not None
@@ -120,7 +120,7 @@ def test_history_numbers_commits_rightly_while_newer_ones_come(lake: Lake) -> No
     assert newest == [19, 18, 17]
 
 
-def test_a_table_put_back_to_a_version_has_changed_in_what_differs_from_it(lake: Lake) -> None:
+def test_a_restored_table_has_changed_where_it_differs_from_that_version(lake: Lake) -> None:
     first = append(lake, 1, 1, 2)
     before = append(lake, 2, 2, 5)
     table = lake.open(KEY)

@@ -83,7 +83,7 @@ def unguarded_append(table: Any, value: int) -> None:
         return
 
 
-def test_a_step_lands_and_says_at_which_version(uri: str) -> None:
+def test_a_step_is_committed_and_returns_its_version(uri: str) -> None:
     outcome = append(DeltaTable(uri), 1, 7)
 
     assert (outcome.version, outcome.newly_committed, outcome.attempts) == (1, True, 1)
@@ -109,7 +109,7 @@ def test_a_step_behind_the_last_one_does_not_land(uri: str) -> None:
     assert values(uri) == [7, 8]
 
 
-def test_a_stale_handle_decides_on_what_is_there_now(uri: str) -> None:
+def test_a_stale_handle_is_refreshed_before_the_commit(uri: str) -> None:
     stale = DeltaTable(uri)
     append(DeltaTable(uri), 1, 7)
 
@@ -161,7 +161,7 @@ def test_a_step_that_another_process_lands_in_between_is_not_landed_again(uri: s
     assert values(uri) == [7]
 
 
-def test_writers_at_once_all_land_and_none_doubles(uri: str) -> None:
+def test_concurrent_writers_all_commit_exactly_once(uri: str) -> None:
     def write(number: int) -> None:
         table = DeltaTable(uri)
         for version in range(1, 6):
@@ -231,7 +231,7 @@ class TestOwners:
 
         assert values(uri) == [7]
 
-    def test_a_fenced_owner_is_told_also_where_its_successor_has_landed_the_step(self, uri: str) -> None:
+    def test_a_fenced_owner_raises_even_if_its_successor_committed_the_step(self, uri: str) -> None:
         raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
         append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 2))
 
@@ -240,7 +240,7 @@ class TestOwners:
 
         assert values(uri) == [7]
 
-    def test_what_a_fenced_owner_had_landed_still_counts_as_landed(self, uri: str) -> None:
+    def test_commits_before_the_fence_stay_committed(self, uri: str) -> None:
         append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 1))
         raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
 
@@ -250,7 +250,7 @@ class TestOwners:
 class TestEnsureTable:
     """Creating what may be there already."""
 
-    def test_creators_at_once_end_with_one_table(self, tmp_path: Path) -> None:
+    def test_concurrent_creators_end_with_one_table(self, tmp_path: Path) -> None:
         for attempt in range(10):
             uri = str(tmp_path / f"t{attempt}")
             barrier = threading.Barrier(4)
@@ -265,7 +265,7 @@ class TestEnsureTable:
             assert {table.version() for table in tables} == {0}
             assert len({str(table.metadata().id) for table in tables}) == 1
 
-    def test_a_table_that_is_there_is_opened_as_it_is(self, uri: str) -> None:
+    def test_an_existing_table_is_opened_unchanged(self, uri: str) -> None:
         append(DeltaTable(uri), 1, 7)
 
         table = ensure_table(uri, pa.schema([("other", pa.string())]), storage_options={}, user_metadata=MADE)
@@ -273,7 +273,7 @@ class TestEnsureTable:
         assert table.version() == 1
         assert [field.name for field in table.schema().fields] == ["a"]
 
-    def test_a_new_table_has_the_retention_and_properties_asked_for(self, tmp_path: Path) -> None:
+    def test_a_new_table_has_the_retention_and_given_properties(self, tmp_path: Path) -> None:
         table = ensure_table(
             str(tmp_path / "t"),
             SCHEMA,
@@ -287,9 +287,7 @@ class TestEnsureTable:
         assert configuration["delta.deletedFileRetentionDuration"] == "interval 7 days"
         assert parse_user_metadata(table.history(1)[0]["userMetadata"])["operation"] == "create_table"
 
-    def test_what_keeps_a_table_from_being_created_is_told(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_cause_of_a_failed_creation_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(commit_module, "MAX_ATTEMPTS", 2)
 
         with pytest.raises(ConcurrencyError) as caught:
@@ -319,7 +317,7 @@ def test_the_transactions_of_a_commit_survive_a_checkpoint_of_the_log(uri: str) 
     assert fresh.transaction_version("games/owner") == 3
 
 
-def test_a_torn_listing_is_looked_at_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inconsistent_listing_is_retried(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_table(uri, storage_options={})
     answers = [DeltaError("Expected contiguous commit files, but found gap"), DeltaError("Invalid table version: 3")]
     original = DeltaTable.update_incremental
@@ -337,7 +335,7 @@ def test_a_torn_listing_is_looked_at_again(uri: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_a_checkpoint_that_its_hint_is_ahead_of_is_waited_for_and_a_lost_one_is_not_for_long(
+def test_a_checkpoint_behind_its_hint_is_awaited_and_a_lost_one_only_briefly(
     uri: str, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     folder, looks = Path(uri.removeprefix("file://")) / "_delta_log", 0
@@ -364,7 +362,7 @@ def test_a_checkpoint_that_its_hint_is_ahead_of_is_waited_for_and_a_lost_one_is_
         assert looks == commit_module._CHECKPOINT_ATTEMPTS
 
 
-def test_an_error_that_is_no_torn_listing_is_not_waited_for(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_not_retried(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_table(uri, storage_options={})
 
     def refused(handle: DeltaTable) -> None:
@@ -376,7 +374,7 @@ def test_an_error_that_is_no_torn_listing_is_not_waited_for(uri: str, monkeypatc
         refresh(table)
 
 
-class TestWhatIsKnownOfTransactions:
+class TestTransactionCache:
     """A log is read for transactions only where others have written; what is decided by is the same."""
 
     @pytest.fixture
@@ -401,7 +399,7 @@ class TestWhatIsKnownOfTransactions:
         assert scans == ["games/owner", "games/events"]
         assert values(uri) == [1, 2, 3, 4, 5]
 
-    def test_what_others_commit_is_read(self, uri: str, scans: list[str]) -> None:
+    def test_commits_of_other_writers_are_read(self, uri: str, scans: list[str]) -> None:
         table = DeltaTable(uri)
         append(table, 1, 1, owner=Step("games/owner", 3))
         append(DeltaTable(uri), 2, 2)
@@ -416,7 +414,7 @@ class TestWhatIsKnownOfTransactions:
         assert not append(table, 1, 7).newly_committed  # type: ignore[arg-type]
         assert scans == ["games/events", "games/events"]
 
-    def test_tables_that_are_gone_leave_nothing(self, uri: str) -> None:
+    def test_closed_tables_leave_no_cache_entry(self, uri: str) -> None:
         before = len(commit_module._TRANSACTION_CACHE)
         for version in range(1, 4):
             append(DeltaTable(uri), version, version)
@@ -424,7 +422,7 @@ class TestWhatIsKnownOfTransactions:
         assert len(commit_module._TRANSACTION_CACHE) <= before
 
     @given(steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(1, 4)), max_size=20))
-    def test_whoever_commits_every_handle_sees_what_the_log_says(self, steps: list[tuple[int, str, int]]) -> None:
+    def test_every_handle_sees_the_transactions_of_the_log(self, steps: list[tuple[int, str, int]]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             made = ensure_table(folder, SCHEMA, storage_options={}, user_metadata=MADE)
             handles, expected = [made, DeltaTable(folder), DeltaTable(folder)], dict[str, int]()
@@ -436,7 +434,7 @@ class TestWhatIsKnownOfTransactions:
             assert {name: fresh.transaction_version(name) for name in expected} == expected
 
 
-def test_a_log_is_looked_through_for_what_is_expired_only_with_a_checkpoint(uri: str) -> None:
+def test_expired_commits_are_cleaned_up_only_with_a_checkpoint(uri: str) -> None:
     table = DeltaTable(uri)
     looked = []
     for version in range(1, 102):

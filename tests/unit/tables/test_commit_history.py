@@ -44,7 +44,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return versions
 
 
-def test_whoever_looks_at_the_newest_reads_no_other(lake: Lake, read: list[int]) -> None:
+def test_reading_the_newest_commit_reads_no_other(lake: Lake, read: list[int]) -> None:
     newest = next(commit_history(lake, KEY, newest=COMMITS - 1))
 
     assert (newest.version, newest.metadata) == (COMMITS - 1, {"batch": str(COMMITS - 1)})
@@ -52,7 +52,7 @@ def test_whoever_looks_at_the_newest_reads_no_other(lake: Lake, read: list[int])
 
 
 @pytest.mark.parametrize(("asked", "most"), [(2, 5), (5, 5), (6, 21), (22, 37), (40, 40)])
-def test_the_more_are_asked_for_the_more_are_read_ahead(lake: Lake, read: list[int], asked: int, most: int) -> None:
+def test_read_ahead_grows_with_the_number_of_commits_read(lake: Lake, read: list[int], asked: int, most: int) -> None:
     commits = itertools.islice(commit_history(lake, KEY, newest=COMMITS - 1), asked)
 
     assert [commit.version for commit in commits] == list(range(COMMITS - 1, COMMITS - 1 - asked, -1))

@@ -77,7 +77,7 @@ def on_disk(lake: Lake, key: str) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_time_finds_nothing(
+def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_run_does_nothing(
     lake: Lake, key: str
 ) -> None:
     before, version = rows(lake, key), lake.open(key).version()  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_time_
     assert again == CompactionOutcome()
 
 
-def test_a_table_without_partitions_is_one(lake: Lake) -> None:
+def test_a_table_without_partitions_is_one_partition(lake: Lake) -> None:
     columns = pa.schema([("id", pa.int64())])
     table = lake.ensure("tables/shop/flat", columns, user_metadata=METADATA)
     for number in range(4):
@@ -106,7 +106,7 @@ def test_a_table_without_partitions_is_one(lake: Lake) -> None:
     assert rows(lake, "tables/shop/flat") == [f'{{"id": {number}}}' for number in range(4)]
 
 
-def test_partition_columns_that_a_writer_has_put_into_files_too_are_left_out(lake: Lake, key: str) -> None:
+def test_partition_columns_stored_in_files_are_ignored(lake: Lake, key: str) -> None:
     before = rows(lake, key)
     for path in files(lake, key)["2026-01-01"]:
         whole = Path(arrow_path(lake.storage, key)) / path
@@ -119,7 +119,7 @@ def test_partition_columns_that_a_writer_has_put_into_files_too_are_left_out(lak
     assert rows(lake, key) == before
 
 
-def test_whoever_follows_the_table_reads_no_change_from_it(lake: Lake, key: str) -> None:
+def test_streams_read_no_change_from_a_compaction(lake: Lake, key: str) -> None:
     table = lake.open(key)
     assert table is not None
     before = table.version()
@@ -144,7 +144,7 @@ def _rewritten(lake: Lake, key: str, before: int) -> Any:
     return rewritten_partitions(lake, key, after_version=before, group=GROUP)
 
 
-def test_appends_meanwhile_are_no_conflict(lake: Lake, key: str) -> None:
+def test_concurrent_appends_do_not_conflict(lake: Lake, key: str) -> None:
     tries = []
 
     def another_batch_lands() -> None:
@@ -159,9 +159,7 @@ def test_appends_meanwhile_are_no_conflict(lake: Lake, key: str) -> None:
     assert len(rows(lake, key)) == 3 * 4 * 10 + 2 * 3 * 10
 
 
-def test_a_partition_whose_rows_another_writer_changes_meanwhile_is_left_and_the_others_land(
-    lake: Lake, key: str
-) -> None:
+def test_a_partition_with_a_concurrent_change_is_skipped_and_the_others_are_committed(lake: Lake, key: str) -> None:
     once = []
 
     def a_delete_lands() -> None:
@@ -182,7 +180,7 @@ def test_a_partition_whose_rows_another_writer_changes_meanwhile_is_left_and_the
     assert len([path for path in unnamed if "zstd" in path]) == 4 + 4, "what was taken out stays for earlier versions"
 
 
-def test_nothing_is_committed_where_columns_have_changed_meanwhile(lake: Lake, key: str) -> None:
+def test_nothing_is_committed_after_a_concurrent_schema_change(lake: Lake, key: str) -> None:
     once = []
 
     def a_column_comes() -> None:
@@ -199,7 +197,7 @@ def test_nothing_is_committed_where_columns_have_changed_meanwhile(lake: Lake, k
     assert len(on_disk(lake, key)) == 12, "what it had written is gone"
 
 
-def test_what_before_commit_raises_ends_the_work_with_nothing_committed(lake: Lake, key: str) -> None:
+def test_an_error_of_before_commit_ends_the_work_without_a_commit(lake: Lake, key: str) -> None:
     version = lake.open(key).version()  # type: ignore[union-attr]
 
     def turn_is_lost() -> None:
@@ -211,7 +209,7 @@ def test_what_before_commit_raises_ends_the_work_with_nothing_committed(lake: La
     assert lake.open(key).version() == version  # type: ignore[union-attr]
 
 
-def test_a_partition_of_more_memory_than_there_may_be_is_left_to_spark(
+def test_a_partition_above_the_memory_limit_is_left_to_spark(
     lake: Lake, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "MAX_MEMORY_BYTES", 100)
@@ -222,7 +220,7 @@ def test_a_partition_of_more_memory_than_there_may_be_is_left_to_spark(
     assert (outcome.version, outcome.compacted) == (None, ())
 
 
-def test_a_file_without_the_rows_its_log_says_is_left_as_it_is(lake: Lake, key: str) -> None:
+def test_a_file_with_another_row_count_than_its_log_is_left_unchanged(lake: Lake, key: str) -> None:
     path = files(lake, key)["2026-01-01"][0]
     whole = Path(arrow_path(lake.storage, key)) / path
     pq.write_table(pq.read_table(whole, partitioning=None).slice(1), whole)
@@ -233,7 +231,7 @@ def test_a_file_without_the_rows_its_log_says_is_left_as_it_is(lake: Lake, key: 
     assert outcome.compacted == (DAYS[1],)
 
 
-def test_a_table_that_asks_more_of_its_writers_is_left_to_spark(lake: Lake, key: str) -> None:
+def test_a_table_with_unsupported_writer_features_is_left_to_spark(lake: Lake, key: str) -> None:
     table = lake.open(key)
     assert table is not None
     table.alter.add_constraint({"positive": "value >= 0"})
@@ -265,7 +263,7 @@ def test_a_checkpoint_is_written_where_one_is_due(lake: Lake, key: str) -> None:
     assert len(rows(lake, key)) == 120
 
 
-def test_fields_that_an_older_struct_lacks_are_null_and_a_null_struct_stays_one() -> None:
+def test_missing_fields_of_an_older_struct_are_null_and_a_null_struct_stays_null() -> None:
     older = pa.array([{"a": 1}, None, {"a": None}], pa.struct([("a", pa.int32())]))
     newer = pa.struct([("b", pa.string()), ("a", pa.int64())])
 
@@ -306,13 +304,13 @@ OLDER = pa.schema([*list(COLUMNS)[:4], ("nested", pa.struct([("a", pa.string())]
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=FILES, chosen=st.sets(st.integers(0, 3)))
 def test_rows_stay_the_same_and_no_file_of_another_partition_is_touched(
-    tmp_path: Path, made: list[Any], chosen: set[int]
+    tmp_path: Path, created_files: list[Any], chosen: set[int]
 ) -> None:
     shutil.rmtree(tmp_path / "lake", ignore_errors=True)
     lake = Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
     table = lake.ensure("tables/shop/any", COLUMNS, user_metadata=METADATA, partition_by=["place"])
     written = []
-    for place, records, _, is_older in made:
+    for place, records, _, is_older in created_files:
         full = [{**row, "place": PLACES[place], "nested": {"a": row["id"]}, "tags": [row["id"]]} for row in records]
         data = pa.Table.from_pylist(full, schema=OLDER if is_older else COLUMNS)
         partition = {"place": PLACES[place]}

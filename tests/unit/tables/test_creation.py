@@ -64,7 +64,7 @@ def test_a_table_has_all_its_first_rows_at_version_0(lake: Lake, users: tuple[in
     assert len(opened.file_uris()) == len({number % 2 for number in range(len(users))})
 
 
-def test_of_two_creators_the_first_has_made_the_table(lake: Lake) -> None:
+def test_of_two_creators_the_first_creates_the_table(lake: Lake) -> None:
     assert create_table(lake, KEY, new_table(1, 2)) == 2
     assert create_table(lake, KEY, new_table(7, step=2)) is None
 
@@ -73,7 +73,7 @@ def test_of_two_creators_the_first_has_made_the_table(lake: Lake) -> None:
     assert sorted(rows.column("users").to_pylist()) == [1, 2]
 
 
-def test_its_log_says_of_columns_their_names_and_types_alone(lake: Lake) -> None:
+def test_the_log_has_only_names_and_types_of_columns(lake: Lake) -> None:
     create_table(lake, KEY, new_table(1))
     ((_, actions),) = read_commits(lake, KEY, [0])
     (metadata,) = (action["metaData"] for action in actions or () if "metaData" in action)
@@ -114,5 +114,5 @@ def test_values_may_be_null_at_every_depth() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_asks_for_more_than_a_plain_table_is_not_created(columns: tuple[dict[str, Any], ...], why: str) -> None:
+def test_a_schema_that_needs_table_features_is_not_created(columns: tuple[dict[str, Any], ...], why: str) -> None:
     assert basic_schema(struct(*columns), ["event_date"]) is None, why

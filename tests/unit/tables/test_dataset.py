@@ -110,7 +110,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         yield requests
 
 
-def test_rows_are_those_of_deltalakes_own_dataset_whatever_partitions_are_called(lake: Lake) -> None:
+def test_rows_equal_deltalakes_own_dataset_for_all_partition_names(lake: Lake) -> None:
     write(lake)
     table = lake.open(KEY)
     assert table is not None
@@ -144,7 +144,7 @@ def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) ->
         assert connection.sql("SELECT number FROM orders WHERE event_date = '2026-01-01'").fetchall() == [(1,)]
 
 
-def test_s3_has_no_more_requests_than_by_deltalakes_own_dataset(
+def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
     s3: StorageSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(s3)
@@ -161,7 +161,7 @@ def test_s3_has_no_more_requests_than_by_deltalakes_own_dataset(
         assert 0 < ours.total() <= own.total(), (ours, own)
 
 
-def test_a_file_that_is_gone_is_an_error_of_the_storage(lake: Lake) -> None:
+def test_a_missing_file_is_a_storage_error(lake: Lake) -> None:
     write(lake, key="gone", partition_by=None)
     table = lake.open("gone")
     assert table is not None
@@ -173,7 +173,7 @@ def test_a_file_that_is_gone_is_an_error_of_the_storage(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("repetition", range(2))
-def test_a_process_ends_well_whose_threads_of_arrow_are_late(local: StorageSpec, repetition: int) -> None:
+def test_a_process_exits_cleanly_despite_late_arrow_threads(local: StorageSpec, repetition: int) -> None:
     lake = Lake(local)
     for _ in range(4):
         write(lake, ROWS.select(["number"]), key="orders", partition_by=None)

@@ -15,7 +15,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
-from tests.unit.tables.made_vectors import encoded, in_file, z85
+from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
 
 KEY = "tables/shop/orders"
 RANGES = st.builds(
@@ -32,9 +32,9 @@ RANGES = st.builds(
 @example(parts=[set(range(4096))], runs=False)
 @example(parts=[set(range(4097))], runs=False)
 @example(parts=[{0, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000}], runs=True)
-def test_what_was_marked_is_read(parts: list[set[int]], runs: bool) -> None:
+def test_deleted_positions_are_decoded(parts: list[set[int]], runs: bool) -> None:
     positions = set().union(*parts)
-    assert decode_vector(encoded(positions, runs=runs)).tolist() == sorted(positions)
+    assert decode_vector(encode_vector(positions, runs=runs)).tolist() == sorted(positions)
 
 
 def added(vector: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.mark.parametrize("positions", [{0}, {3, 4, 5, 70_000}, set(range(0, 20_000, 2))])
 def test_a_vector_within_the_log(lake: Lake, positions: set[int]) -> None:
-    data = encoded(positions)
+    data = encode_vector(positions)
     vector = {
         "storageType": "i",
         "pathOrInlineDv": z85(data),
@@ -60,7 +60,7 @@ def test_a_vector_within_the_log(lake: Lake, positions: set[int]) -> None:
 
 def file_vectors(lake: Lake, folder: str, *of_files: set[int]) -> list[dict[str, Any]]:
     """Vectors in one file, as the add actions of several data files name them."""
-    vectors = [encoded(positions, runs=True) for positions in of_files]
+    vectors = [encode_vector(positions, runs=True) for positions in of_files]
     data, offsets = in_file(*vectors)
     name = folder + z85(uuid.uuid4().bytes)
     path = Path(lake.storage.prefix, KEY, deletion_vector_path(name))
@@ -89,7 +89,7 @@ def test_a_file_without_a_vector_has_all_its_rows(lake: Lake) -> None:
     assert deleted_positions(lake, KEY, {"path": "part-1.parquet"}).tolist() == []
 
 
-def test_a_vector_that_is_damaged_marks_nothing(lake: Lake) -> None:
+def test_a_damaged_vector_raises(lake: Lake) -> None:
     (vector,) = file_vectors(lake, "", {1, 2, 3})
     path = Path(lake.storage.prefix, KEY, deletion_vector_path(vector["pathOrInlineDv"]))
     whole = path.read_bytes()
@@ -107,8 +107,8 @@ def test_a_vector_that_is_damaged_marks_nothing(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("change", [{"storageType": "p"}, {"cardinality": 2}, {"pathOrInlineDv": "#####"}])
-def test_a_log_that_says_something_else_of_a_vector_is_refused(lake: Lake, change: dict[str, Any]) -> None:
-    data = encoded({1, 2, 3})
+def test_a_vector_that_contradicts_its_log_is_rejected(lake: Lake, change: dict[str, Any]) -> None:
+    data = encode_vector({1, 2, 3})
     vector = {"storageType": "i", "pathOrInlineDv": z85(data), "sizeInBytes": len(data), "cardinality": 3}
     with pytest.raises(ContractError, match="DELETION_VECTOR_UNREADABLE"):
         deleted_positions(lake, KEY, added(vector | change))

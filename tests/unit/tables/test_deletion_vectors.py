@@ -148,7 +148,7 @@ def test_the_parts_and_sidecars_of_checkpoints_are_read(lake: Lake) -> None:
     assert in_parts == in_sidecars == {"p=x%2520y/a.parquet": 2, "b": 5}
 
 
-def test_a_log_with_a_gap_does_not_tell(lake: Lake) -> None:
+def test_a_log_with_a_gap_returns_none(lake: Lake) -> None:
     from deltaworks.tables.deletion_vectors import deleted_row_counts
 
     created(lake)

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.tables.duckdb_session import _database, duckdb_session
 
 
-def test_what_a_session_registers_makes_and_sets_is_its_own() -> None:
+def test_registered_tables_and_settings_are_private_to_a_session() -> None:
     with duckdb_session() as one, duckdb_session() as other:
         for session, value in ((one, 1), (other, 2)):
             session.register("numbers", pa.table({"n": [value]}))
@@ -29,7 +29,7 @@ def test_what_a_session_registers_makes_and_sets_is_its_own() -> None:
         later.execute("SELECT n FROM numbers")
 
 
-def test_threads_have_sessions_of_their_own_at_once() -> None:
+def test_threads_have_separate_sessions() -> None:
     def sum_of(number: int) -> int:
         with duckdb_session() as session:
             session.register("numbers", pa.table({"n": [number] * 100}))
@@ -40,7 +40,7 @@ def test_threads_have_sessions_of_their_own_at_once() -> None:
         assert list(threads.map(sum_of, range(200))) == [number * 100 for number in range(200)]
 
 
-def test_a_database_that_failed_is_followed_by_another() -> None:
+def test_a_failed_database_is_replaced() -> None:
     _database(os.getpid()).close()
 
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_a_database_that_failed_is_followed_by_another() -> None:
             assert session.sql("SELECT 1").fetchall() == [(1,)]
 
 
-def test_a_process_that_was_forked_has_a_database_of_its_own() -> None:
+def test_a_forked_process_has_its_own_database() -> None:
     with duckdb_session() as session:
         assert session.sql("SELECT 1").fetchall() == [(1,)]
     before = _database(os.getpid())

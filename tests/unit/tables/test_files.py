@@ -63,7 +63,7 @@ def test_partition_values_are_written_as_the_log_writes_them(value: object, text
     assert partition_value_text(value) == text
 
 
-def test_rows_with_awkward_partition_values_are_read_back(tmp_path: Path) -> None:
+def test_rows_with_special_characters_in_partition_values_are_read_back(tmp_path: Path) -> None:
     names = [
         "plain",
         "a/b",
@@ -102,7 +102,7 @@ def test_paths_are_unique_and_stay_below_the_table() -> None:
     assert all(".." not in path and path.count("/") == 1 for path in paths)
 
 
-def test_a_written_file_says_what_it_is(tmp_path: Path) -> None:
+def test_a_written_file_has_its_metadata(tmp_path: Path) -> None:
     data = pa.table({"day": pa.array([dt.date(2024, 1, 1)] * 3), "a": [1, 2, 3]})
 
     written = write_file(fs.LocalFileSystem(), str(tmp_path), data, partition={"day": "2024-01-01"})

@@ -18,7 +18,7 @@ def container(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_containers_limit_leaves_what_is_not_used_and_what_the_kernel_would_drop(container: Path) -> None:
+def test_unused_and_droppable_memory_within_a_containers_limit_is_free(container: Path) -> None:
     assert free_memory_bytes(container) == 400_000
 
 

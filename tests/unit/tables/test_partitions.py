@@ -27,12 +27,12 @@ def test_several_columns_are_named_together() -> None:
     )
 
 
-def test_a_table_without_partitions_is_read_whole() -> None:
+def test_a_table_without_partitions_has_a_predicate_that_is_true() -> None:
     assert partition_predicate({()}, TYPES) == "true"
 
 
 @pytest.mark.parametrize("value", ["it's", "a\\b", "\\'", "tab\there"])
-def test_a_text_stays_one_literal_whatever_it_holds(value: str) -> None:
+def test_every_text_is_a_single_literal(value: str) -> None:
     # DuckDB reads the same escapes behind an E.
     (found,) = duckdb.sql(f"SELECT E{sql_literal(value, 'string')}").fetchall()
 

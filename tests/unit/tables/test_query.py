@@ -67,7 +67,7 @@ def append(catalog: Catalog, number: int) -> None:
     lake.append(table, key, pa.Table.from_pylist([row], schema), step=Step("s", number), user_metadata=made)
 
 
-def test_only_tables_that_are_there_have_a_name(catalog: Catalog) -> None:
+def test_only_existing_tables_are_bound(catalog: Catalog) -> None:
     assert connect(catalog)[1] == []
 
     append(catalog, 1)
@@ -102,7 +102,7 @@ def test_a_connection_is_a_snapshot(catalog: Catalog) -> None:
     assert connect(catalog)[0].sql("SELECT count(*) FROM shop.orders").fetchall() == [(2,)]
 
 
-def test_objects_nothing_could_be_read_of_are_a_view_of_quarantine(catalog: Catalog) -> None:
+def test_unreadable_objects_are_a_view_of_quarantine(catalog: Catalog) -> None:
     whole = RejectedEvent(7, ENTIRE_OBJECT, "shop/1", b"", None, (Reason(ReasonCode.OBJECT_EMPTY, "", "0 bytes"),))
     event = RejectedEvent(8, 0, "shop/2", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
     rows = quarantine_rows([whole, event], batch_id=3, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
@@ -144,7 +144,7 @@ MUTABLE = PipelineSpec.model_validate(
 )
 
 
-def test_what_is_deleted_is_left_out_and_ids_are_shown_by_their_names(catalog: Catalog) -> None:
+def test_deleted_rows_are_excluded_and_ids_have_names(catalog: Catalog) -> None:
     catalog = replace(catalog, pipelines={"shop": MUTABLE})
     lake = Lake(catalog.environment.lake)
 

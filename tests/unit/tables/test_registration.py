@@ -31,7 +31,7 @@ def make(catalog: Catalog, name: str, **columns: pa.DataType) -> None:
     Lake(catalog.environment.lake).ensure(paths.table("shop", name), schema, user_metadata="{}")
 
 
-def test_every_table_there_is_gets_a_name_and_those_to_come_are_named(catalog: Catalog) -> None:
+def test_every_existing_table_is_registered_and_missing_ones_are_listed(catalog: Catalog) -> None:
     assert registration_statements(catalog) == ([], ["shop.visits", "shop.requests", *_OTHERS])
 
     make(catalog, "requests")
@@ -59,7 +59,7 @@ def test_a_table_whose_rows_are_marked_as_deleted_has_a_view_without_them(catalo
         assert isinstance(sqlglot.parse_one(statement, read="spark"), exp.Create)
 
 
-def test_addresses_on_s3_begin_as_the_reader_has_them(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_on_s3_have_the_readers_scheme(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     make(catalog, "requests")
     monkeypatch.setattr(StorageSpec, "uri", lambda _self, key="": f"s3://lake/{key}")
     there = DeltaTable(catalog.environment.lake.prefix + "/" + paths.table("shop", "requests"))
@@ -69,7 +69,7 @@ def test_addresses_on_s3_begin_as_the_reader_has_them(catalog: Catalog, monkeypa
     assert registration_statements(catalog, scheme="s3")[0][1].endswith("LOCATION 's3://lake/tables/shop/requests'")
 
 
-def test_what_a_session_needs_holds_no_key(catalog: Catalog) -> None:
+def test_session_settings_contain_no_credentials(catalog: Catalog) -> None:
     lake = StorageSpec.model_validate(
         {"root": "s3://lake", "region": "eu-central-1", "access_key": "env:A", "secret_key": "env:B"}
     )

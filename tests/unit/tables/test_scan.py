@@ -54,7 +54,7 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def test_marked_rows_are_left_out_of_what_is_read(lake: Lake) -> None:
+def test_rows_deleted_by_vectors_are_not_read(lake: Lake) -> None:
     every = lake.rows("t")
     some = lake.rows("t", columns=["name"], filters=ds.field("name").isin(["v", "w"]) | (ds.field("size") > 4))
 
@@ -65,7 +65,7 @@ def test_marked_rows_are_left_out_of_what_is_read(lake: Lake) -> None:
     assert some.to_pydict() == {"name": ["w", "z"]}
 
 
-def test_duckdb_scans_such_a_table_as_often_as_it_is_asked(lake: Lake) -> None:
+def test_duckdb_can_scan_a_table_with_vectors_repeatedly(lake: Lake) -> None:
     table = lake.open("t")
     assert table is not None
     connection = duckdb.connect(":memory:")
@@ -79,7 +79,7 @@ def test_duckdb_scans_such_a_table_as_often_as_it_is_asked(lake: Lake) -> None:
         table.to_pyarrow_dataset()
 
 
-def test_such_a_table_is_appended_to_by_delta_rs_and_rewritten_by_spark_alone(lake: Lake) -> None:
+def test_a_table_with_vectors_is_appended_by_delta_rs_and_rewritten_by_spark_only(lake: Lake) -> None:
     table = lake.open("t")
     assert table is not None
     assert has_deletion_vectors(table)

@@ -85,16 +85,14 @@ def test_every_version_is_the_old_table_or_the_new_one_and_the_table_stays_the_s
     assert version == before.version() + 1
 
 
-def test_a_swap_that_is_repeated_lands_once(lake: Lake, objects: ObjectStore) -> None:
+def test_a_repeated_swap_is_committed_once(lake: Lake, objects: ObjectStore) -> None:
     first = swap_content(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT)
     again = swap_content(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT)
 
     assert (first.newly_committed, again.newly_committed, again.version) == (True, False, first.version)
 
 
-def test_a_swap_that_is_broken_off_before_its_commit_leaves_the_table_as_it_was(
-    lake: Lake, objects: ObjectStore
-) -> None:
+def test_a_swap_interrupted_before_its_commit_changes_nothing(lake: Lake, objects: ObjectStore) -> None:
     def killed() -> None:
         raise KeyboardInterrupt
 
@@ -107,7 +105,7 @@ def test_a_swap_that_is_broken_off_before_its_commit_leaves_the_table_as_it_was(
     assert content(lake) == NEW
 
 
-def test_a_commit_that_comes_first_is_seen_before_it_is_undone(lake: Lake, objects: ObjectStore) -> None:
+def test_before_commit_sees_a_commit_that_the_swap_would_undo(lake: Lake, objects: ObjectStore) -> None:
     seen: list[int] = []
 
     def build_in_between() -> None:
@@ -121,9 +119,11 @@ def test_a_commit_that_comes_first_is_seen_before_it_is_undone(lake: Lake, objec
     assert content(lake) == NEW
 
 
-def test_the_number_that_writers_go_by_is_raised_with_every_swap(lake: Lake, objects: ObjectStore) -> None:
+def test_every_swap_increments_the_version_that_fences_writers(lake: Lake, objects: ObjectStore) -> None:
     for ordinal in (1, 2):
-        commit = replace(COMMIT, step=Step("shop/gold_refresh/daily", ordinal), fenced_app_ids=("shop/gold_build/daily",))
+        commit = replace(
+            COMMIT, step=Step("shop/gold_refresh/daily", ordinal), fenced_app_ids=("shop/gold_build/daily",)
+        )
         swap_content(lake, objects, TABLE, shadow(lake, objects), commit=commit)
 
     table = opened(lake)
@@ -131,7 +131,7 @@ def test_the_number_that_writers_go_by_is_raised_with_every_swap(lake: Lake, obj
     assert table.transaction_version("shop/gold_refresh/daily") == 2
 
 
-def test_a_copy_that_is_not_whole_is_never_committed(lake: Lake, objects: ObjectStore) -> None:
+def test_an_incomplete_copy_is_never_committed(lake: Lake, objects: ObjectStore) -> None:
     damaged = next(Path(lake.storage.prefix, SHADOW).glob("kind=x/*.parquet"))
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-10])
@@ -145,7 +145,7 @@ def test_a_copy_that_is_not_whole_is_never_committed(lake: Lake, objects: Object
     assert content(lake) == NEW
 
 
-def test_what_was_swapped_in_is_looked_at_and_mended_before_the_shadow_goes(lake: Lake, objects: ObjectStore) -> None:
+def test_damaged_copies_are_repaired_before_the_source_is_removed(lake: Lake, objects: ObjectStore) -> None:
     version = swap(lake, objects)
     lost = next(Path(lake.storage.prefix, TABLE).glob("kind=y/*.parquet"))
     lost.unlink()
@@ -157,7 +157,7 @@ def test_what_was_swapped_in_is_looked_at_and_mended_before_the_shadow_goes(lake
     assert not Path(lake.storage.prefix, SHADOW).exists()
 
 
-def test_a_shadow_that_goes_unseen_may_have_been_the_only_whole_one(lake: Lake, objects: ObjectStore) -> None:
+def test_without_verification_the_only_complete_copy_may_be_removed(lake: Lake, objects: ObjectStore) -> None:
     swap(lake, objects)
     next(Path(lake.storage.prefix, TABLE).glob("kind=y/*.parquet")).unlink()
 
@@ -167,7 +167,7 @@ def test_a_shadow_that_goes_unseen_may_have_been_the_only_whole_one(lake: Lake, 
         content(lake)
 
 
-def test_a_table_that_does_not_show_what_it_was_given_keeps_its_shadow(lake: Lake, objects: ObjectStore) -> None:
+def test_a_table_that_fails_verification_keeps_its_source(lake: Lake, objects: ObjectStore) -> None:
     version = swap(lake, objects)
     lake.ensure(SHADOW, pa.schema([]), user_metadata="{}").delete("kind = 'x'")
 
@@ -175,7 +175,7 @@ def test_a_table_that_does_not_show_what_it_was_given_keeps_its_shadow(lake: Lak
         verify_swap(lake, objects, TABLE, shadow(lake, objects), version=version)
 
 
-def test_tables_that_promise_more_than_files_are_refused(lake: Lake, objects: ObjectStore) -> None:
+def test_tables_with_unsupported_features_are_rejected(lake: Lake, objects: ObjectStore) -> None:
     write(lake, "tables/shop/checked", OLD, by="day")
     opened(lake, "tables/shop/checked").alter.add_constraint({"positive": "n > 0"})
     write(lake, "tables/shop/kept", OLD, by="day", properties={"delta.appendOnly": "true"})

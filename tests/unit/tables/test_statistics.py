@@ -181,7 +181,7 @@ def flat(record: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(tables(), st.integers(0, 6))
-def test_nested_columns_are_counted_leaf_by_leaf_as_a_plain_reading_counts_them(data: pa.Table, first: int) -> None:
+def test_nested_columns_are_counted_by_leaf_like_a_recursive_oracle(data: pa.Table, first: int) -> None:
     said = json.loads(statistics(data, IndexedColumns(max_columns=first)))
 
     leaves = [
@@ -195,7 +195,7 @@ def test_nested_columns_are_counted_leaf_by_leaf_as_a_plain_reading_counts_them(
     assert flat(said["maxValues"]) == {path: max(values) for path, values in bounded}
 
 
-def test_values_that_have_no_place_in_json_leave_the_other_bound() -> None:
+def test_a_bound_that_json_cannot_represent_leaves_the_other_bound() -> None:
     said = json.loads(statistics(pa.table({"nan": [1.5, math.nan], "top": [2.5, math.inf], "low": [-math.inf, 1.0]})))
 
     assert said["minValues"] == {"top": 2.5}
@@ -214,7 +214,7 @@ def test_values_that_have_no_place_in_json_leave_the_other_bound() -> None:
         ({"delta.dataSkippingStatsColumns": ""}, set()),
     ],
 )
-def test_a_tables_own_choice_of_columns_is_kept(properties: dict[str, str], columns: set[str]) -> None:
+def test_a_tables_statistics_properties_are_respected(properties: dict[str, str], columns: set[str]) -> None:
     data = pa.table({"a": [1], "s": [{"x": 1, "y": 2}], "b": [3]})
 
     said = json.loads(statistics(data, IndexedColumns.of(properties)))

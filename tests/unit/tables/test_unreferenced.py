@@ -66,7 +66,7 @@ def test_a_large_table_is_not_listed(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("text", "hours"), [("interval 7 days", 168), ("interval 1 week", 168), ("interval 240 hours", 240), ("2 days", 48)]
 )
-def test_how_long_the_log_keeps_removed_files_in_mind_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
+def test_the_retention_of_removed_files_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
     fill(lake, retention=text)
     table = lake.open(KEY)
     assert table is not None

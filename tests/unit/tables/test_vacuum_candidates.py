@@ -47,7 +47,7 @@ def z85(data: bytes) -> str:
 
 
 @dataclass
-class Life:
+class TableHistory:
     """A table that is written here commit by commit, with what was needed from when to when, in hours ago."""
 
     root: Path
@@ -162,20 +162,20 @@ class Life:
 
     # -- what may go, by what is known ---------------------------------------------------------------------------
 
-    def needed(self, path: str) -> bool:
+    def is_required(self, path: str) -> bool:
         return path in self.until and (self.until[path] is None or (self.until[path] or 0) <= KEPT_HOURS)
 
-    def may_go_by_listing(self, hours: dict[str, float]) -> set[str]:
+    def candidates_by_listing(self, hours: dict[str, float]) -> set[str]:
         """Of files of these ages."""
         return {
             path
             for path, age in hours.items()
-            if age > KEPT_HOURS and not self.needed(path) and not path.startswith("_tmp/") and "/." not in path
+            if age > KEPT_HOURS and not self.is_required(path) and not path.startswith("_tmp/") and "/." not in path
         }
 
-    def may_go_by_log(self, *, after: int = -1) -> set[str]:
+    def candidates_by_log(self, *, after: int = -1) -> set[str]:
         old = {path for version, path in self.taken_out if version > after and self.commits[version] > KEPT_HOURS}
-        return {path for path in old if not self.needed(path)}
+        return {path for path in old if not self.is_required(path)}
 
 
 STEPS = st.lists(
@@ -188,7 +188,7 @@ STEPS = st.lists(
 )
 
 
-def live_out(life: Life, steps: list[tuple[str, int, float]]) -> None:
+def apply_steps(life: TableHistory, steps: list[tuple[str, int, float]]) -> None:
     for step, number, hours in steps:
         life.hours_ago = max(1.0, life.hours_ago - hours)
         files = sorted(life.live)
@@ -204,7 +204,7 @@ def live_out(life: Life, steps: list[tuple[str, int, float]]) -> None:
             getattr(life, step)(files[number % len(files)])
 
 
-def ages(life: Life) -> dict[str, float]:
+def ages(life: TableHistory) -> dict[str, float]:
     listed = (path for path in life.folder.rglob("*") if path.is_file())
     kept = ((path.relative_to(life.folder).as_posix(), path.stat().st_mtime) for path in listed)
     return {path: (time.time() - at) / 3600 for path, at in kept if not path.startswith("_delta_log/")}
@@ -212,10 +212,10 @@ def ages(life: Life) -> dict[str, float]:
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
-def test_what_may_go_is_what_no_version_within_the_retention_has(steps: list[tuple[str, int, float]]) -> None:
+def test_candidates_are_the_files_of_no_retained_version(steps: list[tuple[str, int, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        life = Life(Path(folder))
-        live_out(life, steps)
+        life = TableHistory(Path(folder))
+        apply_steps(life, steps)
         for age in (100, 300):
             for name in (
                 "dead%20.parquet",
@@ -229,19 +229,19 @@ def test_what_may_go_is_what_no_version_within_the_retention_has(steps: list[tup
         listed = candidates_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
         logged = candidates_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
 
-        assert set(listed.files) == life.may_go_by_listing(ages(life))
-        assert set(logged.files) == life.may_go_by_log()
+        assert set(listed.files) == life.candidates_by_listing(ages(life))
+        assert set(logged.files) == life.candidates_by_log()
         assert listed.bytes == 10 * len(listed.files)
         old = [version for version, hours in enumerate(life.commits) if hours > KEPT_HOURS]
         assert listed.up_to_version == logged.up_to_version == max(old)
 
 
 @pytest.fixture
-def life(tmp_path: Path) -> Life:
-    return Life(tmp_path)
+def life(tmp_path: Path) -> TableHistory:
+    return TableHistory(tmp_path)
 
 
-def test_a_vector_stays_while_its_file_has_it_and_goes_after_the_retention(life: Life) -> None:
+def test_a_vector_is_kept_with_its_file_and_removed_after_the_retention(life: TableHistory) -> None:
     life.add("plain")
     (path,) = life.live
     life.mark(path)
@@ -256,7 +256,7 @@ def test_a_vector_stays_while_its_file_has_it_and_goes_after_the_retention(life:
     assert go() == {first.name}
 
 
-def test_by_the_log_it_goes_on_behind_the_last_vacuum_and_needs_the_commits_since(life: Life) -> None:
+def test_vacuum_by_log_continues_after_the_last_one_and_needs_the_commits_since(life: TableHistory) -> None:
     for _ in range(3):
         life.add("a b")
     first, second, third = sorted(life.live)
@@ -278,7 +278,7 @@ def test_by_the_log_it_goes_on_behind_the_last_vacuum_and_needs_the_commits_sinc
     assert third not in candidates_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files
 
 
-def test_nothing_is_said_of_a_table_that_asks_for_more_than_is_understood(life: Life) -> None:
+def test_a_table_with_unsupported_features_is_left_to_spark(life: TableHistory) -> None:
     life.commit({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
                               "writerFeatures": ["deletionVectors", "inCommitTimestamp"]}})  # fmt: skip
 
@@ -287,7 +287,7 @@ def test_nothing_is_said_of_a_table_that_asks_for_more_than_is_understood(life: 
 
 
 @pytest.mark.parametrize("path", ["s3a://other/part.parquet", "file:/other/part.parquet", "/other/part.parquet"])
-def test_nothing_is_said_of_a_table_with_files_of_absolute_paths(life: Life, path: str) -> None:
+def test_a_table_with_absolute_paths_is_left_to_spark(life: TableHistory, path: str) -> None:
     file = {"path": path, "partitionValues": {"_day": "x"}, "size": 1, "modificationTime": 1, "dataChange": True}
     life.commit({"add": file})
 

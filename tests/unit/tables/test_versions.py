@@ -70,9 +70,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     steps=st.lists(st.integers(0, 3), min_size=12, max_size=12),
     asked=st.integers(-1, 40),
 )
-def test_a_time_is_the_newest_version_committed_up_to_then_as_a_walk_through_the_log_has_it(
-    long_log: Path, steps: list[int], asked: int
-) -> None:
+def test_the_version_at_a_time_equals_that_of_a_linear_search(long_log: Path, steps: list[int], asked: int) -> None:
     seconds = [sum(steps[: number + 1]) for number in range(12)]
     set_times(long_log, seconds)
     expected = max((version for version, second in enumerate(seconds) if second <= asked), default=None)
@@ -85,7 +83,7 @@ def test_a_time_is_the_newest_version_committed_up_to_then_as_a_walk_through_the
 
 
 @pytest.mark.parametrize(("version", "nearest"), [(9, 2), (-1, 0)])
-def test_a_version_that_is_not_there_is_refused_with_those_that_are(root: Path, version: int, nearest: int) -> None:
+def test_a_missing_version_is_rejected_with_the_existing_ones(root: Path, version: int, nearest: int) -> None:
     with pytest.raises(ContractError) as caught:
         versions(root).open(version)
 
@@ -103,12 +101,12 @@ def test_a_time_before_the_log_names_the_oldest_version_and_its_time(root: Path)
     assert "VERSION AS OF 0," in caught.value.hint
 
 
-def test_a_time_to_come_has_no_version(root: Path) -> None:
+def test_a_time_in_the_future_has_no_version(root: Path) -> None:
     with pytest.raises(ContractError, match="in the future"):
         versions(root).version_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
 
 
-def test_versions_whose_commits_were_cleaned_up_are_gone_and_those_of_the_checkpoint_are_not(root: Path) -> None:
+def test_versions_without_commits_are_unavailable_and_that_of_the_checkpoint_is_available(root: Path) -> None:
     DeltaTable(root / KEY).create_checkpoint()
     write(root, 4)
     for version in (0, 1):
@@ -119,7 +117,7 @@ def test_versions_whose_commits_were_cleaned_up_are_gone_and_those_of_the_checkp
         versions(root).open(1)
 
 
-def test_of_a_version_that_vacuum_took_the_next_whole_one_is_named(root: Path) -> None:
+def test_a_vacuumed_version_names_the_next_readable_one(root: Path) -> None:
     write(root, 10, mode="overwrite")
     write(root, 11)
     assert versions(root).missing_files_error(1) is None
@@ -135,7 +133,7 @@ def test_of_a_version_that_vacuum_took_the_next_whole_one_is_named(root: Path) -
     assert values(versions(root).open(3)) == [10]
 
 
-def test_where_the_newest_version_has_lost_files_too_a_check_is_advised(root: Path) -> None:
+def test_if_the_newest_version_has_missing_files_too_a_check_is_advised(root: Path) -> None:
     for file in (root / KEY).glob("*.parquet"):
         file.unlink()
 

@@ -45,13 +45,13 @@ def test_a_view_reads_tables_references_and_other_views(tmp_path: Path) -> None:
     assert connection.execute("SELECT newest::VARCHAR FROM shop.newest").fetchone() == ("2026-01-02",)
 
 
-def test_views_of_tables_that_are_not_there_yet_are_left_out(tmp_path: Path) -> None:
+def test_views_of_missing_tables_are_skipped(tmp_path: Path) -> None:
     _, names = connect(shop(tmp_path))
 
     assert not {"shop.per_day", "shop.newest"} & {*names}
 
 
-def test_a_view_that_does_not_run_says_so_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_an_invalid_view_raises_its_error_and_affects_no_other(tmp_path: Path) -> None:
     connection, _ = connect(filled(shop(tmp_path, newest="SELECT it's FROM per_day")))
 
     assert connection.execute("SELECT count(*) FROM shop.per_day").fetchone() == (2,)
@@ -88,7 +88,7 @@ def test_a_view_that_would_write_does_not_run(tmp_path: Path, sql: str) -> None:
         ("SELECT n FROM per_day QUALIFY row_number() OVER (ORDER BY n) = 1", ""),
     ],
 )
-def test_sql_of_views_is_read_as_duckdbs_and_its_names_are_looked_up(tmp_path: Path, sql: str, expected: str) -> None:
+def test_sql_of_views_is_parsed_as_duckdb_and_its_names_are_checked(tmp_path: Path, sql: str, expected: str) -> None:
     shop(tmp_path, newest=sql)
 
     mistakes = [str(mistake) for mistake in check_project("local", root=tmp_path / "project").errors]
@@ -109,7 +109,7 @@ def test_sql_of_views_is_read_as_duckdbs_and_its_names_are_looked_up(tmp_path: P
         (("views/newest.sql", "views/newst.sql"), "did you mean 'views/newest.sql'?"),
     ],
 )
-def test_views_that_cannot_be_are_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_invalid_views_are_rejected(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         shop(tmp_path, VIEWS.replace(*change))
 

@@ -17,7 +17,7 @@ from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.parts import Part
 from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.optimize import optimize_table
-from tests.unit.engine.keyed.keyed_stage import LATEST, START, KeyedStage, declared, tick
+from tests.unit.engine.keyed.keyed_harness import LATEST, START, KeyedHarness, declared, tick
 
 SYMBOLS = ["a", "o'neil \\ sons", "", "ü", None]
 
@@ -45,7 +45,7 @@ def test_both_engines_leave_the_same_rows(
     spec = declared(deleted_when={"op": "d"})
     mapping = spec.model_dump(mode="json", exclude_unset=True)
     mapping["tables"][0]["keyed"]["partition_by"] = partition_by
-    stage = KeyedStage(tmp_path, type(spec).model_validate(mapping))
+    stage = KeyedHarness(tmp_path, type(spec).model_validate(mapping))
     tables = stage.tables(spark=spark)
     stage.append(rows(draw, 60))
     stage.follow(tables)
@@ -60,7 +60,7 @@ def test_both_engines_leave_the_same_rows(
         followed = stage.follow(tables)
         assert followed is not None
         engines.append((followed.mode, followed.engine))
-        assert stage.latest() == stage.owed()
+        assert stage.latest() == stage.expected()
     monkeypatch.setattr(merge, "choose_engine", chosen)
 
     assert [engine for _, engine in engines] == ["spark", "delta_rs", "spark", "delta_rs"]
@@ -68,11 +68,11 @@ def test_both_engines_leave_the_same_rows(
     assert stage.follow(stage.tables(spark=spark)) is None
 
     optimize_table(spark, stage.lake, "market", read_layout(stage.lake, "market", optimized_tables(stage.spec)[LATEST]))
-    assert stage.latest() == stage.owed()
+    assert stage.latest() == stage.expected()
     pinned = pin_inputs(stage.lake, stage.spec, [LATEST])
     with InputViews(spark, stage.lake, pinned, None) as views:
         views.register([LATEST], Part("event_date", None))
         shown = spark.sql(f"SELECT symbol, day, version FROM {LATEST}").collect()
     assert sorted(map(repr, ((row.symbol, row.day, row.version) for row in shown))) == sorted(
-        repr((row["symbol"], row["day"], row["version"])) for row in stage.owed() if not row["_deleted"]
+        repr((row["symbol"], row["day"], row["version"])) for row in stage.expected() if not row["_deleted"]
     )

@@ -56,7 +56,7 @@ def test_a_file_that_is_half_written_makes_no_member_leave(tmp_path: Path, clock
     assert group.reload_if_changed() is False, "it is read once"
 
 
-def test_who_leaves_and_who_joins_is_seen_once_the_files_have_settled(tmp_path: Path, clock: Clock) -> None:
+def test_members_that_leave_and_join_are_seen_once_the_files_are_stable(tmp_path: Path, clock: Clock) -> None:
     group = make(project(tmp_path, a=OF_GROUP, b=""))
 
     project(tmp_path, a="", b=OF_GROUP)

@@ -32,11 +32,11 @@ from tests.waiting import eventually
 
 HELD = ConcurrencyError("LEASE_HELD", "another process runs it")
 POISON = ContractError("RULE_FAILED", "an event is odd")
-AWAY = TransientError("STORAGE_UNREACHABLE", "nobody answers")
+UNREACHABLE = TransientError("STORAGE_UNREACHABLE", "nobody answers")
 
 
 @dataclass
-class Pretended:
+class FakeRuns:
     """What runs of pipelines do: raise the error that is set for them, or go on until they are to end."""
 
     errors: dict[str, DeltaworksError] = field(default_factory=dict)
@@ -64,11 +64,11 @@ class Pretended:
 
 
 @dataclass
-class Stage:
+class Harness:
     """A project of pipelines of the group `small`, and a session whose application can be ended."""
 
     root: Path
-    pretended: Pretended
+    pretended: FakeRuns
     is_stopped: bool = False
     results: list[GroupResult | BaseException] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     for module, name, value in (
         (backoff, "FIRST_WAIT_SECONDS", 0.01),
         (backoff, "MAX_WAIT_SECONDS", 0.05),
@@ -124,14 +124,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         (member, "_OTHER_OWNER_WAIT_SECONDS", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
-    pretended = Pretended()
+    pretended = FakeRuns()
     monkeypatch.setattr(member, "IngestRun", pretended.make)
-    return Stage(declared(tmp_path, "a", "b", "c"), pretended)
+    return Harness(declared(tmp_path, "a", "b", "c"), pretended)
 
 
-def ended_by(stage: Stage) -> str:
+def ended_by(harness: Harness) -> str:
     """Why the one run of the group ended, which it did without an error."""
-    (result,) = stage.results
+    (result,) = harness.results
     assert isinstance(result, GroupResult), result
     return result.ended_by
 
@@ -149,130 +149,130 @@ def declared(root: Path, *members: str, **others: str) -> Path:
     return root
 
 
-def test_every_member_runs_and_all_end_by_the_flag_of_the_group(stage: Stage) -> None:
-    with stage.running():
-        eventually(stage.runs("a", "b", "c"), "all run")
+def test_every_member_runs_and_the_groups_stop_flag_ends_all(harness: Harness) -> None:
+    with harness.running():
+        eventually(harness.runs("a", "b", "c"), "all run")
 
-    (result,) = stage.results
+    (result,) = harness.results
     assert isinstance(result, GroupResult)
     assert (result.ended_by, result.rows) == ("stop flag", 15)
-    assert sorted(stage.pretended.starts) == ["a", "b", "c"]
+    assert sorted(harness.pretended.starts) == ["a", "b", "c"]
 
 
-def test_a_poisoned_member_is_parked_after_as_many_failures_as_declared_until_it_is_started(stage: Stage) -> None:
-    stage.pretended.errors["b"] = POISON
-    with stage.running():
-        eventually(lambda: stage.condition("b") == "STREAM_PARKED", "b is parked")
-        assert stage.runs("a", "c")()
-        assert stage.pretended.starts.count("b") == 3
-        assert stage.backoff("b").read().parked_condition == "RULE_FAILED"
+def test_a_failing_member_is_parked_after_the_declared_number_of_failures_until_it_is_started(harness: Harness) -> None:
+    harness.pretended.errors["b"] = POISON
+    with harness.running():
+        eventually(lambda: harness.condition("b") == "STREAM_PARKED", "b is parked")
+        assert harness.runs("a", "c")()
+        assert harness.pretended.starts.count("b") == 3
+        assert harness.backoff("b").read().parked_condition == "RULE_FAILED"
 
-        del stage.pretended.errors["b"]
-        stage.backoff("b").reset()
-        eventually(stage.runs("a", "b", "c"), "b is back")
-
-
-def test_a_parked_member_stays_so_when_the_driver_is_another(stage: Stage) -> None:
-    stage.pretended.errors["b"] = POISON
-    with stage.running():
-        eventually(lambda: stage.condition("b") == "STREAM_PARKED", "b is parked")
-    group_stop_flag(stage.objects, "small").clear()
-    del stage.pretended.errors["b"]
-    with stage.running():
-        eventually(stage.runs("a", "c"), "the others run")
-
-    assert stage.pretended.starts.count("b") == 3
-    assert stage.condition("b") == "STREAM_PARKED"
+        del harness.pretended.errors["b"]
+        harness.backoff("b").reset()
+        eventually(harness.runs("a", "b", "c"), "b is back")
 
 
-@pytest.mark.parametrize("error", [HELD, AWAY], ids=lambda error: error.condition)
-def test_a_member_that_is_held_elsewhere_or_whose_servers_are_away_waits_and_is_never_parked(
-    stage: Stage, error: DeltaworksError
+def test_a_parked_member_stays_parked_in_another_driver(harness: Harness) -> None:
+    harness.pretended.errors["b"] = POISON
+    with harness.running():
+        eventually(lambda: harness.condition("b") == "STREAM_PARKED", "b is parked")
+    group_stop_flag(harness.objects, "small").clear()
+    del harness.pretended.errors["b"]
+    with harness.running():
+        eventually(harness.runs("a", "c"), "the others run")
+
+    assert harness.pretended.starts.count("b") == 3
+    assert harness.condition("b") == "STREAM_PARKED"
+
+
+@pytest.mark.parametrize("error", [HELD, UNREACHABLE], ids=lambda error: error.condition)
+def test_a_member_with_another_owner_or_an_unreachable_storage_waits_and_is_never_parked(
+    harness: Harness, error: DeltaworksError
 ) -> None:
-    stage.pretended.errors["b"] = error
-    with stage.running():
-        eventually(lambda: stage.pretended.starts.count("b") > 5, "b is tried again and again")
-        assert stage.runs("a", "c")()
-        del stage.pretended.errors["b"]
-        eventually(stage.runs("a", "b", "c"), "b runs once it can")
-    assert not stage.backoff("b").read().parked_condition
+    harness.pretended.errors["b"] = error
+    with harness.running():
+        eventually(lambda: harness.pretended.starts.count("b") > 5, "b is tried again and again")
+        assert harness.runs("a", "c")()
+        del harness.pretended.errors["b"]
+        eventually(harness.runs("a", "b", "c"), "b runs once it can")
+    assert not harness.backoff("b").read().parked_condition
 
 
-def test_a_member_that_is_stopped_is_left_alone_until_it_is_started(stage: Stage) -> None:
-    flag = StopFlag(stage.objects, paths.pipeline_control("a", "stop.json"))
-    with stage.running():
-        eventually(stage.runs("a", "b", "c"), "all run")
+def test_a_member_that_is_stopped_is_left_alone_until_it_is_started(harness: Harness) -> None:
+    flag = StopFlag(harness.objects, paths.pipeline_control("a", "stop.json"))
+    with harness.running():
+        eventually(harness.runs("a", "b", "c"), "all run")
         flag.set(by="tests", reason="to see the others go on")
-        eventually(stage.runs("b", "c"), "a is stopped")
-        assert stage.pretended.starts.count("a") == 1, "it is left alone"
+        eventually(harness.runs("b", "c"), "a is stopped")
+        assert harness.pretended.starts.count("a") == 1, "it is left alone"
         flag.clear()
-        eventually(stage.runs("a", "b", "c"), "a is back")
+        eventually(harness.runs("a", "b", "c"), "a is back")
 
-    assert Counter(stage.pretended.starts) == {"a": 2, "b": 1, "c": 1}
-    assert ended_by(stage) == "stop flag"
+    assert Counter(harness.pretended.starts) == {"a": 2, "b": 1, "c": 1}
+    assert ended_by(harness) == "stop flag"
 
 
-def test_a_driver_ends_where_every_member_is_stopped(stage: Stage) -> None:
+def test_a_driver_ends_where_every_member_is_stopped(harness: Harness) -> None:
     for name in ("a", "b", "c"):
-        StopFlag(stage.objects, paths.pipeline_control(name, "stop.json")).set(by="tests", reason="all of them")
-    with stage.running():
-        eventually(lambda: bool(stage.results), "it has ended by itself")
+        StopFlag(harness.objects, paths.pipeline_control(name, "stop.json")).set(by="tests", reason="all of them")
+    with harness.running():
+        eventually(lambda: bool(harness.results), "it has ended by itself")
 
-    (result,) = stage.results
+    (result,) = harness.results
     assert isinstance(result, GroupResult)
     assert result.ended_by == "every member is stopped"
-    assert not stage.pretended.starts
+    assert not harness.pretended.starts
 
 
-def test_declarations_are_read_again_one_joins_one_leaves_and_a_wrong_one_waits(stage: Stage) -> None:
-    declared(stage.root, "a", c="stream_group: other", b="stream_group: small\nunknown: 1")
-    with stage.running():
-        eventually(stage.runs("a"), "a alone")
-        declared(stage.root, "a", "b", "c")
-        eventually(stage.runs("a", "b", "c"), "b was mended, c joined")
-        declared(stage.root, "b", a="", c="stream_group: small\nunknown: 1")
-        eventually(stage.runs("b", "c"), "a left; c goes on as it was declared when it started")
+def test_changed_declarations_add_and_remove_members_and_an_invalid_one_waits(harness: Harness) -> None:
+    declared(harness.root, "a", c="stream_group: other", b="stream_group: small\nunknown: 1")
+    with harness.running():
+        eventually(harness.runs("a"), "a alone")
+        declared(harness.root, "a", "b", "c")
+        eventually(harness.runs("a", "b", "c"), "b was mended, c joined")
+        declared(harness.root, "b", a="", c="stream_group: small\nunknown: 1")
+        eventually(harness.runs("b", "c"), "a left; c goes on as it was declared when it started")
 
-    assert Counter(stage.pretended.starts) == {"a": 1, "b": 1, "c": 1}, "nobody was started again for it"
-    assert ended_by(stage) == "stop flag"
+    assert Counter(harness.pretended.starts) == {"a": 1, "b": 1, "c": 1}, "nobody was started again for it"
+    assert ended_by(harness) == "stop flag"
 
 
-def test_an_environment_that_cannot_be_read_any_more_ends_nothing(stage: Stage) -> None:
-    with stage.running():
-        eventually(stage.runs("a", "b", "c"), "all run")
-        file = stage.root / "include" / "environments" / "local.yaml"
+def test_an_unreadable_environment_ends_no_member(harness: Harness) -> None:
+    with harness.running():
+        eventually(harness.runs("a", "b", "c"), "all run")
+        file = harness.root / "include" / "environments" / "local.yaml"
         before = file.read_text()
         file.write_text("environment: [")
         threading.Event().wait(0.2)
-        assert stage.runs("a", "b", "c")()
+        assert harness.runs("a", "b", "c")()
         file.write_text(before)
 
-    assert Counter(stage.pretended.starts) == {"a": 1, "b": 1, "c": 1}
-    assert ended_by(stage) == "stop flag"
+    assert Counter(harness.pretended.starts) == {"a": 1, "b": 1, "c": 1}
+    assert ended_by(harness) == "stop flag"
 
 
-def test_the_end_of_the_application_ends_the_driver_and_is_no_failure_of_any_member(stage: Stage) -> None:
-    with stage.running():
-        eventually(stage.runs("a", "b", "c"), "all run")
-        stage.is_stopped = True
-        eventually(lambda: bool(stage.results), "the driver has ended")
+def test_the_end_of_the_application_ends_the_driver_and_counts_as_no_members_failure(harness: Harness) -> None:
+    with harness.running():
+        eventually(harness.runs("a", "b", "c"), "all run")
+        harness.is_stopped = True
+        eventually(lambda: bool(harness.results), "the driver has ended")
 
-    (error,) = stage.results
+    (error,) = harness.results
     assert isinstance(error, TransientError)
     assert error.condition == "SPARK_APPLICATION_ENDED"
-    assert all(stage.backoff(name).read().non_outage_failures == 0 for name in ("a", "b", "c"))
+    assert all(harness.backoff(name).read().non_outage_failures == 0 for name in ("a", "b", "c"))
 
 
-def test_a_run_over_what_is_there_ends_with_the_last_member(stage: Stage) -> None:
-    result = stage.make(available_now=True).run()
+def test_a_run_over_available_data_ends_with_the_last_member(harness: Harness) -> None:
+    result = harness.make(available_now=True).run()
 
     assert (result.ended_by, result.rows) == ("available now", 15)
 
 
-def test_the_time_of_the_group_ends_all(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_groups_time_limit_ends_all_members(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deltaworks.specs.groups.StreamGroup.max_run_seconds", 0.2)
 
-    result = stage.make().run()
+    result = harness.make().run()
 
     assert result.ended_by == "max_run_seconds"
-    assert not stage.pretended.running
+    assert not harness.pretended.running

@@ -22,11 +22,11 @@ from deltaworks.engine.group.supervision import (
 )
 
 MAX_FAILURES = 3
-CALM = Signals()
+NO_SIGNALS = Signals()
 
 
 @dataclass(frozen=True)
-class Look:
+class Check:
     """Somebody looks at what is asked."""
 
     signals: Signals
@@ -39,7 +39,7 @@ class End:
     outcome: Outcome
 
 
-Event = Look | End
+Event = Check | End
 signals = st.builds(
     Signals,
     is_member=st.sampled_from([True, True, True, False]),
@@ -49,14 +49,14 @@ signals = st.builds(
     is_closing=st.sampled_from([False, False, False, False, True]),
 )
 outcomes = st.builds(Outcome, end=st.sampled_from(RunEnd), non_outage_failures=st.integers(0, MAX_FAILURES + 1))
-stories = st.lists(st.builds(Look, signals) | st.builds(End, outcomes), max_size=40)
+stories = st.lists(st.builds(Check, signals) | st.builds(End, outcomes), max_size=40)
 
 
 def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
     state, steps = MemberState(), []
     for event in story:
         action = Action.NOTHING
-        if isinstance(event, Look):
+        if isinstance(event, Check):
             state, action = next_state(state, event.signals)
         elif state.has_run:
             state, action = state_after_run(state, event.outcome, max_quick_failures=MAX_FAILURES)
@@ -66,7 +66,7 @@ def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
 
 def is_free(asked: Signals) -> bool:
     """Whether a member of whom this is asked may run."""
-    return asked == CALM
+    return asked == NO_SIGNALS
 
 
 def runs_after(story: Sequence[Event]) -> bool:
@@ -83,19 +83,19 @@ def runs_after(story: Sequence[Event]) -> bool:
 def was_ending(before: Sequence[Event]) -> bool:
     """Whether the run under way has been asked to end."""
     begun = max(n for n in range(len(before)) if runs_after(before[: n + 1]) and not runs_after(before[:n]))
-    since = [event.signals for event in before[begun + 1 :] if isinstance(event, Look)]
-    return any(has_to_go(asked) for asked in since)
+    since = [event.signals for event in before[begun + 1 :] if isinstance(event, Check)]
+    return any(must_end(asked) for asked in since)
 
 
-def has_to_go(asked: Signals) -> bool:
+def must_end(asked: Signals) -> bool:
     return asked.is_closing or asked.stop_requested or not asked.is_member
 
 
 def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
     """The phase and the action at the end of a story, from the whole of it."""
     *before, last = story
-    if isinstance(last, Look):
-        return expected_of_run(before, last.signals) if runs_after(before) else expected_at_rest(last.signals)
+    if isinstance(last, Check):
+        return expected_of_run(before, last.signals) if runs_after(before) else expected_when_idle(last.signals)
     if not runs_after(before):
         return (expected(before)[0] if before else Phase.WAITING), Action.NOTHING
     if last.outcome.end is RunEnd.FINISHED:
@@ -107,10 +107,10 @@ def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
 def expected_of_run(before: Sequence[Event], asked: Signals) -> tuple[Phase, Action]:
     if was_ending(before):
         return Phase.ENDING, Action.NOTHING
-    return (Phase.ENDING, Action.END) if has_to_go(asked) else (Phase.RUNNING, Action.NOTHING)
+    return (Phase.ENDING, Action.END) if must_end(asked) else (Phase.RUNNING, Action.NOTHING)
 
 
-def expected_at_rest(asked: Signals) -> tuple[Phase, Action]:
+def expected_when_idle(asked: Signals) -> tuple[Phase, Action]:
     if asked.is_closing or not asked.is_member:
         return Phase.REMOVED, Action.NOTHING
     if asked.stop_requested:
@@ -121,7 +121,7 @@ def expected_at_rest(asked: Signals) -> tuple[Phase, Action]:
 
 
 @given(stories)
-def test_every_step_is_what_the_whole_story_says(story: list[Event]) -> None:
+def test_every_step_equals_the_oracle_over_the_full_event_history(story: list[Event]) -> None:
     assert run(story) == [expected(story[: n + 1]) for n in range(len(story))]
 
 
@@ -138,7 +138,7 @@ def test_a_member_never_runs_twice_and_is_ended_once(story: list[Event]) -> None
 
 
 @given(stories, stories)
-def test_one_member_says_nothing_of_another(first: list[Event], second: list[Event]) -> None:
+def test_members_are_independent(first: list[Event], second: list[Event]) -> None:
     # Each has a state of its own: looked at in turns, both do what they do alone.
     states, steps = {"a": MemberState(), "b": MemberState()}, {"a": [], "b": []}
     for position in range(max(len(first), len(second))):
@@ -146,7 +146,7 @@ def test_one_member_says_nothing_of_another(first: list[Event], second: list[Eve
             if position >= len(story):
                 continue
             event, action = story[position], Action.NOTHING
-            if isinstance(event, Look):
+            if isinstance(event, Check):
                 states[name], action = next_state(states[name], event.signals)
             elif states[name].has_run:
                 states[name], action = state_after_run(states[name], event.outcome, max_quick_failures=MAX_FAILURES)
@@ -154,14 +154,18 @@ def test_one_member_says_nothing_of_another(first: list[Event], second: list[Eve
     assert steps == {"a": run(first), "b": run(second)}
 
 
-def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it_is_started() -> None:
-    failing = [Look(CALM), End(Outcome(end=RunEnd.FAILED, non_outage_failures=1)), Look(Signals(wait_seconds=5.0))]
+def test_a_failing_member_is_restarted_until_it_is_parked_and_again_after_a_start() -> None:
+    failing = [
+        Check(NO_SIGNALS),
+        End(Outcome(end=RunEnd.FAILED, non_outage_failures=1)),
+        Check(Signals(wait_seconds=5.0)),
+    ]
     story = [
         *failing,
-        Look(CALM),
+        Check(NO_SIGNALS),
         End(Outcome(end=RunEnd.FAILED, non_outage_failures=MAX_FAILURES)),
-        Look(Signals(is_parked=True)),
-        Look(CALM),
+        Check(Signals(is_parked=True)),
+        Check(NO_SIGNALS),
     ]
 
     assert [action for _, action in run(story)] == [
@@ -176,17 +180,17 @@ def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it
 
 
 @pytest.mark.parametrize("non_outage_failures", [0, MAX_FAILURES, MAX_FAILURES + 5])
-def test_a_member_that_somebody_else_runs_is_never_parked(non_outage_failures: int) -> None:
+def test_a_member_with_another_owner_is_never_parked(non_outage_failures: int) -> None:
     elsewhere = Outcome(end=RunEnd.OTHER_OWNER, non_outage_failures=non_outage_failures)
 
-    assert run([Look(CALM), End(elsewhere), Look(CALM)]) == [
+    assert run([Check(NO_SIGNALS), End(elsewhere), Check(NO_SIGNALS)]) == [
         (Phase.RUNNING, Action.START),
         (Phase.WAITING, Action.NOTHING),
         (Phase.RUNNING, Action.START),
     ]
 
 
-def test_a_run_of_a_group_is_over_when_nothing_runs_and_nothing_will() -> None:
+def test_a_groups_run_is_over_when_no_member_runs_or_will_run() -> None:
     parked, running, waiting = MemberState(Phase.PARKED), MemberState(Phase.RUNNING), MemberState(Phase.WAITING)
 
     assert not is_over({"a": parked}, is_closing=False), "it can be started any time"

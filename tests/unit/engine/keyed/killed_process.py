@@ -7,19 +7,19 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.unit.engine.keyed.test_beside_batches import keyed_stage
+from tests.unit.engine.keyed.test_catchup_threads import keyed_stage
 
 
 def main() -> int:
-    stage = keyed_stage(Path(sys.argv[1]))
-    stage.epoch = 1
+    harness = keyed_stage(Path(sys.argv[1]))
+    harness.epoch = 1
 
     def die(point: str) -> None:
         if point == sys.argv[2]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    processor = stage.processor(fault=die)
-    stage.land(processor, 1)
+    processor = harness.processor(fault=die)
+    harness.land(processor, 1)
     processor.keyed.catch_up_all()
     return 0
 

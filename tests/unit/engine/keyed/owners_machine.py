@@ -15,15 +15,15 @@ from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.errors import FencedError
 
 
-class Died(Exception):
+class SimulatedCrash(Exception):
     """The process ends here."""
 
 
 class OwnersMachine(RuleBasedStateMachine):
-    """An owner and the owners before it. A subclass makes `stage` and the first owner, and has what happens to rows."""
+    """An owner and the owners before it. A subclass makes `harness` and the first owner, and has what happens to rows."""
 
     #: Has `tables`, `follow`, `latest` and what that should be, `owed`.
-    stage: Any
+    harness: Any
     owner: KeyedTables
     former: list[KeyedTables]
     #: Whether the table owes nothing to what has landed.
@@ -31,33 +31,33 @@ class OwnersMachine(RuleBasedStateMachine):
 
     @rule()
     def follow(self) -> None:
-        self.stage.follow(self.owner)
+        self.harness.follow(self.owner)
         self.is_current = True
 
     @rule(method=st.sampled_from(["merge", "_merge_by_delta_rs"]), after=st.booleans())
-    def die_in_a_merge(self, method: str, after: bool) -> None:
+    def crash_in_a_merge(self, method: str, after: bool) -> None:
         original = getattr(KeyedMerge, method)
 
         def dies(*positional: Any, **named: Any) -> Any:
             if after:
                 original(*positional, **named)
-            raise Died
+            raise SimulatedCrash
 
-        with mock.patch.object(KeyedMerge, method, dies), suppress(Died):
-            self.stage.follow(self.owner)
+        with mock.patch.object(KeyedMerge, method, dies), suppress(SimulatedCrash):
+            self.harness.follow(self.owner)
         self.take_over()
 
     @rule()
     def take_over(self) -> None:
         self.former.append(self.owner)
-        self.owner = self.stage.tables()
+        self.owner = self.harness.tables()
         self.is_current = False
 
     @precondition(lambda self: self.former)
     @rule(data=st.data())
-    def a_former_owner_wakes_up(self, data: st.DataObject) -> None:
+    def former_owner_resumes(self, data: st.DataObject) -> None:
         with suppress(FencedError):
-            self.stage.follow(data.draw(st.sampled_from(self.former)))
+            self.harness.follow(data.draw(st.sampled_from(self.former)))
 
     @invariant()
     def what_was_followed_is_exact(self) -> None:
@@ -65,4 +65,4 @@ class OwnersMachine(RuleBasedStateMachine):
             self.is_exact()
 
     def is_exact(self) -> None:
-        assert self.stage.latest() == self.stage.owed()
+        assert self.harness.latest() == self.harness.owed()

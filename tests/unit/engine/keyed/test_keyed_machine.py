@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.examples import examples
-from tests.unit.engine.keyed.keyed_stage import START, KeyedStage, declared, tick
+from tests.unit.engine.keyed.keyed_harness import START, KeyedHarness, declared, tick
 from tests.unit.engine.keyed.owners_machine import OwnersMachine
 
 DAYS = [START.date(), START.date() + dt.timedelta(days=1)]
@@ -42,27 +42,27 @@ class KeyedMachine(OwnersMachine):
             mapping = spec.model_dump(mode="json", exclude_unset=True)
             mapping["tables"][0]["keyed"]["partition_by"] = ["day"]
             spec = type(spec).model_validate(mapping)
-        self.stage = KeyedStage(Path(self.folder.name), spec)
+        self.harness = KeyedHarness(Path(self.folder.name), spec)
         self.mutable = mutable
         self.landed: dict[int, list[dict[str, Any]]] = {}
         self.former = []
-        self.owner = self.stage.tables()
+        self.owner = self.harness.tables()
         self.is_current = True
         self.land([])
 
     @rule(rows=ROWS)
     def land(self, rows: list[dict[str, Any]]) -> None:
-        self.landed[self.stage.append(rows)] = rows
+        self.landed[self.harness.append(rows)] = rows
         self.is_current = False
 
     @rule(data=st.data())
     def land_again(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.landed)))
-        self.stage.append(self.landed[number], batch=number)
+        self.harness.append(self.landed[number], batch=number)
 
     @rule(where=st.sampled_from(["version = 2", "symbol = 'a'", "op = 'd'", "version IS NULL"]))
     def delete(self, where: str) -> None:
-        self.stage.history().delete(where)
+        self.harness.history().delete(where)
         self.is_current = False
 
     @precondition(lambda self: self.mutable)
@@ -71,16 +71,16 @@ class KeyedMachine(OwnersMachine):
         where=st.sampled_from(["version = 1", "symbol = 'a'", "symbol = 'b' AND op = 'u'"]),
     )
     def mutate(self, values: dict[str, str], where: str) -> None:
-        self.stage.history().update(updates={**values, "_mutation": "1"}, predicate=where)
+        self.harness.history().update(updates={**values, "_mutation": "1"}, predicate=where)
         self.is_current = False
 
     @rule()
     def optimize(self) -> None:
-        self.stage.history().optimize.compact()
+        self.harness.history().optimize.compact()
 
     @rule(data=st.data())
     def go_back(self, data: st.DataObject) -> None:
-        history = self.stage.history()
+        history = self.harness.history()
         if history.version():
             history.restore(data.draw(st.integers(min_value=0, max_value=history.version() - 1)))
             self.is_current = False
@@ -89,11 +89,11 @@ class KeyedMachine(OwnersMachine):
     def somebody_else_writes_the_keyed_table(self) -> None:
         # It is noticed by the next owner, and no sooner.
         self.follow()
-        self.stage.latest_table().delete("symbol = 'a'")
+        self.harness.latest_table().delete("symbol = 'a'")
         self.take_over()
 
     def teardown(self) -> None:
-        if hasattr(self, "stage"):
+        if hasattr(self, "harness"):
             self.follow()
             self.is_exact()
             self.folder.cleanup()

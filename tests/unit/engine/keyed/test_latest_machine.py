@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, rule
 
 from deltaworks.engine.keyed import keyed_catchup, merge, retention_window
 from tests.examples import examples
-from tests.unit.engine.keyed.latest_stage import LatestStage, priced
+from tests.unit.engine.keyed.latest_harness import LatestHarness, priced
 from tests.unit.engine.keyed.owners_machine import OwnersMachine
 
 ROWS = st.lists(
@@ -44,10 +44,10 @@ class LatestMachine(OwnersMachine):
         for patch in self.patches:
             patch.start()
         self.folder = tempfile.TemporaryDirectory()
-        self.stage = LatestStage(Path(self.folder.name))
+        self.harness = LatestHarness(Path(self.folder.name))
         self.landed: list[list[dict[str, Any]]] = []
         self.former = []
-        self.owner = self.stage.tables()
+        self.owner = self.harness.tables()
 
     @initialize()
     def begin(self) -> None:
@@ -55,14 +55,14 @@ class LatestMachine(OwnersMachine):
 
     @rule(rows=ROWS)
     def land(self, rows: list[dict[str, Any]]) -> None:
-        number = self.stage.append(rows)
+        number = self.harness.append(rows)
         self.landed.append([{**row, "_seq": number, "_position": place} for place, row in enumerate(rows)])
         self.is_current = False
 
     @rule(data=st.data())
     def land_copies_in_another_order(self, data: st.DataObject) -> None:
         rows = data.draw(st.sampled_from(self.landed))
-        self.stage.append(data.draw(st.permutations(rows)))
+        self.harness.append(data.draw(st.permutations(rows)))
         self.is_current = False
 
     @rule()
@@ -70,12 +70,12 @@ class LatestMachine(OwnersMachine):
         """What says how far bronze has been read is gone: everything is read and merged again."""
         self.take_over()
         with mock.patch.object(keyed_catchup, "keyed_application", return_value=f"lost/{uuid.uuid4().hex}"):
-            self.stage.follow(self.owner)
+            self.harness.follow(self.owner)
         self.is_current = True
 
     @rule()
     def optimize_bronze(self) -> None:
-        self.stage.history().optimize.compact()
+        self.harness.history().optimize.compact()
 
     def teardown(self) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.shared_data import SHARED_DATA
-from tests.unit.engine.keyed.keyed_stage import KeyedStage, declared
+from tests.unit.engine.keyed.keyed_harness import KeyedHarness, declared
 
 PRICES = SHARED_DATA / "stock_prices" / "stockdata2.csv"
 pytestmark = pytest.mark.skipif(
@@ -35,18 +35,18 @@ def prices() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("by", "keys"), [(["symbol"], 5), (["symbol", "day"], 11_525)])
 def test_the_last_price_of_each_key_is_that_of_the_file(tmp_path: Path, by: list[str], keys: int) -> None:
     rows = prices()
-    stage = KeyedStage(tmp_path, declared(by=by, newest_by="day"))
+    harness = KeyedHarness(tmp_path, declared(by=by, newest_by="day"))
     older = [row for row in rows if row["day"].year < 2012]
     newer = [row for row in rows if row["day"].year >= 2012]
-    tables = stage.tables()
+    tables = harness.tables()
     for batch in (newer, older):
-        number = stage.append(batch)
-        stage.follow(tables)
-        stage.append(batch, batch=number)
-        stage.follow(tables)
+        number = harness.append(batch)
+        harness.follow(tables)
+        harness.append(batch, batch=number)
+        harness.follow(tables)
 
-    latest = stage.latest()
+    latest = harness.latest()
     assert len(latest) == keys
-    assert latest == stage.owed()
+    assert latest == harness.expected()
     last = {tuple(row[name] for name in by): row["price"] for row in sorted(rows, key=lambda row: row["day"])}
     assert {tuple(row[name] for name in by): row["price"] for row in latest} == last

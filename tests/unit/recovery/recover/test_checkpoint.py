@@ -17,25 +17,25 @@ from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.recovery.recover.checkpoint import repair_checkpoint
 from deltaworks.specs.catalog import Catalog
-from tests.unit.engine.hold_stage import TABLES, Stage
+from tests.unit.engine.hold_harness import TABLES, Harness
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage.at(tmp_path)
+def stage(tmp_path: Path) -> Harness:
+    return Harness.at(tmp_path)
 
 
 @pytest.fixture
-def catalog(stage: Stage) -> Catalog:
+def catalog(stage: Harness) -> Catalog:
     return stage.catalog()
 
 
-def lose(stage: Stage, *names: str) -> None:
+def lose(stage: Harness, *names: str) -> None:
     for name in names:
         shutil.rmtree(stage.root / "lake" / paths.pipeline_control("shop", name))
 
 
-def start(stage: Stage, catalog: Catalog) -> None:
+def start(stage: Harness, catalog: Catalog) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     stage.epoch = lease.acquire(wait_seconds=5)
     try:
@@ -44,7 +44,7 @@ def start(stage: Stage, catalog: Catalog) -> None:
         lease.release()
 
 
-def test_a_lost_ledger_is_refused_and_not_taken_for_a_new_pipeline(stage: Stage, catalog: Catalog) -> None:
+def test_a_lost_ledger_is_refused_and_not_taken_for_a_new_pipeline(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
@@ -57,7 +57,7 @@ def test_a_lost_ledger_is_refused_and_not_taken_for_a_new_pipeline(stage: Stage,
 
 
 def test_a_former_owner_that_completes_a_last_batch_meanwhile_is_no_lost_ledger(
-    stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    stage: Harness, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processor = stage.processor()
     for batch_id in range(3):
@@ -79,7 +79,7 @@ def test_a_former_owner_that_completes_a_last_batch_meanwhile_is_no_lost_ledger(
 @pytest.mark.parametrize("gone", [("checkpoint_store", "batch_metadata_store"), ("checkpoint_store",)])
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_lost_ledger_is_made_anew_and_no_row_lands_twice(
-    stage: Stage, catalog: Catalog, gone: tuple[str, ...], torn: bool
+    stage: Harness, catalog: Catalog, gone: tuple[str, ...], torn: bool
 ) -> None:
     processor = stage.processor()
     for batch_id in range(3):
@@ -104,7 +104,7 @@ def test_a_lost_ledger_is_made_anew_and_no_row_lands_twice(
     assert repair_checkpoint(catalog, "shop").ledger == ""
 
 
-def test_a_ledger_begins_with_the_oldest_prepared_batch_that_is_left(stage: Stage, catalog: Catalog) -> None:
+def test_a_ledger_begins_with_the_oldest_prepared_batch_that_is_left(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(4):
         stage.land(processor, batch_id)
@@ -120,7 +120,7 @@ def test_a_ledger_begins_with_the_oldest_prepared_batch_that_is_left(stage: Stag
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
 
 
-def test_a_ledger_with_a_gap_behind_it_is_left_alone(stage: Stage, catalog: Catalog) -> None:
+def test_a_ledger_with_a_gap_behind_it_is_left_alone(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(4):
         stage.land(processor, batch_id)
@@ -131,7 +131,7 @@ def test_a_ledger_with_a_gap_behind_it_is_left_alone(stage: Stage, catalog: Cata
         repair_checkpoint(catalog, "shop", dry_run=False)
 
 
-def test_a_damaged_checkpoint_is_retired_only_when_told(stage: Stage, catalog: Catalog) -> None:
+def test_a_damaged_checkpoint_is_retired_only_when_told(stage: Harness, catalog: Catalog) -> None:
 
     PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     stage.land(stage.processor(), 0)
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_retired_only_when_told(stage: Stage, catalog: C
     assert (renewed.current.ordinal, renewed.current.first_batch, renewed.current.start) == (2, 1, {"seq": 0})
 
 
-def test_nothing_is_repaired_beside_a_stream(stage: Stage, catalog: Catalog) -> None:
+def test_nothing_is_repaired_beside_a_stream(stage: Harness, catalog: Catalog) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     lease.acquire(wait_seconds=1)
 
@@ -163,7 +163,7 @@ def test_nothing_is_repaired_beside_a_stream(stage: Stage, catalog: Catalog) -> 
 
 @pytest.mark.parametrize("damage", ["deleted", "torn"])
 def test_a_lease_object_that_is_gone_does_not_begin_below_the_epoch_of_the_tables(
-    stage: Stage, catalog: Catalog, damage: str, monkeypatch: pytest.MonkeyPatch
+    stage: Harness, catalog: Catalog, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
         stage.processor()

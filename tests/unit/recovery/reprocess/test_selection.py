@@ -20,20 +20,20 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
-from tests.unit.engine.ledger_stage import Stage
+from tests.unit.engine.ledger_harness import Harness
 
 
 @pytest.fixture
-def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Stage:
+def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Harness:
     """Four complete batches (seq 1 to 8, of which 5 is another bucket's) and one that is prepared."""
-    made = Stage(tmp_path, make_spec())
+    made = Harness(tmp_path, make_spec())
     for batch_id in range(4):
         made.complete(batch_id)
     made.prepare(4)
     return made
 
 
-def resolve(stage: Stage, selection: Selection) -> Resolved:
+def resolve(stage: Harness, selection: Selection) -> Resolved:
     return Resolver(stage.lake, stage.objects, stage.spec).resolve(selection)
 
 
@@ -41,7 +41,7 @@ def seqs(resolved: Resolved) -> list[int]:
     return [each.seq for each in resolved.objects]
 
 
-def test_from_the_start_is_everything_that_is_complete_and_nothing_that_is_not(stage: Stage) -> None:
+def test_from_the_start_is_everything_that_is_complete_and_nothing_that_is_not(stage: Harness) -> None:
     found = resolve(stage, Selection(from_start=True))
 
     assert seqs(found) == [1, 2, 3, 4, 6, 7, 8]
@@ -50,27 +50,27 @@ def test_from_the_start_is_everything_that_is_complete_and_nothing_that_is_not(s
     assert [(each.key, each.size) for each in found.objects][4] == ("day/5.json", 5)
 
 
-def test_batches_are_the_objects_they_read(stage: Stage) -> None:
+def test_batches_are_the_objects_they_read(stage: Harness) -> None:
     found = resolve(stage, Selection(batches=(1, 2)))
 
     assert seqs(found) == [3, 4, 6]
     assert found.ranges.ranges == ((3, 6),)
 
 
-def test_a_batch_that_is_not_complete_is_not_read_again(stage: Stage) -> None:
+def test_a_batch_that_is_not_complete_is_not_read_again(stage: Harness) -> None:
     assert seqs(resolve(stage, Selection(batches=(3, 9)))) == [7, 8]
     with pytest.raises(ConfigError, match="REPROCESS_EMPTY"):
         resolve(stage, Selection(batches=(4, 4)))
 
 
-def test_files_are_named_or_matched(stage: Stage) -> None:
+def test_files_are_named_or_matched(stage: Harness) -> None:
     found = resolve(stage, Selection(files=("day/1.json", "day/[67].*")))
 
     assert [each.key for each in found.objects] == ["day/1.json", "day/6.json", "day/7.json"]
     assert found.ranges.ranges == ((1, 1), (7, 8))
 
 
-def test_rows_keep_the_stamp_of_the_batch_that_prepared_them(stage: Stage) -> None:
+def test_rows_keep_the_stamp_of_the_batch_that_prepared_them(stage: Harness) -> None:
     stage.objects.delete(paths.prepared_batch("shop", 1, 0))
 
     found = resolve(stage, Selection(batches=(0, 1)))
@@ -79,7 +79,7 @@ def test_rows_keep_the_stamp_of_the_batch_that_prepared_them(stage: Stage) -> No
     assert [each.ingested_at_us for each in found.objects] == [lost, lost, 0, 0]
 
 
-def test_objects_arrived_when_the_log_says_that_they_were_made(stage: Stage) -> None:
+def test_objects_arrived_when_the_log_says_that_they_were_made(stage: Harness) -> None:
     log = stage.lake.rows(file_events_key("landing"), columns=["seq", "event_time"])
     assert log is not None
     made = {row["seq"]: row["event_time"] for row in log.to_pylist()}
@@ -91,7 +91,7 @@ def test_objects_arrived_when_the_log_says_that_they_were_made(stage: Stage) -> 
     }
 
 
-def test_a_time_of_events_is_every_object_that_holds_one(stage: Stage) -> None:
+def test_a_time_of_events_is_every_object_that_holds_one(stage: Harness) -> None:
     table = stage.spec.tables[0]
     key, schema = paths.table("shop", table.name), arrow_schema(table.column_types())
     opened = stage.lake.ensure(key, schema, user_metadata="{}", partition_by=["event_date"])
@@ -107,7 +107,7 @@ def test_a_time_of_events_is_every_object_that_holds_one(stage: Stage) -> None:
     assert seqs(found) == [1, 4]
 
 
-def test_a_quarantined_row_counts_by_when_its_object_was_made(stage: Stage) -> None:
+def test_a_quarantined_row_counts_by_when_its_object_was_made(stage: Harness) -> None:
     key = paths.table("shop", "quarantine")
     opened = stage.lake.ensure(key, QUARANTINE_SCHEMA, user_metadata="{}", partition_by=["quarantine_date"])
     reason = Reason(ReasonCode.MALFORMED, "", "")
@@ -125,7 +125,7 @@ def test_a_quarantined_row_counts_by_when_its_object_was_made(stage: Stage) -> N
         resolve(stage, Selection(events=("2026-01-02", "2026-01-03")))
 
 
-def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Stage) -> None:
+def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Harness) -> None:
     before = resolve(stage, Selection(files=("day/2.json", "day/7.json")))
     stage.complete(4)
 
@@ -135,7 +135,7 @@ def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Stage
     assert resolve(stage, Selection(from_start=True)).up_to_batch == 4
 
 
-def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage: Stage) -> None:
+def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage: Harness) -> None:
     # Seq 5 is of the bucket that was read before: its rows are in the tables, and must stay there.
     former = stage.spec.model_copy(update={"source": FileSourceSpec(kind="s3_sqs", relay="landing", bucket="foreign")})
     records = PipelineHome(stage.objects, "shop").specs
@@ -147,7 +147,7 @@ def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage
     assert found.ranges.ranges == ((1, 4), (6, 8))
 
 
-def test_a_selection_in_too_many_pieces_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selection_in_too_many_pieces_is_refused(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_RANGES", 1)
 
     with pytest.raises(ConfigError, match="REPROCESS_TOO_FRAGMENTED"):
@@ -160,6 +160,6 @@ def test_a_selection_says_what_it_wants_in_one_way() -> None:
             Selection(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_time_that_is_none_is_refused(stage: Stage) -> None:
+def test_a_time_that_is_none_is_refused(stage: Harness) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
         resolve(stage, Selection(events=("yesterday", "2026-01-01")))

@@ -23,7 +23,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import arrow_path
 from tests.unit.engine.batch_records import prepared_batch
-from tests.unit.engine.hold_stage import TABLES, Stage
+from tests.unit.engine.hold_harness import TABLES, Harness
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 ALL = (*TABLES, "quarantine")
@@ -36,7 +36,7 @@ def events(seq: int) -> list[dict[str, Any]]:
 
 
 @dataclass
-class SourceStage(Stage):
+class SourceStage(Harness):
     """Batch n reads the one object of file event n; batch 0 reads nothing."""
 
     def land_all(self, *batches: int) -> BatchProcessor:

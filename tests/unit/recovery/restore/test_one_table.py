@@ -27,19 +27,19 @@ from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
-from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at
+from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at
 
 ORDERS = paths.table("shop", "orders")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    made = Stage.with_a_mistake(tmp_path)
+def stage(tmp_path: Path) -> Harness:
+    made = Harness.with_broken_table(tmp_path)
     assert made.landed("orders") == made.expected(1, 2, 3)
     return made
 
 
-def opened(stage: Stage, name: str = "orders") -> DeltaTable:
+def opened(stage: Harness, name: str = "orders") -> DeltaTable:
     table = stage.lake.open(paths.table("shop", name))
     assert table is not None
     return table
@@ -49,15 +49,15 @@ def request(point: RestorePoint | None = None, **options: Any) -> TableRestoreRe
     return TableRestoreRequest(**({"point": point or RestorePoint(batch=1), "max_rows": 1_000} | options))
 
 
-def restore(stage: Stage, asked: TableRestoreRequest | None, fault: str = "none") -> TableRestoreResult:
+def restore(stage: Harness, asked: TableRestoreRequest | None, fault: str = "none") -> TableRestoreResult:
     return TableRestore(stage.catalog(), "shop", "orders", fault=crash_at(fault)).run(asked)
 
 
-def count(stage: Stage, asked: TableRestoreRequest) -> TableRestoreResult:
+def count(stage: Harness, asked: TableRestoreRequest) -> TableRestoreResult:
     return TableRestore(stage.catalog(), "shop", "orders").count(asked)
 
 
-def test_a_dry_run_says_what_goes_and_comes_and_changes_nothing(stage: Stage) -> None:
+def test_a_dry_run_says_what_goes_and_comes_and_changes_nothing(stage: Harness) -> None:
     before = opened(stage).version()
 
     counted = count(stage, request())
@@ -72,7 +72,7 @@ def test_a_dry_run_says_what_goes_and_comes_and_changes_nothing(stage: Stage) ->
     assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
 
 
-def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Stage) -> None:
+def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Harness) -> None:
     done = restore(stage, request())
     processor = stage.processor()
     stage.land(processor, 4)
@@ -86,7 +86,9 @@ def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Stage) -
     assert (len(changes.partitions), changes.is_unbounded) == (1, False)
 
 
-def test_without_ids_of_its_own_the_way_back_is_taken_for_landed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ids_of_its_own_the_way_back_is_taken_for_landed(
+    stage: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(one_table, "rollback_step", lambda pipeline, table, n: batch_step(pipeline, 1, table, 3))
 
     restore(stage, request())
@@ -94,7 +96,7 @@ def test_without_ids_of_its_own_the_way_back_is_taken_for_landed(stage: Stage, m
     assert stage.landed("orders") == stage.expected(1, 2, 3)
 
 
-def test_a_restore_of_delta_alone_loses_what_landed_since_for_good(stage: Stage) -> None:
+def test_a_restore_of_delta_alone_loses_what_landed_since_for_good(stage: Harness) -> None:
     """Why batches come back in the commit: their transactions say that they have landed."""
     opened(stage).restore(stage.version_of("orders", 1))
 
@@ -108,7 +110,7 @@ def test_a_restore_of_delta_alone_loses_what_landed_since_for_good(stage: Stage)
 @pytest.mark.parametrize("point", ["planned", "staged", "restored", "recorded"])
 @pytest.mark.parametrize("landing", [False, True])
 def test_broken_off_anywhere_it_is_gone_on_with_also_after_the_stream_has_landed_more(
-    stage: Stage, point: str, landing: bool
+    stage: Harness, point: str, landing: bool
 ) -> None:
     with pytest.raises(Crash):
         restore(stage, request(), point)
@@ -126,7 +128,7 @@ def test_broken_off_anywhere_it_is_gone_on_with_also_after_the_stream_has_landed
         restore(stage, None)
 
 
-def test_another_table_waits_for_a_rollback_that_was_broken_off(stage: Stage) -> None:
+def test_another_table_waits_for_a_rollback_that_was_broken_off(stage: Harness) -> None:
     with pytest.raises(Crash):
         restore(stage, request(), "restored")
 
@@ -134,7 +136,7 @@ def test_another_table_waits_for_a_rollback_that_was_broken_off(stage: Stage) ->
         TableRestore(stage.catalog(), "shop", "clicks").run(request())
 
 
-def test_rows_merged_by_optimize_come_back_from_the_files_of_their_batches(stage: Stage) -> None:
+def test_rows_merged_by_optimize_come_back_from_the_files_of_their_batches(stage: Harness) -> None:
     opened(stage).optimize.compact()
     stage.land(stage.processor(), 4)
 
@@ -145,7 +147,7 @@ def test_rows_merged_by_optimize_come_back_from_the_files_of_their_batches(stage
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
 
 
-def test_rows_that_are_to_stay_out_stay_out_and_a_later_restore_does_not_bring_them_back(stage: Stage) -> None:
+def test_rows_that_are_to_stay_out_stay_out_and_a_later_restore_does_not_bring_them_back(stage: Harness) -> None:
     restore(stage, request(repair="none"))
     assert stage.landed("orders") == stage.expected(0, 1)
     stage.land(stage.processor(), 4)
@@ -159,7 +161,7 @@ def test_rows_that_are_to_stay_out_stay_out_and_a_later_restore_does_not_bring_t
     assert {outcome for batch, outcome in stage.steps("orders") if batch == 2} >= {"committed", "rolled_back"}
 
 
-def test_versions_and_times_are_ways_to_say_where_to(stage: Stage) -> None:
+def test_versions_and_times_are_ways_to_say_where_to(stage: Harness) -> None:
     at_batch = count(stage, request())
     table = opened(stage)
     made = {entry["version"]: entry["timestamp"] for entry in table.history()}
@@ -177,7 +179,7 @@ def test_versions_and_times_are_ways_to_say_where_to(stage: Stage) -> None:
         RestorePoint(version=1, batch=1)
 
 
-def test_files_that_vacuum_removed_are_named_before_anything_changes(stage: Stage) -> None:
+def test_files_that_vacuum_removed_are_named_before_anything_changes(stage: Harness) -> None:
     gone = next(iter(state_at(stage.lake, stage.objects, ORDERS, 2).files))[0]
     (stage.root / "lake" / ORDERS / gone).unlink()
 
@@ -191,7 +193,7 @@ def test_files_that_vacuum_removed_are_named_before_anything_changes(stage: Stag
     assert stage.landed("orders") == stage.expected(1, 2, 3)
 
 
-def test_batches_whose_files_are_gone_are_named_and_can_be_left_to_the_source(stage: Stage) -> None:
+def test_batches_whose_files_are_gone_are_named_and_can_be_left_to_the_source(stage: Harness) -> None:
     opened(stage).optimize.compact()
     opened(stage).vacuum(0, dry_run=False, enforce_retention_duration=False)
 
@@ -211,7 +213,7 @@ def test_batches_whose_files_are_gone_are_named_and_can_be_left_to_the_source(st
 @pytest.mark.parametrize(
     ("max_rows", "condition"), [(None, "RESTORE_UNBOUNDED"), (5, "RESTORE_TOO_LARGE")], ids=["none", "too few"]
 )
-def test_files_of_more_rows_than_were_said_never_go(stage: Stage, max_rows: int | None, condition: str) -> None:
+def test_files_of_more_rows_than_were_said_never_go(stage: Harness, max_rows: int | None, condition: str) -> None:
     opened(stage).optimize.compact()
 
     with pytest.raises(ConfigError, match=condition):
@@ -220,7 +222,7 @@ def test_files_of_more_rows_than_were_said_never_go(stage: Stage, max_rows: int 
     assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
 
 
-def test_nothing_goes_back_within_the_turn_of_another_job(stage: Stage) -> None:
+def test_nothing_goes_back_within_the_turn_of_another_job(stage: Harness) -> None:
     def short(table: str) -> Any:
         return write_turn(stage.objects, "shop", table, by="test", wait_seconds=1)
 
@@ -233,7 +235,7 @@ def test_nothing_goes_back_within_the_turn_of_another_job(stage: Stage) -> None:
     assert stage.landed("orders") == stage.expected(1, 2, 3)
 
 
-def test_a_commit_that_comes_in_between_is_never_undone_unseen(stage: Stage) -> None:
+def test_a_commit_that_comes_in_between_is_never_undone_unseen(stage: Harness) -> None:
     def compact_meanwhile(point: str) -> None:
         if point == "planned":
             opened(stage).optimize.compact()
@@ -243,7 +245,7 @@ def test_a_commit_that_comes_in_between_is_never_undone_unseen(stage: Stage) -> 
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
 
 
-def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(stage: Stage) -> None:
+def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(stage: Harness) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=5)
     processor, over = stage.processor(), threading.Event()
@@ -270,7 +272,7 @@ def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(sta
     assert [outcome for batch, outcome in stage.steps("orders") if batch == 4] == ["held", "caught_up"]
 
 
-def test_a_commit_that_only_puts_files_back_is_told_from_an_append(stage: Stage) -> None:
+def test_a_commit_that_only_puts_files_back_is_told_from_an_append(stage: Harness) -> None:
     done = restore(stage, request())
 
     assert done.version is not None
@@ -281,19 +283,19 @@ def test_a_commit_that_only_puts_files_back_is_told_from_an_append(stage: Stage)
     assert pq.read_metadata(stage.root / "lake" / ORDERS / removed[0]["path"]).num_rows == 0
 
 
-def test_unknown_tables_are_named(stage: Stage) -> None:
+def test_unknown_tables_are_named(stage: Harness) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
         TableRestore(stage.catalog(), "shop", "nothing")
 
 
-def test_a_table_that_only_takes_appends_is_refused(stage: Stage) -> None:
+def test_a_table_that_only_takes_appends_is_refused(stage: Harness) -> None:
     opened(stage).alter.set_table_properties({"delta.appendOnly": "true"})
 
     with pytest.raises(ContractError, match="RESTORE_UNSUPPORTED"):
         restore(stage, request())
 
 
-def test_files_that_are_being_deleted_are_not_put_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_being_deleted_are_not_put_back(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened(stage).version()
     monkeypatch.setattr(one_table, "table_files_lock", partial(table_files_lock, wait_seconds=0))
     with table_files_lock(stage.objects, "shop", "orders", work="VACUUM"), pytest.raises(ConcurrencyError) as refused:

@@ -24,15 +24,15 @@ from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.sources.delta.losses import check_not_rolled_back
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at, declared
+from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at, declared
 
 ALL = (*TABLES, "quarantine")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> Harness:
     """Four batches that have landed."""
-    made = Stage.at(tmp_path)
+    made = Harness.at(tmp_path)
     processor = made.processor()
     PipelineHome(made.objects, "shop").specs.record_start(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
     PipelineHome(made.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
@@ -41,17 +41,17 @@ def stage(tmp_path: Path) -> Stage:
     return made
 
 
-def back(stage: Stage, batch: int, fault: str = "none", **options: Any) -> StartOverResult:
+def back(stage: Harness, batch: int, fault: str = "none", **options: Any) -> StartOverResult:
     given = {"dry_run": False, "max_rows": 1_000, "back_to": RestorePoint(batch=batch)} | options
     return start_over(stage.catalog(), "shop", fault=crash_at(fault), **given)
 
 
-def versions(stage: Stage) -> dict[str, int]:
+def versions(stage: Harness) -> dict[str, int]:
     tables = {name: stage.lake.open(paths.table("shop", name)) for name in ALL}
     return {name: table.version() for name, table in tables.items() if table is not None}
 
 
-def land_again(stage: Stage, *seqs: int, generation: int = 2, first: int = 4) -> None:
+def land_again(stage: Harness, *seqs: int, generation: int = 2, first: int = 4) -> None:
     lease = Lease(
         stage.objects,
         paths.pipeline_control("shop", "lease.json"),
@@ -68,7 +68,7 @@ def land_again(stage: Stage, *seqs: int, generation: int = 2, first: int = 4) ->
         lease.release()
 
 
-def test_a_dry_run_counts_what_goes_and_changes_nothing(stage: Stage) -> None:
+def test_a_dry_run_counts_what_goes_and_changes_nothing(stage: Harness) -> None:
     counted = back(stage, 1, dry_run=True)
 
     assert (counted.generation, counted.first_batch, counted.start) == (2, 4, {"seq": 1})
@@ -76,7 +76,7 @@ def test_a_dry_run_counts_what_goes_and_changes_nothing(stage: Stage) -> None:
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
 
 
-def test_all_tables_go_back_to_one_batch_and_what_comes_again_lands_once(stage: Stage) -> None:
+def test_all_tables_go_back_to_one_batch_and_what_comes_again_lands_once(stage: Harness) -> None:
     done = back(stage, 1)
     assert all(stage.landed(name) == stage.expected(0, 1) for name in ALL)
     known = PipelineHome(stage.objects, "shop").generations.effective()
@@ -89,7 +89,7 @@ def test_all_tables_go_back_to_one_batch_and_what_comes_again_lands_once(stage: 
     assert Ledger(stage.lake, "shop", 2).last_completed() == 6
 
 
-def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(stage: Stage) -> None:
+def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(stage: Harness) -> None:
     back(stage, 1)
 
     # The same batch under its former step, as a stream lands it whose generation is set back.
@@ -107,7 +107,7 @@ def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(sta
 @pytest.mark.parametrize(
     "point", ["planned", "recreated:quarantine", "replays", "recreated:orders", "ledger", "spec", "begun"]
 )
-def test_broken_off_anywhere_it_is_gone_on_with(stage: Stage, point: str) -> None:
+def test_broken_off_anywhere_it_is_gone_on_with(stage: Harness, point: str) -> None:
     with pytest.raises(Crash):
         back(stage, 1, point)
 
@@ -119,7 +119,7 @@ def test_broken_off_anywhere_it_is_gone_on_with(stage: Stage, point: str) -> Non
     assert len(PipelineHome(stage.objects, "shop").start_overs.rollback_versions("orders")) == 1
 
 
-def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Stage) -> None:
+def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Harness) -> None:
     history = BatchHistory(stage.lake, stage.objects, stage.spec)
     completed_at = history.detail(2).summary.completed_at
     assert completed_at is not None
@@ -133,7 +133,7 @@ def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Stage) -> 
         back(stage, 0, back_to=RestorePoint(version=1))
 
 
-def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage: Stage) -> None:
+def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage: Harness) -> None:
     table = stage.lake.open(paths.table("shop", "orders"))
     assert table is not None
     garbage = table.version()
@@ -153,7 +153,7 @@ def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage
     assert stage.landed("orders") == stage.expected(0, 1, 2)
 
 
-def test_one_table_goes_back_within_the_new_generation(stage: Stage) -> None:
+def test_one_table_goes_back_within_the_new_generation(stage: Harness) -> None:
     back(stage, 1)
     land_again(stage, 2, 3)
     table = stage.lake.open(paths.table("shop", "orders"))
@@ -167,7 +167,7 @@ def test_one_table_goes_back_within_the_new_generation(stage: Stage) -> None:
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
 
 
-def test_a_second_rollback_goes_behind_the_first(stage: Stage) -> None:
+def test_a_second_rollback_goes_behind_the_first(stage: Harness) -> None:
     back(stage, 2)
     land_again(stage, 3)
 
@@ -179,7 +179,7 @@ def test_a_second_rollback_goes_behind_the_first(stage: Stage) -> None:
     assert [(each.generation, each.batch_id) for each in history.completed()] == [(1, 0), (3, 5), (3, 6), (3, 7)]
 
 
-def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Stage) -> None:
+def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Harness) -> None:
     table = stage.lake.open(paths.table("shop", "logins"))
     assert table is not None
     table.optimize.compact()
@@ -195,7 +195,7 @@ def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Stage) -> None:
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
 
 
-def test_a_stream_that_runs_and_a_bound_that_is_missing_stop_it(stage: Stage) -> None:
+def test_a_stream_that_runs_and_a_bound_that_is_missing_stop_it(stage: Harness) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     lease.acquire(wait_seconds=5)
     try:
@@ -211,7 +211,7 @@ def test_a_stream_that_runs_and_a_bound_that_is_missing_stop_it(stage: Stage) ->
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
 
 
-def test_a_former_owner_commits_nothing_to_tables_that_went_back(stage: Stage) -> None:
+def test_a_former_owner_commits_nothing_to_tables_that_went_back(stage: Harness) -> None:
     former = stage.processor()
 
     back(stage, 1)
@@ -229,14 +229,14 @@ def follower(**source: Any) -> PipelineSpec:
     return PipelineSpec.model_validate(record)
 
 
-def with_follower(stage: Stage, spec: PipelineSpec) -> Catalog:
+def with_follower(stage: Harness, spec: PipelineSpec) -> Catalog:
     found = stage.catalog()
     return Catalog(
         environment=found.environment, relays={}, pipelines={**found.pipelines, "mirror": spec}, root=stage.root
     )
 
 
-def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes(stage: Stage) -> None:
+def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes(stage: Harness) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("mirror", "lease.json"), ttl_seconds=3, name="mirror")
     lease.acquire(wait_seconds=5)
     given: dict[str, Any] = {"dry_run": False, "max_rows": 100, "back_to": RestorePoint(batch=1)}
@@ -251,7 +251,7 @@ def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes
 
 
 def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltaworks.sources.delta import losses as delta_losses
 
@@ -267,7 +267,7 @@ def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
             check_not_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
 
 
-def test_columns_a_bad_deploy_brought_go_too(stage: Stage) -> None:
+def test_columns_a_bad_deploy_brought_go_too(stage: Harness) -> None:
     table = stage.lake.open(paths.table("shop", "orders"))
     assert table is not None
     from deltalake import Field

@@ -138,7 +138,7 @@ def test_a_changed_pom_or_source_builds_again(project: Path, changed: str) -> No
     assert runs(project) == 2
 
 
-def test_a_jar_that_is_gone_is_resolved_again(project: Path) -> None:
+def test_a_missing_jar_is_resolved_again(project: Path) -> None:
     jars = ensure_jars()
     next(jars.class_path_dir.glob("*.jar")).unlink()
 
@@ -146,7 +146,7 @@ def test_a_jar_that_is_gone_is_resolved_again(project: Path) -> None:
     assert runs(project) == 2
 
 
-def test_the_consoles_script_is_taken_out_of_its_jar_and_put_back_where_it_is_gone(project: Path) -> None:
+def test_the_consoles_script_is_extracted_from_its_jar_and_restored_if_missing(project: Path) -> None:
     script = project / "include/deltaworks/console/static/htmx.min.js"
     ensure_jars()
     assert script.read_text() == "var htmx;"
@@ -157,7 +157,7 @@ def test_the_consoles_script_is_taken_out_of_its_jar_and_put_back_where_it_is_go
     assert runs(project) == 1
 
 
-def test_a_failing_maven_is_said_with_its_output(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_maven_is_reported_with_its_output(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_maven(project, monkeypatch, "#!/bin/sh\necho 'no such artifact'\nexit 1\n")
 
     with pytest.raises(TransientError, match="no such artifact") as raised:
@@ -166,7 +166,7 @@ def test_a_failing_maven_is_said_with_its_output(project: Path, monkeypatch: pyt
     assert raised.value.condition == "JARS_NOT_RESOLVED"
 
 
-def test_a_missing_java_is_said_before_maven_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_before_maven_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(project / "nowhere"))
 
     with pytest.raises(ConfigError) as raised:
@@ -177,7 +177,7 @@ def test_a_missing_java_is_said_before_maven_runs(project: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("jar", LOCKED)
-def test_a_jar_with_another_digest_gets_on_no_class_path(project: Path, jar: str) -> None:
+def test_a_jar_with_a_different_digest_is_not_put_on_the_class_path(project: Path, jar: str) -> None:
     write_lock(project, {**LOCKED, jar: "0" * 64})
 
     with pytest.raises(ContractError, match=jar) as raised:
@@ -188,7 +188,7 @@ def test_a_jar_with_another_digest_gets_on_no_class_path(project: Path, jar: str
     assert not (project / "include" / "jars" / "target" / "jars").exists()
 
 
-def test_a_jar_that_the_lock_does_not_name_is_refused(project: Path) -> None:
+def test_a_jar_missing_in_the_lock_is_rejected(project: Path) -> None:
     write_lock(project, {"delta-storage-4.4.0.jar": X})
 
     with pytest.raises(ConfigError, match="s3proxy") as raised:
@@ -199,7 +199,7 @@ def test_a_jar_that_the_lock_does_not_name_is_refused(project: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "abc\n", f"{X} one-space.jar\n", f"{X}  no-jar.txt\n"])
-def test_a_lock_that_is_missing_or_broken_is_no_lock(project: Path, text: str | None) -> None:
+def test_a_missing_or_invalid_lock_is_rejected(project: Path, text: str | None) -> None:
     lock = project / "include" / "jars" / "jars.lock"
     lock.unlink()
     if text is not None:
@@ -211,7 +211,7 @@ def test_a_lock_that_is_missing_or_broken_is_no_lock(project: Path, text: str | 
     assert raised.value.condition == "JAR_NOT_LOCKED"
 
 
-def test_a_lock_that_changed_is_compared_with_the_jars_that_are_there(project: Path) -> None:
+def test_a_changed_lock_is_compared_with_the_present_jars(project: Path) -> None:
     ensure_jars()
     write_lock(project, {**LOCKED, "another-1.0.jar": X})
     assert ensure_jars().jar_count == 2
@@ -223,7 +223,7 @@ def test_a_lock_that_changed_is_compared_with_the_jars_that_are_there(project: P
     assert runs(project) == 1
 
 
-def test_the_brokers_jars_are_compared_too(project: Path) -> None:
+def test_the_brokers_jars_are_verified_too(project: Path) -> None:
     with pytest.raises(ConfigError, match="kafka_") as raised:
         ensure_broker_jars()
 

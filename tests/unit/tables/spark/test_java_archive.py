@@ -49,7 +49,7 @@ def _quiet(_line: str) -> None:
     pass
 
 
-def test_an_archive_is_made_once_and_then_taken(project: Path, trainings: list[Path]) -> None:
+def test_an_archive_is_written_once_and_then_reused(project: Path, trainings: list[Path]) -> None:
     first = ensure_java_archive(progress=_quiet, root=project)
     again = ensure_java_archive(progress=_quiet, root=project)
 
@@ -69,7 +69,7 @@ def test_other_jars_have_another_archive(project: Path, trainings: list[Path]) -
     assert len(trainings) == 2
 
 
-def test_an_archive_that_was_cut_is_made_again(project: Path, trainings: list[Path]) -> None:
+def test_a_truncated_archive_is_written_again(project: Path, trainings: list[Path]) -> None:
     archive = ensure_java_archive(progress=_quiet, root=project)
     assert archive is not None
     os.truncate(archive, 3)
@@ -81,7 +81,7 @@ def test_an_archive_that_was_cut_is_made_again(project: Path, trainings: list[Pa
     assert archive.read_bytes() == b"classes"
 
 
-def test_a_session_that_fails_is_said_and_leaves_drivers_without_an_archive(
+def test_a_failing_session_is_reported_and_leaves_drivers_without_an_archive(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(archive: Path) -> str:
@@ -98,7 +98,7 @@ def test_a_session_that_fails_is_said_and_leaves_drivers_without_an_archive(
     assert not list((project / "include" / "jars" / "target").glob(".classes-*"))
 
 
-def test_without_java_there_is_no_archive_and_nothing_is_run_for_one(
+def test_without_java_no_archive_is_attempted(
     project: Path, trainings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(project / "nowhere"))

@@ -20,7 +20,7 @@ from tests.unit.engine.batch_records import prepared_batch, step_outcome
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class Stage:
+class Harness:
     """Objects day/1.json to day/10.json; between the fourth and the fifth lies one of another bucket."""
 
     def __init__(self, root: Path, spec: PipelineSpec) -> None:

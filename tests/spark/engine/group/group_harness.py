@@ -37,7 +37,7 @@ POISON = {"rules": [{"name": "even", "check": "n % 2 = 0", "on_fail": "fail"}]}
 
 
 @dataclass
-class GroupStage:
+class GroupHarness:
     """A project of its own. Events are numbered through; each is owed once to the table of its pipeline."""
 
     root: Path
@@ -121,12 +121,12 @@ class GroupStage:
             found.update((pipeline, row["n"]) for row in (rows.to_pylist() if rows is not None else ()))
         return found
 
-    def owes(self, *pipelines: str) -> Counter[tuple[str, int]]:
+    def has_pending_events(self, *pipelines: str) -> Counter[tuple[str, int]]:
         """The same, as it should be."""
         return Counter({key: count for key, count in self.owed.items() if key[0] in (pipelines or MEMBERS)})
 
     def is_exact(self, *pipelines: str) -> bool:
-        return self.landed(*pipelines) == self.owes(*pipelines)
+        return self.landed(*pipelines) == self.has_pending_events(*pipelines)
 
     def environment(self) -> dict[str, str]:
         """What a driver of the group in a process of its own needs to find all this."""

@@ -12,7 +12,7 @@ Kind = Literal["array", "bits", "runs"]
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
-def encoded(positions: Collection[int], *, runs: bool = False) -> bytes:
+def encode_vector(positions: Collection[int], *, runs: bool = False) -> bytes:
     """The vector that marks these positions; `runs` has each container as runs where it may."""
     highs = sorted({position >> 32 for position in positions})
     data = struct.pack("<iq", 1681511377, len(highs))
@@ -25,7 +25,7 @@ def encoded(positions: Collection[int], *, runs: bool = False) -> bytes:
 def _bitmap(values: Sequence[int], runs: bool) -> bytes:
     groups = [(key, [value & 0xFFFF for value in group]) for key, group in groupby(values, lambda value: value >> 16)]
     kinds: list[Kind] = [
-        "runs" if runs and index % 2 == 0 else _plain(group) for index, (_, group) in enumerate(groups)
+        "runs" if runs and index % 2 == 0 else _encode_plain(group) for index, (_, group) in enumerate(groups)
     ]
     heads = b"".join(struct.pack("<HH", key, len(group) - 1) for key, group in groups)
     bodies = [_container(group, kind) for (_, group), kind in zip(groups, kinds, strict=True)]
@@ -43,7 +43,7 @@ def _bitmap(values: Sequence[int], runs: bool) -> bytes:
     return start + heads + (table if offsets else b"") + b"".join(bodies)
 
 
-def _plain(values: Sequence[int]) -> Kind:
+def _encode_plain(values: Sequence[int]) -> Kind:
     return "array" if len(values) <= 4096 else "bits"
 
 

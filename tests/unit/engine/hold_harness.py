@@ -70,7 +70,7 @@ def declared(**columns: str) -> dict[str, Any]:
 
 
 @dataclass
-class Stage:
+class Harness:
     """The lake, and what lands batches in it."""
 
     root: Path
@@ -78,11 +78,11 @@ class Stage:
     epoch: int = 0
 
     @classmethod
-    def at(cls, root: Path, **columns: str) -> Stage:
+    def at(cls, root: Path, **columns: str) -> Harness:
         return cls(root, PipelineSpec.model_validate(declared(**columns)))
 
     @classmethod
-    def with_a_mistake(cls, root: Path) -> Stage:
+    def with_broken_table(cls, root: Path) -> Harness:
         """Batches 0 and 1, then what batch 0 brought to `orders` is deleted, then batches 2 and 3."""
         made = cls.at(root)
         processor = made.processor()

@@ -41,7 +41,7 @@ def table_of(root: Path, files: list[list[dict[str, Any]]]) -> tuple[Lake, Any]:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(FILES, st.sets(st.sampled_from(OUTCOMES[:4]), min_size=1), st.sets(st.integers(0, 5), min_size=1))
-def test_the_rows_found_are_those_a_plain_search_finds(
+def test_selected_rows_equal_those_of_a_full_scan(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[Any, Any]]], outcomes: set[str], batches: set[int]
 ) -> None:
     rows = [[{"outcome": each[0], "batch_id": each[1], "row": number} for number, each in enumerate(f)] for f in files]
@@ -60,7 +60,7 @@ def test_the_rows_found_are_those_a_plain_search_finds(
     assert sorted(found, key=key) == sorted(expected, key=key)
 
 
-def test_files_that_hold_none_of_the_values_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_the_values_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed = [[{"outcome": "committed", "batch_id": number, "row": 0}] for number in range(20)]
     held = [[{"outcome": "held", "batch_id": 20, "row": 0}]]
     lake, table = table_of(tmp_path, committed + held)

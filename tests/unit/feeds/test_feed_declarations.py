@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.unit.feeds.feed_stage import declared
+from tests.unit.feeds.feed_harness import declared
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ from tests.unit.feeds.feed_stage import declared
         ),
     ],
 )
-def test_a_mistake_is_refused_with_what_to_write(feed: dict[str, Any], text: str) -> None:
+def test_an_invalid_feed_is_rejected_with_a_suggestion(feed: dict[str, Any], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         declared(feed)
 
 
-def test_where_a_feed_begins_has_to_be_said() -> None:
+def test_the_start_of_a_feed_is_required() -> None:
     feed = declared().feeds[0].model_dump(mode="json")
     del feed["from"]
     with pytest.raises(ValidationError, match="from"):
         declared(feeds=[feed])
 
 
-def test_two_feeds_of_one_name_are_refused() -> None:
+def test_two_feeds_with_one_name_are_rejected() -> None:
     feed = declared().feeds[0].model_dump(mode="json")
     with pytest.raises(ValidationError, match="rename one"):
         declared(feeds=[feed, feed])

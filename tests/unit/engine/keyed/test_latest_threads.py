@@ -29,62 +29,62 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.query import connect
 from tests.unit.engine.batch_records import asked_turn
-from tests.unit.engine.hold_stage import Stage, declared
-from tests.unit.engine.keyed.keyed_stage import LATEST as KEYED
-from tests.unit.engine.keyed.keyed_stage import KeyedStage
-from tests.unit.engine.keyed.keyed_stage import declared as keyed_declared
-from tests.unit.engine.keyed.latest_stage import NOW, LatestStage, priced
+from tests.unit.engine.hold_harness import Harness, declared
+from tests.unit.engine.keyed.keyed_harness import LATEST as KEYED
+from tests.unit.engine.keyed.keyed_harness import KeyedHarness
+from tests.unit.engine.keyed.keyed_harness import declared as keyed_declared
+from tests.unit.engine.keyed.latest_harness import NOW, LatestHarness, priced
 from tests.waiting import eventually
 
 LIVE = "orders_now"
 
 
-def live_stage(root: Path, trigger_seconds: float) -> Stage:
+def live_stage(root: Path, trigger_seconds: float) -> Harness:
     mapping = declared()
     newest = {"name": LIVE, "reads": "orders", "kind": "latest", "key": ["level"], "keep": ["_batch_id"]}
     mapping["live"] = [{**newest, "expire_after_minutes": 60, "trigger_seconds": trigger_seconds}]
-    return Stage(root, PipelineSpec.model_validate(mapping))
+    return Harness(root, PipelineSpec.model_validate(mapping))
 
 
-def merged(stage: Stage) -> list[tuple[Any, Any]]:
+def merged(harness: Harness) -> list[tuple[Any, Any]]:
     """Key, and where the row came from."""
-    rows = stage.lake.rows(paths.table("shop", LIVE))
+    rows = harness.lake.rows(paths.table("shop", LIVE))
     return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
 
 
-def symbols(stage: KeyedStage, table: str) -> list[Any]:
+def symbols(harness: KeyedHarness, table: str) -> list[Any]:
     """The symbols that a table has."""
-    rows = stage.lake.rows(paths.table("market", table), columns=["symbol"])
+    rows = harness.lake.rows(paths.table("market", table), columns=["symbol"])
     return [] if rows is None else rows.column("symbol").to_pylist()
 
 
-def test_a_batch_is_merged_at_once_where_the_trigger_has_passed(tmp_path: Path) -> None:
-    stage = live_stage(tmp_path, trigger_seconds=0.1)
-    processor = stage.processor()
+def test_a_batch_is_merged_immediately_once_the_trigger_interval_has_passed(tmp_path: Path) -> None:
+    harness = live_stage(tmp_path, trigger_seconds=0.1)
+    processor = harness.processor()
     processor.keyed.start()
     for batch in range(2):
-        stage.land(processor, batch)
-        eventually(lambda batch=batch: merged(stage) == [(7, batch)], f"batch {batch} is merged")
+        harness.land(processor, batch)
+        eventually(lambda batch=batch: merged(harness) == [(7, batch)], f"batch {batch} is merged")
     processor.keyed.close(wait_seconds=None)
 
     assert not processor.keyed.is_running
 
 
-def test_what_came_since_is_merged_when_the_run_ends(tmp_path: Path) -> None:
-    stage = live_stage(tmp_path, trigger_seconds=600)
-    processor = stage.processor()
+def test_pending_rows_are_merged_when_the_run_ends(tmp_path: Path) -> None:
+    harness = live_stage(tmp_path, trigger_seconds=600)
+    processor = harness.processor()
     processor.keyed.start()
-    stage.land(processor, 0)
-    eventually(lambda: merged(stage) == [(7, 0)], "the first batch is merged")
-    stage.land(processor, 1)
+    harness.land(processor, 0)
+    eventually(lambda: merged(harness) == [(7, 0)], "the first batch is merged")
+    harness.land(processor, 1)
     time.sleep(0.3)
-    assert merged(stage) == [(7, 0)], "the trigger has not passed"
+    assert merged(harness) == [(7, 0)], "the trigger has not passed"
 
     processor.keyed.close(wait_seconds=None)
-    assert merged(stage) == [(7, 1)]
+    assert merged(harness) == [(7, 1)]
 
 
-def test_merges_come_no_sooner_than_the_trigger_allows_and_looks_also_without_a_batch() -> None:
+def test_merges_respect_the_trigger_interval_and_checks_run_without_batches() -> None:
     looks: list[float] = []
 
     def follow(name: str) -> Any:
@@ -108,8 +108,8 @@ def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest
     mapping = keyed_declared().model_dump(mode="json", exclude_unset=True)
     newest = {"name": NOW, "reads": "ticks", "kind": "latest", "key": ["symbol"], "expire_after_minutes": 30}
     mapping["live"] = [{**newest, "trigger_seconds": 0.1}]
-    stage = KeyedStage(tmp_path, PipelineSpec.model_validate(mapping))
-    stage.append([priced("a", 0)])
+    harness = KeyedHarness(tmp_path, PipelineSpec.model_validate(mapping))
+    harness.append([priced("a", 0)])
     released, original = threading.Event(), KeyedTableCatchUp.catch_up
 
     def slowly(self: KeyedTableCatchUp) -> Any:
@@ -118,23 +118,23 @@ def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest
         return original(self)
 
     monkeypatch.setattr(KeyedTableCatchUp, "follow", slowly)
-    follower = KeyedCatchUp(stage.tables(), is_held=lambda table: False)
+    follower = KeyedCatchUp(harness.tables(), is_held=lambda table: False)
     follower.start()
     try:
-        eventually(lambda: bool(symbols(stage, NOW)), "the live table is there")
-        assert symbols(stage, KEYED) == []
+        eventually(lambda: bool(symbols(harness, NOW)), "the live table is there")
+        assert symbols(harness, KEYED) == []
     finally:
         released.set()
         follower.close(wait_seconds=None)
-    assert symbols(stage, KEYED) == ["a"]
+    assert symbols(harness, KEYED) == ["a"]
 
 
-def test_one_that_cannot_be_merged_is_suspended_and_goes_on_once_it_is_resumed(
+def test_a_live_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = live_stage(tmp_path, trigger_seconds=5)
-    processor = stage.processor()
-    stage.land(processor, 0)
+    harness = live_stage(tmp_path, trigger_seconds=5)
+    processor = harness.processor()
+    harness.land(processor, 0)
 
     def fails(self: KeyedTableCatchUp) -> None:
         raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
@@ -142,47 +142,47 @@ def test_one_that_cannot_be_merged_is_suspended_and_goes_on_once_it_is_resumed(
     with monkeypatch.context() as patched:
         patched.setattr(KeyedTableCatchUp, "follow", fails)
         processor.keyed.catch_up_all()
-    stage.land(processor, 1)
+    harness.land(processor, 1)
 
     (held,) = processor.held
     assert (held.table, held.reason) == (LIVE, "suspended")
-    assert stage.landed("orders") == stage.expected(0, 1), "no batch waits for it"
+    assert harness.landed("orders") == harness.expected(0, 1), "no batch waits for it"
 
 
-def test_it_is_lent_for_the_time_of_a_turn(tmp_path: Path) -> None:
-    stage = live_stage(tmp_path, trigger_seconds=5)
-    processor = stage.processor()
-    stage.land(processor, 0)
+def test_it_is_not_merged_during_a_write_turn(tmp_path: Path) -> None:
+    harness = live_stage(tmp_path, trigger_seconds=5)
+    processor = harness.processor()
+    harness.land(processor, 0)
     processor.keyed.catch_up_all()
     turn = asked_turn(LIVE)
-    stage.objects.put(paths.turn_request("shop", LIVE), turn.encode())
+    harness.objects.put(paths.turn_request("shop", LIVE), turn.encode())
     processor.serve_requests()
-    stage.land(processor, 1)
+    harness.land(processor, 1)
 
     assert processor.keyed.catch_up_all() == []
-    assert merged(stage) == [(7, 0)]
-    stage.objects.delete(paths.turn_request("shop", LIVE))
+    assert merged(harness) == [(7, 0)]
+    harness.objects.delete(paths.turn_request("shop", LIVE))
     processor.serve_requests()
     processor.keyed.catch_up_all()
-    assert merged(stage) == [(7, 1)]
+    assert merged(harness) == [(7, 1)]
 
 
 @pytest.fixture
-def latest(tmp_path: Path) -> LatestStage:
-    stage = LatestStage(tmp_path)
-    stage.append([priced("a", 0), priced("b", 1)])
-    stage.follow()
-    return stage
+def latest(tmp_path: Path) -> LatestHarness:
+    harness = LatestHarness(tmp_path)
+    harness.append([priced("a", 0), priced("b", 1)])
+    harness.follow()
+    return harness
 
 
 @pytest.fixture
-def catalog(latest: LatestStage) -> Catalog:
+def catalog(latest: LatestHarness) -> Catalog:
     storage = latest.lake.storage
     environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
     return Catalog(environment, {}, {"market": latest.spec}, latest.root)
 
 
-def test_whoever_looks_after_tables_knows_it_without_a_window_date(latest: LatestStage, catalog: Catalog) -> None:
+def test_maintenance_handles_it_without_a_window_date(latest: LatestHarness, catalog: Catalog) -> None:
     optimized = optimized_tables(latest.spec)[NOW]
     assert optimized.needs_write_turn
     assert not optimized.only_closed
@@ -193,8 +193,8 @@ def test_whoever_looks_after_tables_knows_it_without_a_window_date(latest: Lates
     assert (table.kind, table.error) == ("live", "")
 
 
-def test_it_follows_bronze_and_is_neither_restored_nor_recreated_by_itself(
-    latest: LatestStage, catalog: Catalog
+def test_it_follows_bronze_and_is_neither_restored_nor_recreated_separately(
+    latest: LatestHarness, catalog: Catalog
 ) -> None:
     assert NOW not in declared_tables(latest.spec)
     with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
@@ -204,7 +204,7 @@ def test_it_follows_bronze_and_is_neither_restored_nor_recreated_by_itself(
     assert "which builds it anew from 'ticks'" in damage.repair
 
 
-def test_sql_and_lineage_show_it(latest: LatestStage, catalog: Catalog) -> None:
+def test_sql_and_lineage_show_it(latest: LatestHarness, catalog: Catalog) -> None:
     connection, _ = connect(catalog, statement=f"SELECT * FROM market.{NOW}")
     assert connection.sql(f"SELECT count(*) FROM market.{NOW}").fetchall() == [(2,)]
 
@@ -212,7 +212,7 @@ def test_sql_and_lineage_show_it(latest: LatestStage, catalog: Catalog) -> None:
     assert [column.name for column in dataset.columns["price"]] == ["price"]
 
 
-def test_only_its_own_tables_are_merged(latest: LatestStage) -> None:
+def test_only_its_own_tables_are_merged(latest: LatestHarness) -> None:
     tables: KeyedTables = latest.tables()
 
     assert tables.names == (NOW,)

@@ -19,12 +19,12 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.query import connect
-from tests.unit.engine.keyed.keyed_stage import LATEST, KeyedStage, declared, tick
+from tests.unit.engine.keyed.keyed_harness import LATEST, KeyedHarness, declared, tick
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> KeyedStage:
-    made = KeyedStage(tmp_path, declared(deleted_when={"op": "d"}))
+def harness(tmp_path: Path) -> KeyedHarness:
+    made = KeyedHarness(tmp_path, declared(deleted_when={"op": "d"}))
     made.append([tick("a", 1), tick("b", 1)])
     made.append([tick("a", 2, op="d")])
     made.follow()
@@ -32,10 +32,10 @@ def stage(tmp_path: Path) -> KeyedStage:
 
 
 @pytest.fixture
-def catalog(stage: KeyedStage) -> Catalog:
-    storage = stage.lake.storage
+def catalog(harness: KeyedHarness) -> Catalog:
+    storage = harness.lake.storage
     environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
-    return Catalog(environment, {}, {"market": stage.spec}, stage.root)
+    return Catalog(environment, {}, {"market": harness.spec}, harness.root)
 
 
 def test_sql_shows_it_without_deleted_keys(catalog: Catalog) -> None:
@@ -45,8 +45,8 @@ def test_sql_shows_it_without_deleted_keys(catalog: Catalog) -> None:
     assert connection.sql(f"SELECT symbol FROM market.{LATEST}").fetchall() == [("b",)]
 
 
-def test_it_is_listed_with_its_health(stage: KeyedStage, catalog: Catalog) -> None:
-    (table,) = (table for table in all_tables(stage.lake, catalog) if table.name == LATEST)
+def test_it_is_listed_with_its_health(harness: KeyedHarness, catalog: Catalog) -> None:
+    (table,) = (table for table in all_tables(harness.lake, catalog) if table.name == LATEST)
 
     assert (table.kind, table.error) == ("keyed", "")
     assert table.health is not None
@@ -54,26 +54,26 @@ def test_it_is_listed_with_its_health(stage: KeyedStage, catalog: Catalog) -> No
     assert len({table.key for table in declared_tables(catalog)}) == len(declared_tables(catalog))
 
 
-def test_upkeep_takes_it_under_its_write_turn(stage: KeyedStage, catalog: Catalog) -> None:
-    optimized = optimized_tables(stage.spec)[LATEST]
+def test_maintenance_takes_its_write_turn(harness: KeyedHarness, catalog: Catalog) -> None:
+    optimized = optimized_tables(harness.spec)[LATEST]
 
     assert optimized.needs_write_turn
-    assert read_layout(stage.lake, "market", optimized).has_mutable_rows
-    assert LATEST in _select_tables(stage.spec, None)
+    assert read_layout(harness.lake, "market", optimized).has_mutable_rows
+    assert LATEST in _select_tables(harness.spec, None)
     assert LATEST in {result.target for result in remove_orphans(catalog, "market", dry_run=True)}
 
 
-def test_it_is_not_restored_by_itself(stage: KeyedStage) -> None:
+def test_it_is_not_restored_separately(harness: KeyedHarness) -> None:
     with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
-        refuse_mutable(stage.spec, LATEST)
+        refuse_mutable(harness.spec, LATEST)
 
 
-def test_one_that_is_damaged_is_built_anew(stage: KeyedStage, catalog: Catalog) -> None:
-    folder = stage.root / paths.table("market", LATEST)
+def test_a_damaged_one_is_rebuilt(harness: KeyedHarness, catalog: Catalog) -> None:
+    folder = harness.root / paths.table("market", LATEST)
     next(folder.glob("*.parquet")).unlink()
     (damage,) = check_pipeline(catalog, "market", table=LATEST)
 
     assert "which builds it anew from 'ticks'" in damage.repair
     shutil.move(folder, folder.with_name("aside"))
-    stage.follow()
-    assert stage.latest() == stage.owed()
+    harness.follow()
+    assert harness.latest() == harness.expected()

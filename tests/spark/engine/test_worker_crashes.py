@@ -25,7 +25,7 @@ from deltaworks.sources.records import Record
 from tests.spark.engine.conftest import DECLARED, Shop, payload
 
 #: How an object kills whoever reads it, behind its first event: by what it begins with.
-WAYS = {
+CRASH_KINDS = {
     "a segmentation fault": b"#segfault#",
     "memory that libraries do not get": b"#memory#",
     "a stall that holds the interpreter": b"#stall#",
@@ -33,10 +33,10 @@ WAYS = {
 TABLES = [table for table in DECLARED["tables"] if "writer" not in table]  # type: ignore[attr-defined]
 
 
-def deadly(opener: Callable[[FileReference], Payload]) -> Callable[[FileReference], Payload]:
+def crashing_payloads(opener: Callable[[FileReference], Payload]) -> Callable[[FileReference], Payload]:
     """An opener whose workers die in the middle of payloads that begin with one of the ways. Pickled by value."""
 
-    ways = tuple(WAYS.values())
+    ways = tuple(CRASH_KINDS.values())
 
     def open_and_arm(reference: FileReference) -> Payload:
         from deltaworks.events.parse import Parser
@@ -83,7 +83,7 @@ def batch(shop: Shop, deaths: dict[int, bytes], *seqs: int) -> ObjectSlice:
     for seq, way in deaths.items():
         path = shop.root / "landing" / f"f{seq}.json"
         path.write_bytes(way + path.read_bytes())
-    return replace(source, opener=deadly(shop.opener()))
+    return replace(source, opener=crashing_payloads(shop.opener()))
 
 
 def quarantined_whole(shop: Shop) -> dict[int, tuple[str, str, str]]:
@@ -93,14 +93,14 @@ def quarantined_whole(shop: Shop) -> dict[int, tuple[str, str, str]]:
     return {seq: (key, reason["code"], reason["detail"]) for seq, key, reason in reasons}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_object_that_kills_its_reader_is_quarantined_and_its_neighbours_land_once(
+@pytest.mark.parametrize("way", CRASH_KINDS)
+def test_an_object_that_crashes_its_reader_is_quarantined_and_the_others_are_committed_once(
     make_shop: Callable[..., Shop], way: str
 ) -> None:
     shop = make_shop(tables=TABLES, stream={"object_timeout_seconds": 4, "task_memory": "512m", "tasks_per_batch": 2})
     processor = shop.processor()
 
-    report = processor.process(batch(shop, {3: WAYS[way]}, 1, 2, 3, 4, 5), 0)
+    report = processor.process(batch(shop, {3: CRASH_KINDS[way]}, 1, 2, 3, 4, 5), 0)
     processor.process(batch(shop, {}, 6, 7), 1)
 
     assert report is not None
@@ -114,9 +114,9 @@ def test_an_object_that_kills_its_reader_is_quarantined_and_its_neighbours_land_
 
 
 @pytest.mark.integration
-def test_several_of_them_in_one_share_and_one_at_either_end(make_shop: Callable[..., Shop]) -> None:
+def test_several_crashing_objects_in_one_task_and_at_both_ends(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(tables=TABLES, stream={"crashes_per_object": 1, "tasks_per_batch": 1})
-    evil = dict.fromkeys((1, 3, 4, 6), WAYS["a segmentation fault"])
+    evil = dict.fromkeys((1, 3, 4, 6), CRASH_KINDS["a segmentation fault"])
 
     shop.processor().process(batch(shop, evil, 1, 2, 3, 4, 5, 6), 0)
 
@@ -124,9 +124,9 @@ def test_several_of_them_in_one_share_and_one_at_either_end(make_shop: Callable[
     assert {code for _, code, _ in quarantined_whole(shop).values()} == {"object_unreadable"}
 
 
-def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_shop: Callable[..., Shop]) -> None:
+def test_the_open_object_of_a_crashed_driver_is_identified_by_the_next_run(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(tables=TABLES)
-    source = batch(shop, {2: WAYS["a segmentation fault"]}, 1, 2, 3)
+    source = batch(shop, {2: CRASH_KINDS["a segmentation fault"]}, 1, 2, 3)
     folder = paths.batch_crashes("shop", 1, 0)
     shop.objects.put(f"{folder}/open_marker.json", b'{"seq": 2}')
     shop.objects.put(f"{folder}/crashes.json", b'{"2": 1}')
@@ -137,7 +137,7 @@ def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_sho
     assert quarantined_whole(shop)[2][2] == "2 of 2 tasks that read it died: the driver died too"
 
 
-def test_a_careful_reading_of_good_objects_gives_what_any_reading_does(make_shop: Callable[..., Shop]) -> None:
+def test_isolated_and_normal_reads_give_the_same_rows(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(tables=TABLES)
 
     shop.processor(predecessor_crashed=True).process(shop.land_files(1, 2, 3), 0)
@@ -175,7 +175,7 @@ def broken_library(spark: SparkSession, folder: Path) -> Iterator[None]:
             variables["PYTHONPATH"] = before
 
 
-def test_workers_that_die_on_everything_end_the_stream_and_blame_no_object(
+def test_workers_that_crash_on_every_payload_end_the_stream_and_blame_no_object(
     make_shop: Callable[..., Shop], spark: SparkSession, tmp_path: Path
 ) -> None:
     shop = make_shop(tables=TABLES, stream={"crashes_per_object": 1})
@@ -193,14 +193,14 @@ def test_workers_that_die_on_everything_end_the_stream_and_blame_no_object(
     assert shop.landed() == shop.expected(1, 2, 3)
 
 
-def test_a_record_that_kills_its_reader_is_quarantined_with_its_bytes(
+def test_a_record_that_crashes_its_reader_is_quarantined_with_its_bytes(
     make_shop: Callable[..., Shop], spark: SparkSession
 ) -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "unused:9092", "topics": ["orders"]}
     shop = make_shop(tables=TABLES, source=kafka, stream={"crashes_per_object": 1, "tasks_per_batch": 2})
     values = {seq: payload(seq) for seq in range(1, 200)}
-    values[77] = WAYS["a segmentation fault"] + values[77]
-    arm = deadly(lambda reference: Payload(0, "", b""))
+    values[77] = CRASH_KINDS["a segmentation fault"] + values[77]
+    arm = crashing_payloads(lambda reference: Payload(0, "", b""))
 
     def records(batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         arm(FileReference(0, "", ""))
@@ -221,5 +221,5 @@ def test_a_record_that_kills_its_reader_is_quarantined_with_its_bytes(
     assert source.metadata["records"] == len(values)
     (row,) = [row for row in shop.table("quarantine").to_pylist() if row["_position"] == -1]
     assert row["reasons"][0]["code"] == "object_unreadable"
-    assert row["raw"].encode().startswith(WAYS["a segmentation fault"])
+    assert row["raw"].encode().startswith(CRASH_KINDS["a segmentation fault"])
     assert json.loads(row["record"]) == {"offset": 77}

@@ -59,7 +59,7 @@ CREATED = {
         "identity",
     ),
 }
-HARMLESS = {
+SUPPORTED = {
     "change feed": "'delta.enableChangeDataFeed' = 'true'",
     "deletion vectors": "'delta.enableDeletionVectors' = 'true'",
     "append only": "'delta.appendOnly' = 'true'",
@@ -94,7 +94,7 @@ def writers_of(shop: Shop) -> set[str]:
 
 
 @pytest.mark.parametrize("feature", ALTERED)
-def test_a_table_that_asks_more_than_delta_rs_keeps_is_written_by_spark(events_shop: Shop, feature: str) -> None:
+def test_a_table_with_features_unsupported_by_delta_rs_is_written_by_spark(events_shop: Shop, feature: str) -> None:
     statements, reason = ALTERED[feature]
     events_shop.processor()
     run(events_shop, statements)
@@ -138,10 +138,10 @@ def _reasons(shop: Shop) -> str:
     return ", ".join(reasons_to_use_spark(table))
 
 
-@pytest.mark.parametrize("feature", HARMLESS)
-def test_what_an_append_honours_stays_with_delta_rs(events_shop: Shop, feature: str) -> None:
+@pytest.mark.parametrize("feature", SUPPORTED)
+def test_features_safe_for_appends_stay_with_delta_rs(events_shop: Shop, feature: str) -> None:
     events_shop.processor()
-    run(events_shop, PROPERTIES.replace("{properties}", HARMLESS[feature]))
+    run(events_shop, PROPERTIES.replace("{properties}", SUPPORTED[feature]))
 
     events_shop.processor().process(events_shop.land_files(1), 0)
 
@@ -149,7 +149,7 @@ def test_what_an_append_honours_stays_with_delta_rs(events_shop: Shop, feature: 
     assert writers_of(events_shop) == {"fan_out"}
 
 
-def test_rows_that_a_constraint_refuses_suspend_their_table_and_no_other(events_shop: Shop) -> None:
+def test_rows_that_violate_a_constraint_suspend_only_their_table(events_shop: Shop) -> None:
     events_shop.processor()
     run(events_shop, "ALTER TABLE {table} ADD CONSTRAINT no_login CHECK (event_name <> 'login')")
 
@@ -168,7 +168,7 @@ def test_rows_that_a_constraint_refuses_suspend_their_table_and_no_other(events_
     assert landed_in_events(events_shop) == expected_in_events(events_shop, 1)
 
 
-def test_files_written_for_delta_rs_land_through_spark_where_the_table_has_changed_since(events_shop: Shop) -> None:
+def test_files_written_for_delta_rs_are_committed_by_spark_after_a_table_change(events_shop: Shop) -> None:
     class Crash(Exception):
         pass
 
@@ -189,7 +189,7 @@ def test_files_written_for_delta_rs_land_through_spark_where_the_table_has_chang
     assert dates[0] == len(expected_in_events(events_shop, 1))
 
 
-def test_a_column_is_added_to_a_table_of_spark_by_spark(make_shop: Callable[..., Shop]) -> None:
+def test_spark_adds_columns_to_tables_it_writes(make_shop: Callable[..., Shop]) -> None:
     plain = {**DECLARED["tables"][0], "writer": "spark"}
     shop = make_shop(tables=[plain])
     shop.processor()
@@ -258,7 +258,7 @@ def _append_without_transaction(
     self._read_frame(batch.pipeline, share, files).write.format("delta").mode("append").save(target)
 
 
-def test_the_declared_writer_is_kept_where_the_table_asks_for_nothing(events_shop: Shop) -> None:
+def test_the_declared_writer_is_used_for_tables_without_features(events_shop: Shop) -> None:
     tables = TableSet(events_shop.lake, events_shop.spec, spark=events_shop.spark)
 
     tables.open()

@@ -18,7 +18,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.feeds import FeedRecords, ReplayRequest
 from deltaworks.feeds import delivery
 from tests.examples import examples
-from tests.unit.feeds.feed_stage import Crash, FeedStage, Receiver, applied, declared
+from tests.unit.feeds.feed_harness import Crash, FeedHarness, Receiver, applied, declared
 
 KEY = ("event_date", "country")
 COUNTRIES = ("at", "ch", "de", "fr", "it", "pl", "se")
@@ -92,7 +92,7 @@ def folders() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("reads", ["turnover", "totals"])
-def test_deliveries_come_to_the_rows_of_the_source(points: Points, reads: str) -> None:
+def test_deliveries_lead_to_the_rows_of_the_source(points: Points, reads: str) -> None:
     @settings(max_examples=examples(25))
     @given(STEPS)
     def holds(steps: list[tuple[Any, int | None]]) -> None:
@@ -105,33 +105,33 @@ def test_deliveries_come_to_the_rows_of_the_source(points: Points, reads: str) -
 
 def _check(folder: Path, points: Points, reads: str, steps: list[tuple[Any, int | None]]) -> None:
     key = KEY if reads == "turnover" else ("country",)
-    stage = FeedStage(folder, declared({"reads": reads, "key": list(key)}))
+    harness = FeedHarness(folder, declared({"reads": reads, "key": list(key)}))
     (folder / "include/pipelines/shop/totals.sql").write_text(
         "SELECT country, CAST(sum(orders) AS INT) AS orders FROM turnover GROUP BY country"
     )
     receiver = CrashingReceiver(points)
     for step, dies_at in steps:
         if isinstance(step, tuple):
-            stage.rebuild(*step)
+            harness.rebuild(*step)
         else:
-            record = stage.records.read()
+            record = harness.records.read()
             since = None if step == "everything" or record is None or not record.number else 1
-            FeedRecords(stage.objects, "shop", "offers").request_replay(
+            FeedRecords(harness.objects, "shop", "offers").request_replay(
                 ReplayRequest(since=since, by="me", at=iso_now())
             )
         points.left = dies_at
         with contextlib.suppress(Crash):
-            stage.feed(receiver).run_once()
+            harness.feed(receiver).run_once()
         points.left = None
-    stage.feed(receiver).run_once()
-    expected = stage.rows() if reads == "turnover" else _totals(stage)
+    harness.feed(receiver).run_once()
+    expected = harness.rows() if reads == "turnover" else _totals(harness)
     assert applied(receiver.messages, key) == expected
     _ids_name_changes(receiver.messages)
 
 
-def _totals(stage: FeedStage) -> dict[tuple[Any, ...], dict[str, Any]]:
+def _totals(harness: FeedHarness) -> dict[tuple[Any, ...], dict[str, Any]]:
     totals: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in stage.rows().values():
+    for row in harness.rows().values():
         total = totals.setdefault((row["country"],), {"country": row["country"], "orders": 0})
         total["orders"] += row["orders"]
     return totals
@@ -146,9 +146,9 @@ def _ids_name_changes(messages: list[dict[str, Any]]) -> None:
     assert len(places) == len(by_id)
 
 
-def test_a_message_is_no_more_than_what_is_declared(tmp_path: Path) -> None:
-    stage, receiver = FeedStage(tmp_path, declared({"columns": "orders"})), Receiver()
-    stage.rebuild(0, {"de": 1})
-    stage.feed(receiver).run_once()
+def test_a_message_contains_only_declared_columns(tmp_path: Path) -> None:
+    harness, receiver = FeedHarness(tmp_path, declared({"columns": "orders"})), Receiver()
+    harness.rebuild(0, {"de": 1})
+    harness.feed(receiver).run_once()
     (message,) = receiver.messages
     assert message["row"] == {"event_date": "2026-03-01", "country": "de", "orders": 1}

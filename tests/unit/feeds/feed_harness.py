@@ -90,7 +90,7 @@ class Receiver:
 
     def close(self) -> None: ...
 
-    def taken(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
         """What came since the last call."""
         messages, self.messages = self.messages, []
         return messages
@@ -108,7 +108,7 @@ def applied(messages: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[t
     return rows
 
 
-class FeedStage:
+class FeedHarness:
     """The lake, its one gold table, and the feed of it."""
 
     def __init__(self, root: Path, spec: PipelineSpec | None = None, *, messaging: AwsSpec | None = None) -> None:

@@ -68,7 +68,7 @@ def declared(*, mutable: bool = False, partition_by: Sequence[str] = ("event_dat
 
 
 @dataclass
-class KeyedStage:
+class KeyedHarness:
     """The lake, and what lands in the history."""
 
     root: Path
@@ -127,7 +127,7 @@ class KeyedStage:
         (keyed,) = self.spec.keyed_tables
         return keyed
 
-    def owed(self) -> list[dict[str, Any]]:
+    def expected(self) -> list[dict[str, Any]]:
         """The slow answer: row by row over the history as it is, the greatest one of each key."""
         rows = self.lake.rows(paths.table("market", HISTORY))
         chosen: dict[tuple[Any, ...], dict[str, Any]] = {}

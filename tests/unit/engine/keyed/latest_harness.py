@@ -11,10 +11,10 @@ from deltaworks.control import paths
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.keyed.keyed_catchup import CatchUpResult
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.engine.keyed.keyed_stage import HISTORY, START, KeyedStage, declared, tick
+from tests.unit.engine.keyed.keyed_harness import HISTORY, START, KeyedHarness, declared, tick
 
 NOW = "prices_now"
-FORGET_MINUTES = 30
+EXPIRE_AFTER_MINUTES = 30
 
 
 def live_declared(**live: Any) -> PipelineSpec:
@@ -22,12 +22,12 @@ def live_declared(**live: Any) -> PipelineSpec:
     mapping = declared().model_dump(mode="json", exclude_unset=True)
     del mapping["tables"][0]["keyed"]
     newest = {"name": NOW, "reads": HISTORY, "kind": "latest", "key": ["symbol"], "keep": ["price", "version"]}
-    mapping["live"] = [{**newest, "expire_after_minutes": FORGET_MINUTES, "trigger_seconds": 5, **live}]
+    mapping["live"] = [{**newest, "expire_after_minutes": EXPIRE_AFTER_MINUTES, "trigger_seconds": 5, **live}]
     return PipelineSpec.model_validate(mapping)
 
 
 @dataclass
-class LatestStage(KeyedStage):
+class LatestHarness(KeyedHarness):
     """The lake, and what lands in the bronze table."""
 
     spec: PipelineSpec = field(default_factory=live_declared)
@@ -43,7 +43,7 @@ class LatestStage(KeyedStage):
         (latest,) = self.spec.latest_tables
         return latest
 
-    def owed(self) -> list[dict[str, Any]]:
+    def expected(self) -> list[dict[str, Any]]:
         """Row by row over bronze as it is, the greatest one of each key, where that is not too old."""
         rows = self.lake.rows(paths.table("market", HISTORY))
         assert rows is not None
@@ -53,7 +53,7 @@ class LatestStage(KeyedStage):
             if key is not None and (key not in chosen or _order(row) > _order(chosen[key])):
                 chosen[key] = row
         newest = max((row["event_time"] for row in rows.to_pylist()), default=START)
-        horizon = newest - dt.timedelta(minutes=FORGET_MINUTES)
+        horizon = newest - dt.timedelta(minutes=EXPIRE_AFTER_MINUTES)
         kept = [row for row in chosen.values() if row["event_time"] >= horizon]
         names = self._keyed.types
         return sorted(({name: row[name] for name in names} for row in kept), key=self._key)

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import write_turn
-from tests.unit.engine.hold_stage import TABLES, Stage
+from tests.unit.engine.hold_harness import TABLES, Harness
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.spark
@@ -26,7 +26,7 @@ LEVEL_AFTER_MERGE = 100
 class Stream:
     """Lands batches without a pause from a thread, as a stream with a backlog does."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Harness) -> None:
         self._stage = stage
         self._processor = stage.processor()
         self._ended = threading.Event()
@@ -55,12 +55,12 @@ class Stream:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage.at(tmp_path)
+def stage(tmp_path: Path) -> Harness:
+    return Harness.at(tmp_path)
 
 
 @contextlib.contextmanager
-def streaming(stage: Stage) -> Iterator[Stream]:
+def streaming(stage: Harness) -> Iterator[Stream]:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=60, name="shop")
     lease.acquire(wait_seconds=1)
     stream = Stream(stage)
@@ -73,7 +73,7 @@ def streaming(stage: Stage) -> Iterator[Stream]:
         lease.release()
 
 
-def merge(spark: SparkSession, stage: Stage, batches: int) -> None:
+def merge(spark: SparkSession, stage: Harness, batches: int) -> None:
     session = spark.newSession()
     orders = DeltaTable.forPath(session, stage.storage.spark_uri(paths.table("shop", "orders")))
     changed = session.range(batches).withColumnRenamed("id", "seq")
@@ -82,7 +82,7 @@ def merge(spark: SparkSession, stage: Stage, batches: int) -> None:
     orders.alias("target").merge(changed.alias("source"), same).whenMatchedUpdate(set=update).execute()
 
 
-def test_a_merge_commits_at_once_beside_a_stream_that_goes_on(spark: SparkSession, stage: Stage) -> None:
+def test_a_merge_commits_at_its_first_attempt_during_a_running_stream(spark: SparkSession, stage: Harness) -> None:
     with streaming(stage) as stream:
         before = stream.landed
         with write_turn(stage.objects, "shop", "orders", by="merge", wait_seconds=PATIENCE_SECONDS) as turn:
@@ -104,7 +104,7 @@ def test_a_merge_commits_at_once_beside_a_stream_that_goes_on(spark: SparkSessio
     assert outcomes.count("held") == outcomes.count("caught_up") > 0
 
 
-def test_without_the_turn_the_same_merge_meets_the_stream(spark: SparkSession, stage: Stage) -> None:
+def test_without_a_turn_the_same_merge_conflicts_with_the_stream(spark: SparkSession, stage: Harness) -> None:
     with streaming(stage) as stream:
         with pytest.raises(Exception) as caught:  # noqa: PT011 - Delta's own, told apart below
             merge(spark, stage, stream.landed)
