@@ -60,7 +60,7 @@ def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases |
     if not names:
         return None
     # Imported by name, here and below: database and user-agent libraries load only for pipelines that need them.
-    databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").Databases.fix(names, storage)
+    databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").PinnedDatabases.pin(names, storage)
     return databases
 
 
@@ -73,7 +73,7 @@ def create_lookups_and_masks(spec: PipelineSpec, databases: PinnedDatabases | No
     """
     if not (spec.enrich or spec.private):
         return None
-    protection: LookupsAndMasks = import_module("deltaworks.events.enrichment.lookups_and_masks").Protection(
+    protection: LookupsAndMasks = import_module("deltaworks.events.enrichment.lookups_and_masks").LookupsAndMasks(
         spec, databases
     )
     return protection

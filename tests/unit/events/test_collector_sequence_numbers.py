@@ -32,7 +32,7 @@ def test_ranges_are_the_set_of_what_was_added_apart_and_in_order(
 ) -> None:
     one, other = CollectorSequenceNumbers(), CollectorSequenceNumbers()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collector_sequence_numbers, "_MOST_WAITING", at_once)
+        patch.setattr(collector_sequence_numbers, "_MAX_PENDING", at_once)
         for process, seq in some:
             one.add(process, seq)
         for process, seq in others:
@@ -51,7 +51,7 @@ def test_beyond_their_bound_the_nearest_ranges_are_joined_and_nothing_is_forgott
 ) -> None:
     noted = CollectorSequenceNumbers()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collector_sequence_numbers, "MOST_RANGES", most)
+        patch.setattr(collector_sequence_numbers, "MAX_RANGES", most)
         for seq in numbers:
             noted.add(PROCESSES[0], seq)
         kept = members(noted)

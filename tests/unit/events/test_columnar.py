@@ -278,13 +278,13 @@ def test_many_events_of_every_branch_come_to_the_same_rows(malformed_json: Path,
 
 
 BY_ROWS = {
-    "payloads are no JSON": declared(source={"kind": "s3_sqs", "relay": "r", "bucket": "b", "format": "csv"}),
+    "payloads are not JSON": declared(source={"kind": "s3_sqs", "relay": "r", "bucket": "b", "format": "csv"}),
     "looked up or masked": declared(EVENTS, ORDERS, private=[{"path": "device", "keep": "nothing"}]),
-    "fields of their wrapper": declared(unwrap={"path": "body", "keep": ["stage"]}),
+    "fields from their wrapper": declared(unwrap={"path": "body", "keep": ["stage"]}),
     "more than their name": declared(EVENTS, ORDERS | {"when": {"name": "order", "device": "ios"}}),
     "inside another field": declared(EVENTS, event={"name": {"path": "params.name"}}),
-    "when they arrived": declared(event={"time": {"arrival": True}}),
-    "fields of their record": declared(EVENTS | {"columns": [{"name": "at", "path": "_record.at", "type": "string"}]}),
+    "is the arrival time": declared(event={"time": {"arrival": True}}),
+    "fields from their record": declared(EVENTS | {"columns": [{"name": "at", "path": "_record.at", "type": "string"}]}),
 }
 
 
@@ -299,9 +299,9 @@ def test_what_has_no_fast_form_is_read_by_rows_and_says_why(reason: str) -> None
 @pytest.mark.parametrize(
     ("column", "reason"),
     [
-        ({"name": "big", "path": "big", "type": "decimal(20,0)"}, "a whole number beyond 64 bits would fit big"),
+        ({"name": "big", "path": "big", "type": "decimal(20,0)"}, "accepts integers beyond 64 bits"),
         ({"name": "params", "path": "params", "type": "map<string,string>"}, "params"),
-        ({"name": "quoted", "path": 'qu"ote', "type": "string"}, "no slots"),
+        ({"name": "quoted", "path": 'qu"ote', "type": "string"}, "a struct cannot have"),
     ],
 )
 def test_a_type_of_event_without_slots_is_read_by_rows_and_says_why(column: dict[str, Any], reason: str) -> None:
@@ -330,7 +330,7 @@ def test_a_producer_that_invents_names_of_fields_is_read_by_rows() -> None:
 
     parser = held_to_rows(declared(), [Payload(1, "k", raw)], 20_000)
 
-    assert parser.row_parser_reasons == {"login": "they have too many fields that nobody reads"}
+    assert parser.row_parser_reasons == {"login": "they have too many fields that no column reads"}
 
 
 def test_a_few_bytes_are_read_by_rows_and_more_are_decoded() -> None:
@@ -354,7 +354,7 @@ def test_an_error_that_nobody_thought_of_sends_the_events_to_the_row_path(monkey
     def failing(*_: object) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(EventPlan, "arrays", failing)
+    monkeypatch.setattr(EventPlan, "to_arrays", failing)
     parser = Parser(declared(), columnar_from_bytes=0)
 
     assert differences(expected, outcome(parser, payloads)) == []

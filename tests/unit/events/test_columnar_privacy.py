@@ -411,7 +411,7 @@ def test_a_canary_in_every_field_is_found_nowhere_but_sealed(branch: str, monkey
         return stripped
 
     strip = EventTypeRedactor.redact
-    monkeypatch.setattr(EventTypeRedactor, "strip", as_sent)
+    monkeypatch.setattr(EventTypeRedactor, "redact", as_sent)
     if found()[1]:
         assert found()[0] is True, "with stripping in the slots left out it is found"
 
@@ -429,7 +429,7 @@ def test_a_failure_on_the_way_counts_nothing_twice(monkeypatch: pytest.MonkeyPat
             raise MemoryError
         return landing(chunk, *rest)
 
-    monkeypatch.setattr(parser._converter, "landing", failing)
+    monkeypatch.setattr(parser._converter, "accept_rows", failing)
     tables, findings = outcome(parser, payloads)
     findings.pop("sealed")
 

@@ -337,14 +337,14 @@ def test_a_misfit_inside_makes_the_whole_value_one(value: Any, kind: str) -> Non
 @pytest.mark.parametrize(
     ("value", "kind", "path", "detail"),
     [
-        ({"a": "1"}, "struct<a: int>", ".a", "the text '1' is no whole number"),
-        ({"a": {"b": True}}, "struct<a: struct<b: int>>", ".a.b", "the boolean True is no whole number"),
-        ([{"n": 1}, {"n": 1.5}], "array<struct<n: int>>", "[].n", "the number 1.5 is no whole number"),
-        ({"secret key": "x"}, "map<string,double>", "[]", "the text 'x' is no number"),
-        ({"a": [[1], 2]}, "struct<a: array<array<int>>>", ".a[]", "the number 2 is no array<int>"),
-        ({"a": {}}, "struct<a: string>", ".a", "the object {} is no string"),
-        ({"a": []}, "struct<a: date>", ".a", "the array [] is no ISO 8601 time"),
-        ("1", "int", "", "the text '1' is no whole number"),
+        ({"a": "1"}, "struct<a: int>", ".a", "the text '1' is not a valid whole number"),
+        ({"a": {"b": True}}, "struct<a: struct<b: int>>", ".a.b", "the boolean True is not a valid whole number"),
+        ([{"n": 1}, {"n": 1.5}], "array<struct<n: int>>", "[].n", "the number 1.5 is not a valid whole number"),
+        ({"secret key": "x"}, "map<string,double>", "[]", "the text 'x' is not a valid number"),
+        ({"a": [[1], 2]}, "struct<a: array<array<int>>>", ".a[]", "the number 2 is not a valid array<int>"),
+        ({"a": {}}, "struct<a: string>", ".a", "the object {} is not a valid string"),
+        ({"a": []}, "struct<a: date>", ".a", "the array [] is not a valid ISO 8601 time"),
+        ("1", "int", "", "the text '1' is not a valid whole number"),
     ],
 )
 def test_a_misfit_inside_names_its_field_and_what_came(value: Any, kind: str, path: str, detail: str) -> None:
@@ -357,7 +357,7 @@ def test_a_misfit_says_what_was_found_and_not_all_of_it() -> None:
     detail = misfit("x" * 10_000, "int").detail
 
     assert detail.startswith("the text 'xxx")
-    assert detail.endswith("is no whole number")
+    assert detail.endswith("is not a valid whole number")
     assert len(detail) < 120
 
 

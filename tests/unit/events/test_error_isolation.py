@@ -68,9 +68,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         burst("complete", events)
         return complete(self, rows, events, *rest)
 
-    monkeypatch.setattr(EventReader, "event", poisoned_event)
+    monkeypatch.setattr(EventReader, "read_event", poisoned_event)
     monkeypatch.setattr(TableColumns, "convert", poisoned_convert)
-    monkeypatch.setattr(TableColumns, "complete", poisoned_complete)
+    monkeypatch.setattr(TableColumns, "add_undeclared_fields", poisoned_complete)
 
 
 def proof(parts: Sequence[TableRows]) -> None:
@@ -114,7 +114,7 @@ def test_only_the_events_that_fail_are_left_out_and_named(
             if event == "misfit":
                 reasons[seq, position] = ""
             elif doing and not (doing == "write" and not with_proof):
-                reasons[seq, position] = f"{'converting' if doing != 'read' else 'reading'} it failed: {kind}"
+                reasons[seq, position] = f"{'converting' if doing != 'read' else 'reading'} failed: {kind}"
             else:
                 wanted["events"].append((seq, position))
                 wanted["orders"].append((seq, position))
@@ -150,8 +150,8 @@ def test_events_before_a_failing_framer_land_and_the_rest_is_one_row(
     assert Counter(row["_seq"] for row in rows["orders"]) == Counter({1: 5} | ({2: taken} if taken else {}))
     (row,) = rows["quarantine"]
     assert (row["_seq"], row["_position"], row["object_key"]) == (2, taken or -1, "k2")
-    said = f"splitting it failed: {kind}"
-    detail = f"the rest cannot be read: {said}" if taken else said
+    said = f"splitting failed: {kind}"
+    detail = f"the rest is unreadable: {said}" if taken else said
     assert row["reasons"] == [{"code": "malformed", "path": "", "detail": detail}]
     assert parser.findings.objects_rejected == Counter({} if taken else {"malformed": 1})
 
@@ -196,8 +196,8 @@ def test_a_row_for_quarantine_can_always_be_written() -> None:
     assert rows[0]["reasons"] == [{"code": "malformed", "path": "\\xe9", "detail": "said \\xe9"}]
     assert json.loads(rows[0]["record"]) == {
         "key": "\\xe9",
-        "deep": "(cannot be written)",
-        "large": "(cannot be written)",
+        "deep": "(cannot be serialized)",
+        "large": "(cannot be serialized)",
         "partition": 3,
         "\\x80": "name",
     }

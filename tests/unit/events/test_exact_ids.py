@@ -96,7 +96,7 @@ def test_an_id_that_cannot_be_told_from_others_is_quarantined_by_name(
     def too_deep(text: Any) -> Any:
         raise RecursionError
 
-    monkeypatch.setattr(events, "exact_value", too_deep)
+    monkeypatch.setattr(events, "parse_lossless", too_deep)
     event = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": ["id"]}
 
     rows = parsed(make_spec(event=event), EVENT % (BIG[0], 1))

@@ -173,9 +173,9 @@ def test_a_database_that_fails_at_a_look_up_fails_the_pass_and_lands_nothing(
     databases: PinnedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Any, address: str) -> None:
-        raise ConfigError("ENRICHMENT_UNREADABLE", "damaged")
+        raise ConfigError("ENRICHMENT_UNREADABLE", "corrupt")
 
-    monkeypatch.setattr("deltaworks.events.enrichment.databases.AddressReader.record", broken)
+    monkeypatch.setattr("deltaworks.events.enrichment.databases.AddressLookup.lookup", broken)
 
     with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE"):
         rows_of(spec_of(enrich=[GEO]), {"t": 1, "ip": IN_LONDON}, databases=databases)

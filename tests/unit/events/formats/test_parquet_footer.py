@@ -85,9 +85,9 @@ def test_bytes_that_are_no_footer_are_refused_or_read_and_nothing_else_happens(d
 @pytest.mark.parametrize(
     ("footer", "what"),
     [
-        (b"", "cut off"),
-        (b"\x19", "cut off"),
-        (b"\x49\xfc\xff\xff\xff\xff\x0f", "cut off"),
+        (b"", "truncated"),
+        (b"\x19", "truncated"),
+        (b"\x49\xfc\xff\xff\xff\xff\x0f", "truncated"),
         (b"\x1c" * 100 + b"\x00" * 100, "nested more than 64 deep"),
         (b"\x1e\x00", "of type 14"),
         (b"\x16" + b"\xff" * 11, "more than ten bytes"),
