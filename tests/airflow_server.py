@@ -16,7 +16,7 @@ _RUN = r"/dags/(?P<dag>[^/]+)/dagRuns/(?P<run>[^/]+)"
 
 
 @dataclass
-class Script:
+class RunScript:
     """What becomes of a run: the state of the run and of its tasks, at one look after another; the last one stays."""
 
     steps: list[tuple[str, Mapping[str, str | None]]] = field(default_factory=lambda: [("success", {})])
@@ -45,7 +45,7 @@ class AirflowServer(ThreadingHTTPServer):
         self.forbidden: tuple[str, ...] = ()
         self.slow = self.broken = 0
         self.page = 100
-        self.scripts: dict[str, Script] = {}
+        self.scripts: dict[str, RunScript] = {}
         self.runs: dict[tuple[str, str], tuple[dict[str, Any], int]] = {}
         self.requests: list[tuple[str, str, Any]] = []
         self.closing = threading.Event()
@@ -63,7 +63,7 @@ class AirflowServer(ThreadingHTTPServer):
         """What was asked that changes something, but for logins."""
         return [request for request in self.requests if request[0] != "GET" and request[1] != "/auth/token"]
 
-    def forget_tokens(self) -> None:
+    def invalidate_tokens(self) -> None:
         """As a restart with another secret, or time, does."""
         self.tokens.clear()
 
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         if (method, path, query.get("dag_id_pattern")) == ("PATCH", "/dags", ["%"]):
             airflow.paused = dict.fromkeys(airflow.paused, body["is_paused"])
             return 200, {"dags": [], "total_entries": len(airflow.paused)}
-        return self._of_dag(method, path, body) if path.startswith("/dags/") else self._listing(path, query)
+        return self._handle_dag(method, path, body) if path.startswith("/dags/") else self._list(path, query)
 
     def _token(self, body: Any) -> tuple[int, Any]:
         airflow = self.server
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         airflow.tokens.add(token)
         return 201, {"access_token": token}
 
-    def _listing(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, Any]:
+    def _list(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, Any]:
         airflow = self.server
         if path == "/dags":
             first = int(query["offset"][0])
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {"import_errors": airflow.import_errors, "total_entries": len(airflow.import_errors)}
         return 404, {"detail": f"no such path: {path}"}
 
-    def _of_dag(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+    def _handle_dag(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         airflow, dag_id = self.server, unquote(path.split("/")[2])
         if dag_id not in airflow.paused:
             return 404, {"detail": f"Dag with id: {dag_id} was not found"}
@@ -165,16 +165,16 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, self._dag(dag_id)
         if path.endswith("/dagRuns"):
             if method == "POST":
-                return self._triggered(dag_id, body)
+                return self._trigger(dag_id, body)
             runs = [self._run(*key, self._state(key)) for key in reversed(airflow.runs) if key[0] == dag_id]
             return 200, {"dag_runs": runs, "total_entries": len(runs)}
         match = re.fullmatch(_RUN + r"(?P<rest>/.*)?", path)
         if match is None:
             cleared = path.endswith("/clearTaskInstances")
             return (200, {"task_instances": []}) if cleared else (404, {"detail": f"no such path: {path}"})
-        return self._of_run((dag_id, unquote(match["run"])), match["rest"] or "")
+        return self._handle_run((dag_id, unquote(match["run"])), match["rest"] or "")
 
-    def _triggered(self, dag_id: str, body: Any) -> tuple[int, Any]:
+    def _trigger(self, dag_id: str, body: Any) -> tuple[int, Any]:
         airflow = self.server
         key = (dag_id, body["dag_run_id"])
         if key in airflow.runs:
@@ -185,14 +185,14 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, self._run(*key, "queued")
 
     def _state(self, key: tuple[str, str]) -> str:
-        steps, looks = self.server.scripts.get(key[0], Script()).steps, self.server.runs[key][1]
+        steps, looks = self.server.scripts.get(key[0], RunScript()).steps, self.server.runs[key][1]
         return steps[min(looks, len(steps) - 1)][0]
 
-    def _of_run(self, key: tuple[str, str], rest: str) -> tuple[int, Any]:
+    def _handle_run(self, key: tuple[str, str], rest: str) -> tuple[int, Any]:
         airflow = self.server
         if key not in airflow.runs:
             return 404, {"detail": f"The DagRun with run_id: `{key[1]}` was not found"}
-        script = airflow.scripts.get(key[0], Script())
+        script = airflow.scripts.get(key[0], RunScript())
         conf, looks = airflow.runs[key]
         state, tasks = script.steps[min(looks, len(script.steps) - 1)]
         if not rest:

@@ -15,7 +15,7 @@ CHROMIUM = shutil.which("chromium")
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 
 
-class Site:
+class PageSite:
     """One page at `/` and files beside it; `page` and `files` may be set while it serves."""
 
     def __init__(self) -> None:
@@ -32,9 +32,9 @@ class Site:
 
 
 @contextmanager
-def running_site() -> Iterator[Site]:
+def serve_site() -> Iterator[PageSite]:
     """A site on a free port, whose address is an origin."""
-    site = Site()
+    site = PageSite()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -61,7 +61,7 @@ def running_site() -> Iterator[Site]:
 
 
 @contextmanager
-def running_chromium() -> Iterator[Any]:
+def launch_chromium() -> Iterator[Any]:
     """The browser of the machine; the test is skipped where there is none."""
     if CHROMIUM is None:
         pytest.skip("no `chromium` on the PATH, the browser that runs the page")

@@ -38,7 +38,7 @@ def stop_flag(lake: ObjectStore) -> StopFlag:
     return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
 
 
-def beat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "r") -> None:
+def write_heartbeat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "r") -> None:
     """Write the heartbeat of the stream as of now, or of another time."""
     now = at or iso_now()
     heartbeat = Heartbeat(

@@ -43,7 +43,7 @@ from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWrite
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from tests.console_stage import ActsOfTests, PeopleOfTests, ago, person, write_beat
+from tests.console_harness import FakeActions, FakeAuthenticator, ago, person, write_process_heartbeat
 from tests.dags.airflow_project import write_project
 from tests.unit.console.actions.test_fields import params_of
 from tests.unit.control.records.recorded_summaries import AT, SUMMARIES, TABLE
@@ -58,7 +58,7 @@ PRIVACY = f"privacy: {{namespace: {NAMESPACE}, fields: [{{path: secret, action: 
 MORE = {"act": "/actions/control/games?verb=restart&reason=a+new+key", "restore": "/actions/restore/games?table=events"}
 
 
-class EverybodyIsAda(PeopleOfTests):
+class SinglePersonAuthenticator(FakeAuthenticator):
     """A browser without a login."""
 
     @property
@@ -75,7 +75,7 @@ def write_records(objects: ObjectStore) -> None:
         table="purchase", reason="suspended", since_batch=790, at=iso_now(), condition="TABLE_SCHEMA_DIFFERS"
     )
     objects.put(paths.held_table("games", "purchase"), held.encode())
-    write_beat(
+    write_process_heartbeat(
         objects,
         paths.pipeline_control("games"),
         "games",
@@ -87,8 +87,10 @@ def write_records(objects: ObjectStore) -> None:
         held=(held.summary(),),
     )
     StopFlag(objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade of the broker")
-    write_beat(objects, paths.pipeline_control("edits"), "edits", state="ended", written_at=ago(7200))
-    write_beat(objects, paths.relay_control("landing"), "landing", rows=40_200, backlog_files=2, dead_letters=4)
+    write_process_heartbeat(objects, paths.pipeline_control("edits"), "edits", state="ended", written_at=ago(7200))
+    write_process_heartbeat(
+        objects, paths.relay_control("landing"), "landing", rows=40_200, backlog_files=2, dead_letters=4
+    )
     throughput = Throughput()
     for minutes in range(0, 600, 5):
         total = EventTotals(events=11_000 + 40 * minutes, rows=10_900, quarantined=minutes % 30, reasons={})
@@ -171,7 +173,7 @@ def addresses() -> dict[str, str]:
 
 
 @contextmanager
-def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
+def serve_console(project: Path, acts: FakeActions) -> Iterator[str]:
     """The console over a project, on a free port; the address ends without a slash."""
     root = write_project(project)
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
@@ -191,8 +193,8 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
         since=utc_now() - timedelta(minutes=12),
         address="/dags/restore__games/runs/console__1/tasks/approve/required_actions",
     )
-    acts.questions_open = (waits,)
-    people = EverybodyIsAda({"ada": person()})
+    acts.approvals = (waits,)
+    people = SinglePersonAuthenticator({"ada": person()})
     console = Console(
         authenticator=people,
         actions=acts,
@@ -209,20 +211,20 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     thread.join(timeout=30)
 
 
-def hear(complaints: list[str], message: Any) -> None:
+def collect_console_errors(errors: list[str], message: Any) -> None:
     """Keep what the browser's console calls an error."""
     if message.type == "error":
-        complaints.append(message.text)
+        errors.append(message.text)
 
 
-def take(to: Path) -> list[str]:
+def capture(to: Path) -> list[str]:
     """Take every picture; what the browser's console complained of is given back."""
     from playwright.sync_api import sync_playwright
 
-    complaints: list[str] = []
+    errors: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder) / "project", ActsOfTests()) as base,
+        serve_console(Path(folder) / "project", FakeActions()) as base,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -232,16 +234,16 @@ def take(to: Path) -> list[str]:
                 viewport={"width": WIDTH, "height": HEIGHT},
             )
             page = context.new_page()
-            page.on("console", functools.partial(hear, complaints))
+            page.on("console", functools.partial(collect_console_errors, errors))
             for name, route in addresses().items():
                 answer = page.goto(base + route)
                 if answer is None or not answer.ok:
-                    complaints.append(f"{route}: {answer.status if answer else 'no answer'}")
+                    errors.append(f"{route}: {answer.status if answer else 'no answer'}")
                 page.wait_for_load_state("networkidle")
                 page.screenshot(path=to / f"{name}-{scheme}.png", full_page=True)
             context.close()
         browser.close()
-    return complaints
+    return errors
 
 
 def main() -> int:
@@ -251,7 +253,7 @@ def main() -> int:
     to: Path = parser.parse_args().to
     to.mkdir(parents=True, exist_ok=True)
     os.environ["DELTAWORKS_ENVIRONMENT"] = "local"
-    complaints = take(to)
+    complaints = capture(to)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return 1 if complaints else 0

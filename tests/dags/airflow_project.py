@@ -89,7 +89,7 @@ def write_project(root: Path) -> Path:
     return root
 
 
-def environment_of(project: Path, home: Path | None = None) -> dict[str, str]:
+def environment_variables(project: Path, home: Path | None = None) -> dict[str, str]:
     """The variables of a process of its own that sees `project`."""
     settings = {**os.environ, **AIRFLOW_SETTINGS, "PYTHONPATH": str(REPOSITORY / "include")}
     settings |= {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_ENVIRONMENT": "local"}
@@ -105,7 +105,7 @@ def run_python(code: str, project: Path) -> Any:
     """Run code in a fresh interpreter; returns the JSON of its last output line."""
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment_of(project),
+        env=environment_variables(project),
         capture_output=True,
         text=True,
         timeout=240,

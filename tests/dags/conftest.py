@@ -42,7 +42,7 @@ def airflow_settings() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def console_of_its_own() -> None:
+def reset_console_cache() -> None:
     """The console anew for each test: it remembers the project of the process, and tests have their own."""
     for name, module in list(sys.modules.items()):
         if name.endswith("deltaworks_plugin"):

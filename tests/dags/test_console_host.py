@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
-from tests.console_stage import write_beat
+from tests.console_harness import write_process_heartbeat
 
 DAGS = (
     "stream__games",
@@ -93,7 +93,7 @@ def test_a_script_without_a_login_is_told_so(server: Any, project: Path) -> None
 
 def test_every_relay_and_stream_whose_dag_is_on_record_is_shown(server: Any, project: Path) -> None:
     objects = open_objects(load_catalog().environment.lake)
-    write_beat(objects, paths.pipeline_control("games"), "games")
+    write_process_heartbeat(objects, paths.pipeline_control("games"), "games")
     shown = server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]
 
     assert [row["name"] for row in shown["streams"]] == ["edits", "games"]

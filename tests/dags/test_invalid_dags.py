@@ -10,7 +10,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
-from tests.console_stage import write_beat
+from tests.console_harness import write_process_heartbeat
 from tests.dags.airflow_project import REPOSITORY, run_python, write_project
 from tests.dags.test_console_host import as_user, dags_on_record
 
@@ -149,7 +149,9 @@ def test_the_console_has_a_wrong_one_with_its_mistake_and_its_run(
     project = write_project(tmp_path)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(project))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
-    write_beat(open_objects(load_catalog().environment.lake), paths.pipeline_control("games"), "games", batch_id=41)
+    write_process_heartbeat(
+        open_objects(load_catalog().environment.lake), paths.pipeline_control("games"), "games", batch_id=41
+    )
     games = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     games.write_text("pipeline: games\ncolour: blue\n")
 

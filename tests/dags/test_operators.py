@@ -27,7 +27,7 @@ from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.shares import MAINTENANCE_NICENESS, ClusterShares, Share
 from deltaworks.specs.spark_conf import submit_conf
-from tests.dags.airflow_project import environment_of
+from tests.dags.airflow_project import environment_variables
 from tests.dags.test_mutation_dags import option_arguments
 from tests.waiting import eventually
 
@@ -469,7 +469,7 @@ def test_the_child_dies_at_once_when_its_task_runner_is_killed(
     spark_submit(SLEEPER)
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     pid_file = tmp_path / "pid"
-    environment = environment_of(project) | {"PID_FILE": str(pid_file)}
+    environment = environment_variables(project) | {"PID_FILE": str(pid_file)}
     environment["PYTHONPATH"] += f":{tmp_path}"
     runner = subprocess.Popen([sys.executable, "-c", RUNNER, kind], env=environment, stdout=subprocess.DEVNULL)
     try:

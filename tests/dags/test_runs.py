@@ -24,7 +24,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 from deltaworks.errors import ConfigError
-from tests.dags.airflow_project import REPOSITORY, environment_of, write_project
+from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project
 from tests.unit.alerts.aws_stage import Aws
 
 DONE = "DAG_RUN_DONE "
@@ -98,7 +98,7 @@ class Stage:
         ]
 
     def _start(self) -> subprocess.Popen[str]:
-        environment = environment_of(self.project, self.home) | {
+        environment = environment_variables(self.project, self.home) | {
             "PATH": f"{self.program.parent}:{os.environ['PATH']}",
             "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
             "TEST_ACCESS_KEY": "testing",

@@ -15,7 +15,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.servers.object_store import free_port
-from tests.browser_page import Site, running_chromium, running_site
+from tests.browser_page import PageSite, launch_chromium, serve_site
 from tests.collector_process import KEY, CollectorProcess, declaration
 from tests.unit.collector.test_clients import client
 from tests.waiting import eventually
@@ -26,18 +26,18 @@ PINS = Path(__file__).parent / "sdks" / "package.json"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with running_chromium() as browser:
+    with launch_chromium() as browser:
         yield browser
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with running_site() as site:
+def site() -> Iterator[PageSite]:
+    with serve_site() as site:
         yield site
 
 
 @pytest.fixture
-def collector(tmp_path: Path, site: Site) -> Iterator[CollectorProcess]:
+def collector(tmp_path: Path, site: PageSite) -> Iterator[CollectorProcess]:
     """A collector that takes events of the site; it starts again on the same port."""
     listen = {"host": "127.0.0.1", "port": free_port(), "metrics_port": 0}
     declared = declaration(listen=listen)
@@ -48,7 +48,7 @@ def collector(tmp_path: Path, site: Site) -> Iterator[CollectorProcess]:
 
 
 @pytest.fixture
-def snippet(site: Site, collector: CollectorProcess) -> str:
+def snippet(site: PageSite, collector: CollectorProcess) -> str:
     """The page of the docs, which sends every 200 ms."""
     code = client("browser").replace("https://events.example.org", collector.url)
     site.page = f"<script>{code.replace('the key of the source', KEY).replace('5000', '200')}</script>"
@@ -166,7 +166,7 @@ def analytics() -> bytes:
 
 
 def test_segments_sdk_sends_all_it_tracked_though_the_collector_was_away(
-    browser: Any, site: Site, collector: CollectorProcess, analytics: bytes
+    browser: Any, site: PageSite, collector: CollectorProcess, analytics: bytes
 ) -> None:
     options = {"integrations": {"Segment.io": {"protocol": "http"}}}  # https is what it takes for granted
     begun = f"window.analytics = Object.assign([], {{_writeKey: {KEY!r}, _cdn: {collector.url!r}, "

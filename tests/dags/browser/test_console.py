@@ -15,7 +15,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
 from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
 from deltaworks.specs.project import load_catalog
-from tests.console_stage import ago, write_beat
+from tests.console_harness import ago, write_process_heartbeat
 from tests.dags.airflow_project import write_project
 from tests.dags.browser.airflow_site import AirflowSite, running_airflow
 from tests.dags.browser.trigger_form import CHROMIUM, logged_in
@@ -50,8 +50,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     error = {"condition": HOSTILE, "message": HOSTILE, "hint": HOSTILE}
     held = ({"table": HOSTILE, "reason": "suspended", "since_batch": 790, "at": ago(4_000), "message": HOSTILE},)
     facts: dict[str, Any] = {"error": error, "held": held, "ui": "javascript:window.__xss=1", "host": HOSTILE}
-    write_beat(objects, paths.pipeline_control("games"), "games", oldest_pending_at=ago(600), **facts)
-    write_beat(objects, paths.pipeline_control("edits"), "edits", written_at=ago(4_000))
+    write_process_heartbeat(objects, paths.pipeline_control("games"), "games", oldest_pending_at=ago(600), **facts)
+    write_process_heartbeat(objects, paths.pipeline_control("edits"), "edits", written_at=ago(4_000))
     batches = tuple(
         BatchSummary(
             batch_id=812 - back,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.errors import TransientError
-from tests.airflow_server import AirflowServer, Script, airflow_server
+from tests.airflow_server import AirflowServer, RunScript, airflow_server
 from tests.unit.cli.command_tree import all_commands
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
@@ -30,7 +30,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowS
     with airflow_server(DAG) as server:
         monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
         steps = [("success", {"snapshot_health": "success"})]
-        server.scripts[DAG] = Script(steps=steps, results={"snapshot_health": RECORDS})
+        server.scripts[DAG] = RunScript(steps=steps, results={"snapshot_health": RECORDS})
         yield server
 
 

@@ -17,7 +17,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations import airflow_requests
 from tests.airflow_server import AirflowServer, airflow_server
-from tests.declared_airflow import DAG, beat, declare_airflow, stop_flag
+from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
 REMEDIATION = """\
@@ -223,7 +223,7 @@ def test_the_variable_wins_over_the_declaration(
 def test_a_stream_that_does_not_end_in_time_says_that_its_flag_stays(
     lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
 ) -> None:
-    beat(lake, "running")
+    write_heartbeat(lake, "running")
 
     _, error = refused("stop", "shop", "--wait-seconds", "0")
 
@@ -252,7 +252,7 @@ def test_start_withdraws_the_stop_and_calls_off_the_wait_after_failures(
 def test_restart_ends_the_stream_and_lets_it_run_again(
     lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
 ) -> None:
-    beat(lake, "ended")
+    write_heartbeat(lake, "ended")
 
     said = invoke("restart", "shop")
 
@@ -263,7 +263,7 @@ def test_restart_ends_the_stream_and_lets_it_run_again(
 
 
 def test_a_restart_that_does_not_end_in_time_stays_stopped(lake: ObjectStore, flag: StopFlag) -> None:
-    beat(lake, "running")
+    write_heartbeat(lake, "running")
 
     _, error = refused("restart", "shop", "--wait-seconds", "0")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from tests.browser_page import running_chromium, running_site
+from tests.browser_page import launch_chromium, serve_site
 from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
 from tests.waiting import eventually
 
@@ -51,14 +51,14 @@ def test_the_python_client_sends_until_the_collector_has_it() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with running_chromium() as browser:
+    with launch_chromium() as browser:
         yield browser
 
 
 @pytest.mark.integration
 def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(browser: Any) -> None:
     kept = Kept()
-    with running_site() as site, contextlib.ExitStack() as open_parts:
+    with serve_site() as site, contextlib.ExitStack() as open_parts:
         spec = collector_spec(origins=[site.origin], rate={"events_per_second": 1, "burst": 3})
         address = open_parts.enter_context(listening(app_of(spec, kept)))
         script = client("browser").replace("https://events.example.org", address)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.console_stage import ConsoleStage, console_stage
+from tests.console_harness import ConsoleHarness, console_harness
 from tests.dags.airflow_project import write_project
 
 
@@ -18,5 +18,5 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stage(project: Path) -> ConsoleStage:
-    return console_stage(project)
+def harness(project: Path) -> ConsoleHarness:
+    return console_harness(project)

@@ -16,8 +16,8 @@ from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control.conditions import next_step_for
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import TransientError
-from tests.console_stage import ConsoleStage, console_stage
-from tests.unit.console.summaries_stage import put_tables, table
+from tests.console_harness import ConsoleHarness, console_harness
+from tests.unit.console.summaries_harness import put_tables, table
 
 #: What each route answers: to nobody, to a forged login, to a viewer without the DAG of games, to a viewer, to ada.
 ANSWERS = {
@@ -69,24 +69,24 @@ def address_of(route: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
 
 
-def test_every_route_is_in_the_table_of_answers(stage: ConsoleStage) -> None:
-    routes = {route.path for route in stage.client.app.routes if isinstance(route, APIRoute)}  # type: ignore[attr-defined]
+def test_every_route_is_in_the_table_of_answers(harness: ConsoleHarness) -> None:
+    routes = {route.path for route in harness.client.app.routes if isinstance(route, APIRoute)}  # type: ignore[attr-defined]
 
     assert routes == set(ANSWERS)
 
 
 @pytest.mark.parametrize("route", ANSWERS)
-def test_who_is_answered_what(stage: ConsoleStage, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_answered_what(harness: ConsoleHarness, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult())
     authenticator = (None, "mallory", "eve", "vic", "ada")
-    put_tables(stage.objects, "games", table("events"))
+    put_tables(harness.objects, "games", table("events"))
 
-    assert tuple(stage.get(address_of(route), by=name).status_code for name in authenticator) == ANSWERS[route]
+    assert tuple(harness.get(address_of(route), by=name).status_code for name in authenticator) == ANSWERS[route]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_is_sent_with_a_policy_that_lets_nothing_of_others_run(stage: ConsoleStage, page: object) -> None:
-    answer = stage.get("/")
+def test_a_page_is_sent_with_a_policy_that_lets_nothing_of_others_run(harness: ConsoleHarness, page: object) -> None:
+    answer = harness.get("/")
     policy = answer.headers["content-security-policy"]
 
     assert "default-src 'none'" in policy
@@ -94,29 +94,29 @@ def test_a_page_is_sent_with_a_policy_that_lets_nothing_of_others_run(stage: Con
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_nobody_is_sent_to_the_login_and_comes_back(stage: ConsoleStage) -> None:
-    assert stage.get("/", by=None).headers["location"] == "/login?next=/"
+def test_nobody_is_sent_to_the_login_and_comes_back(harness: ConsoleHarness) -> None:
+    assert harness.get("/", by=None).headers["location"] == "/login?next=/"
 
 
-def test_a_fragment_says_that_the_login_has_ended(stage: ConsoleStage) -> None:
-    assert stage.get("/?fragment=1", by=None).status_code == 401
-    assert stage.get("/?format=json", by=None, accept="application/json").status_code == 401
+def test_a_fragment_says_that_the_login_has_ended(harness: ConsoleHarness) -> None:
+    assert harness.get("/?fragment=1", by=None).status_code == 401
+    assert harness.get("/?format=json", by=None, accept="application/json").status_code == 401
 
 
-def test_a_page_that_has_not_changed_is_not_sent_again(stage: ConsoleStage) -> None:
-    stage.beat("games")
-    stage.get("/")  # what was never read before is new
-    first = stage.get("/?fragment=1")
-    again = stage.get("/?fragment=1", if_none_match=first.headers["etag"])
+def test_a_page_that_has_not_changed_is_not_sent_again(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("games")
+    harness.get("/")  # what was never read before is new
+    first = harness.get("/?fragment=1")
+    again = harness.get("/?fragment=1", if_none_match=first.headers["etag"])
 
     assert again.status_code == 304
     assert again.content == b""
-    assert stage.get("/", if_none_match=first.headers["etag"]).status_code == 200
-    assert stage.get("/?fragment=1", by="eve", if_none_match=first.headers["etag"]).status_code == 200
+    assert harness.get("/", if_none_match=first.headers["etag"]).status_code == 200
+    assert harness.get("/?fragment=1", by="eve", if_none_match=first.headers["etag"]).status_code == 200
 
 
-def test_a_fragment_is_the_polled_part_of_its_page(stage: ConsoleStage) -> None:
-    page, fragment = stage.get("/").text, stage.get("/?fragment=1").text
+def test_a_fragment_is_the_polled_part_of_its_page(harness: ConsoleHarness) -> None:
+    page, fragment = harness.get("/").text, harness.get("/?fragment=1").text
 
     assert "<html" in page
     assert "<html" not in fragment
@@ -124,8 +124,8 @@ def test_a_fragment_is_the_polled_part_of_its_page(stage: ConsoleStage) -> None:
     assert "Beside the streams" in fragment
 
 
-def test_the_same_data_comes_as_json(stage: ConsoleStage) -> None:
-    answer = stage.get("/?format=json")
+def test_the_same_data_comes_as_json(harness: ConsoleHarness) -> None:
+    answer = harness.get("/?format=json")
 
     assert answer.headers["content-type"] == "application/json"
     assert [row["name"] for row in json.loads(answer.text)["view"]["streams"]] == ["edits", "games"]
@@ -136,7 +136,7 @@ def test_links_lie_below_the_prefix_under_which_the_console_is_served(project: P
     from fastapi.testclient import TestClient
 
     outer = FastAPI(root_path="/air")
-    outer.mount("/deltaworks", console_stage(project).client.app)
+    outer.mount("/deltaworks", console_harness(project).client.app)
     html = TestClient(outer).get("/air/deltaworks/", headers={"X-Person": "ada", "Accept": "text/html"}).text
     local = re.findall(r'(?:href|src|action|hx-get)="(/[^"]*)"', html)
 
@@ -144,9 +144,9 @@ def test_links_lie_below_the_prefix_under_which_the_console_is_served(project: P
     assert any(address.startswith("/air/deltaworks/assets/") for address in local)
 
 
-def test_an_asset_of_another_release_is_not_sent(stage: ConsoleStage) -> None:
-    assert stage.get("/assets/0000/console.css").status_code == 404
-    assert stage.get(address_of("/assets/{digest}/{name}")).headers["cache-control"].endswith("immutable")
+def test_an_asset_of_another_release_is_not_sent(harness: ConsoleHarness) -> None:
+    assert harness.get("/assets/0000/console.css").status_code == 404
+    assert harness.get(address_of("/assets/{digest}/{name}")).headers["cache-control"].endswith("immutable")
 
 
 class Dead:
@@ -157,8 +157,8 @@ class Dead:
 
 
 def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
-    stage = console_stage(project, storage=Dead)  # type: ignore[return-value, arg-type]
-    answer = stage.get("/")
+    harness = console_harness(project, storage=Dead)  # type: ignore[return-value, arg-type]
+    answer = harness.get("/")
 
     assert answer.status_code == 200
     assert "The storage has not answered" in answer.text
@@ -172,8 +172,8 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
 
 def test_an_object_store_is_opened_once(project: Path) -> None:
     opened: list[ObjectStore] = []
-    stage = console_stage(project)
-    counted = console_stage(project, storage=lambda: opened.append(stage.objects) or stage.objects)  # type: ignore[func-returns-value]
+    harness = console_harness(project)
+    counted = console_harness(project, storage=lambda: opened.append(harness.objects) or harness.objects)  # type: ignore[func-returns-value]
     counted.get("/")
     counted.get("/")
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.alerts.silences import Silence
-from deltaworks.console.table_reads import TableReadResult
-from deltaworks.console.pages import alerts, erasures, mutations, nights, quarantine, table, tables
-from deltaworks.console.pages import table_read_pages
+from deltaworks.console.pages import alerts, erasures, mutations, nights, quarantine, table, table_read_pages, tables
 from deltaworks.console.rendering import Frame, render
+from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
@@ -23,9 +22,9 @@ from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from tests.console_stage import look_at
+from tests.console_harness import page_context
 from tests.dags.airflow_project import REPOSITORY
-from tests.unit.console import summaries_stage as made
+from tests.unit.console import summaries_harness as made
 
 MARKUP = (
     "<img src=x onerror=alert(1)>",
@@ -102,8 +101,8 @@ def test_errors_reasons_and_readers_of_tables(catalog: Catalog, tmp_path: Path, 
     broken = made.table("events", error=name, next_plan=plan.replace(reason=name), holds=made.held_by(name))
     made.put_tables(objects, "games", broken)
 
-    assert is_there(name, shown("tables", tables.view(look_at(catalog, objects))))
-    of_one = look_at(catalog, objects, values={**GAMES, "table": "events"})
+    assert is_there(name, shown("tables", tables.view(page_context(catalog, objects))))
+    of_one = page_context(catalog, objects, values={**GAMES, "table": "events"})
     assert shown("table", table.view(of_one)).text.count(name[:150]) >= 3
 
 
@@ -113,10 +112,10 @@ def test_events_in_quarantine(catalog: Catalog, tmp_path: Path, name: str) -> No
     objects = LocalObjects(tmp_path)
     made.put_quarantine(objects, "games", made.rows(name, 3, event=name, date=name, spec=name))
 
-    page = shown("quarantine", quarantine.view(look_at(catalog, objects, values=GAMES)))
+    page = shown("quarantine", quarantine.view(page_context(catalog, objects, values=GAMES)))
 
     assert page.text.count(name[:150]) >= 3
-    assert is_there(name, shown("quarantines", quarantine.view_all(look_at(catalog, objects))))
+    assert is_there(name, shown("quarantines", quarantine.view_all(page_context(catalog, objects))))
 
 
 @examples
@@ -128,7 +127,7 @@ def test_what_alerts_and_silences_say(catalog: Catalog, tmp_path: Path, name: st
     silence = Silence(id="s", pipeline="games", cause=name, subject=name, at=far, until=far, by=name, reason=name)
     objects.put(silence_key("s"), silence.encode())
 
-    page = shown("alerts", alerts.view(look_at(catalog, objects)))
+    page = shown("alerts", alerts.view(page_context(catalog, objects)))
 
     assert page.text.count(name[:150]) >= 5
 
@@ -142,7 +141,7 @@ def test_requests_to_be_erased(catalog: Catalog, tmp_path: Path, name: str) -> N
     rows = (ErasureRow(request_id=name, state=name, **times), ErasureRow(request_id=name, state="certified", **times))
     objects.put(erasures_summary(namespace), ErasuresSummary(namespace=namespace, requests=rows).encode())
 
-    page = shown("erasures", erasures.view(look_at(catalog, objects)))
+    page = shown("erasures", erasures.view(page_context(catalog, objects)))
 
     assert page.text.count(name[:150]) >= 3
 
@@ -153,11 +152,12 @@ def test_what_a_night_left_out(catalog: Catalog, tmp_path: Path, name: str) -> N
     objects = LocalObjects(tmp_path)
     night = made.night("r1")
     tasks = tuple(
-        task.replace(results=tuple(one.replace(subject=name, reason=name) for one in task.results)) for task in night.tasks
+        task.replace(results=tuple(one.replace(subject=name, reason=name) for one in task.results))
+        for task in night.tasks
     )
     made.put_nights(objects, "games", night.replace(run=name, date=name, tasks=tasks), made.night("r0"))
 
-    page = shown("nights", nights.view(look_at(catalog, objects, values=GAMES, query={"run": name})))
+    page = shown("nights", nights.view(page_context(catalog, objects, values=GAMES, query={"run": name})))
 
     assert page.text.count(name[:150]) >= 4
 
@@ -170,12 +170,14 @@ def test_what_tables_hold(catalog: Catalog, tmp_path: Path, name: str) -> None:
     commit = {"version": 1, "operation": name, "by": name, "run": name, "metrics": {name: name}}
     stretch = {"id": name, "final_id": name, "valid_from": name, "deleted": False}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample, commit), problem=name))
+        patched.setattr(
+            table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample, commit), problem=name)
+        )
         patched.setattr(mutations, "read_cold", lambda *_, **__: TableReadResult(rows=(stretch,), problem=name))
-        samples = table_read_pages.view_samples(look_at(catalog, objects, values=GAMES))
-        history = table_read_pages.view_history(look_at(catalog, objects, values={**GAMES, "table": "events"}))
+        samples = table_read_pages.view_samples(page_context(catalog, objects, values=GAMES))
+        history = table_read_pages.view_history(page_context(catalog, objects, values={**GAMES, "table": "events"}))
         query = {"org": name, "id": name}
-        cascade = mutations.view_cascade(look_at(catalog, objects, values={"pipeline": "engagement"}, query=query))
+        cascade = mutations.view_cascade(page_context(catalog, objects, values={"pipeline": "engagement"}, query=query))
 
     for page, view in (("samples", samples), ("history", history), ("cascade", cascade)):
         assert is_there(name, shown(page, view)), page

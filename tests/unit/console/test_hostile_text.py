@@ -16,7 +16,7 @@ from deltaworks.console.rendering import is_web_url
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
-from tests.console_stage import ConsoleStage, console_stage
+from tests.console_harness import ConsoleHarness, console_harness
 from tests.examples import examples
 
 PAGES = ("/", "/streams/games", "/streams/games/batches/812", "/dag/stream__games")
@@ -64,11 +64,11 @@ def shape(page: Parsed) -> list[tuple[str, tuple[str, ...]]]:
     return [(tag, tuple(sorted(attributes))) for tag, attributes in page.elements]
 
 
-def write(stage: ConsoleStage, text: str) -> None:
+def write(harness: ConsoleHarness, text: str) -> None:
     """Have others say a text wherever a page of a stream may show it."""
     error = {"condition": text, "message": text, "hint": text}
     held = ({"table": text, "reason": text, "since_batch": 1, "at": iso_now(), "condition": text, "message": text},)
-    stage.beat("games", state="failed", error=error, held=held, ui=text, host=text, run=f"{text}/r/t/1")
+    harness.write_heartbeat("games", state="failed", error=error, held=held, ui=text, host=text, run=f"{text}/r/t/1")
     batch = BatchSummary(
         batch_id=812,
         at=iso_now(),
@@ -83,23 +83,23 @@ def write(stage: ConsoleStage, text: str) -> None:
     )
     problem = ProblemSummary(at=iso_now(), text=text)
     record = RecentBatches(pipeline="games", written_at=iso_now(), batches=(batch,), problems=(problem,))
-    stage.objects.put(summary_paths.recent_batches("games"), record.encode())
+    harness.objects.put(summary_paths.recent_batches("games"), record.encode())
     prepared = {
         **{"format": 1, "pipeline": "games", "generation": 1, "batch_id": 812, "spark_batch_id": 0, "checkpoint": 1},
         **{"owner": text, "owner_epoch": 1, "run": text, "prepared_at": iso_now(), "ingested_at_us": 1},
         **{"spec_fingerprint": text, "code_version": text, "offsets": {text: text}, "source": {text: text}},
         "tables": [{"table": text, "writer": text, "rows": 1, "files": [], "new_columns": [{"name": text}]}],
     }
-    stage.objects.put(paths.prepared_batch("games", 1, 812), json.dumps(prepared).encode())
-    raise_alert(stage.objects, cause="JOB_FAILED", subject="gold__games", summary=text, detail={"next_step": text})
+    harness.objects.put(paths.prepared_batch("games", 1, 812), json.dumps(prepared).encode())
+    raise_alert(harness.objects, cause="JOB_FAILED", subject="gold__games", summary=text, detail={"next_step": text})
 
 
 @pytest.fixture
 def shapes(project: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """The pages over a harmless text."""
-    stage = console_stage(project)
-    write(stage, "harmless")
-    return {path: shape(parsed(stage.get(path).text)) for path in PAGES}
+    harness = console_harness(project)
+    write(harness, "harmless")
+    return {path: shape(parsed(harness.get(path).text)) for path in PAGES}
 
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -107,15 +107,15 @@ def shapes(project: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
 def test_what_others_wrote_is_text_on_every_page(
     project: Path, shapes: dict[str, list[tuple[str, tuple[str, ...]]]], text: str
 ) -> None:
-    stage = console_stage(project)
-    write(stage, text)
+    harness = console_harness(project)
+    write(harness, text)
     for path in PAGES:
-        answer = stage.get(path)
+        answer = harness.get(path)
         page = parsed(answer.text)
         assert answer.status_code == 200
         assert shape(page) == shapes[path], path
         assert not [href for _, item in page.elements if (href := item.get("href")) and href.startswith("javascript")]
-    shown = re.sub(r"\s+", " ", parsed(stage.get("/streams/games").text).text)
+    shown = re.sub(r"\s+", " ", parsed(harness.get("/streams/games").text).text)
     assert re.sub(r"\s+", " ", text[:500]).strip() in shown
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.console.page_process import PageProcess
-from tests.console_stage import ConsoleStage, console_stage
+from tests.console_harness import ConsoleHarness, console_harness
 from tests.waiting import eventually
 
 
@@ -23,9 +23,9 @@ def elsewhere() -> Iterator[PageProcess]:
 
 
 @pytest.fixture
-def apart(stage: ConsoleStage, elsewhere: PageProcess) -> ConsoleStage:
-    """The console of `stage` over the same project and objects, whose pages are made apart."""
-    return console_stage(stage.catalog.root, elsewhere=elsewhere)
+def apart(harness: ConsoleHarness, elsewhere: PageProcess) -> ConsoleHarness:
+    """The console of `harness` over the same project and objects, whose pages are made apart."""
+    return console_harness(harness.catalog.root, renderer=elsewhere)
 
 
 def pid_of(elsewhere: PageProcess) -> int:
@@ -34,12 +34,12 @@ def pid_of(elsewhere: PageProcess) -> int:
     return worker.process.pid
 
 
-def test_pages_made_apart_are_those_made_here_for_everybody(stage: ConsoleStage, apart: ConsoleStage) -> None:
-    stage.beat("games")
+def test_pages_made_apart_are_those_made_here_for_everybody(harness: ConsoleHarness, apart: ConsoleHarness) -> None:
+    harness.write_heartbeat("games")
     pages = ("/", "/streams/games", "/tables", "/alerts", "/dag/stream__games", "/lineage", "/costs", "/streams/none")
     for by in ("ada", "vic", "eve"):
         for page in pages:
-            here, there = (one.get(f"{page}?format=json", by=by) for one in (stage, apart))
+            here, there = (one.get(f"{page}?format=json", by=by) for one in (harness, apart))
 
             assert there.status_code == here.status_code
             assert there.json() == here.json(), (page, by)
@@ -50,7 +50,7 @@ def test_pages_made_apart_are_those_made_here_for_everybody(stage: ConsoleStage,
 
 
 def test_who_has_the_newest_already_is_told_so_and_others_get_it_packed(
-    stage: ConsoleStage, apart: ConsoleStage
+    harness: ConsoleHarness, apart: ConsoleHarness
 ) -> None:
     first = apart.get("/", accept_encoding="gzip")
     assert first.headers["content-encoding"] == "gzip"
@@ -65,11 +65,11 @@ def test_who_has_the_newest_already_is_told_so_and_others_get_it_packed(
     assert apart.get("/", by="vic", if_none_match=first.headers["etag"]).status_code == 200
 
 
-def test_a_right_that_is_taken_away_is_gone_with_the_next_page(stage: ConsoleStage, apart: ConsoleStage) -> None:
-    stage.beat("games")
+def test_a_right_that_is_taken_away_is_gone_with_the_next_page(harness: ConsoleHarness, apart: ConsoleHarness) -> None:
+    harness.write_heartbeat("games")
     assert {row["name"] for row in apart.view("/")["streams"]} == {"edits", "games"}
 
-    apart.authenticator["ada"] = apart.authenticator["eve"]
+    apart.people["ada"] = apart.people["eve"]
 
     assert {row["name"] for row in apart.view("/")["streams"]} == {"edits"}
     assert {row["may_act"] for row in apart.view("/")["streams"]} == {False}
@@ -77,7 +77,7 @@ def test_a_right_that_is_taken_away_is_gone_with_the_next_page(stage: ConsoleSta
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_that_died_is_started_again_and_no_page_is_missing(
-    apart: ConsoleStage, elsewhere: PageProcess, end: signal.Signals
+    apart: ConsoleHarness, elsewhere: PageProcess, end: signal.Signals
 ) -> None:
     assert apart.get("/").status_code == 200
     before = pid_of(elsewhere)
@@ -88,10 +88,10 @@ def test_a_process_that_died_is_started_again_and_no_page_is_missing(
 
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "raise SystemExit(3)", "import os; os.abort()"])
-def test_what_a_process_does_not_make_is_made_by_the_host(stage: ConsoleStage, code: str) -> None:
+def test_what_a_process_does_not_make_is_made_by_the_host(harness: ConsoleHarness, code: str) -> None:
     process = PageProcess(command=(sys.executable, "-c", code), deadline_seconds=0.5)
     try:
-        console = console_stage(stage.catalog.root, elsewhere=process)
+        console = console_harness(harness.catalog.root, renderer=process)
 
         assert [console.get("/").status_code for _ in range(4)] == [200] * 4
         assert len(process._crashes) <= 3, "it is not started for ever"
@@ -99,13 +99,13 @@ def test_what_a_process_does_not_make_is_made_by_the_host(stage: ConsoleStage, c
         process.close()
 
 
-def test_a_program_that_is_not_there_is_the_hosts_work(stage: ConsoleStage, tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_the_hosts_work(harness: ConsoleHarness, tmp_path: Path) -> None:
     process = PageProcess(command=(str(tmp_path / "none"),))
 
-    assert console_stage(stage.catalog.root, elsewhere=process).get("/").status_code == 200
+    assert console_harness(harness.catalog.root, renderer=process).get("/").status_code == 200
 
 
-def test_the_process_ends_with_its_host(apart: ConsoleStage, elsewhere: PageProcess) -> None:
+def test_the_process_ends_with_its_host(apart: ConsoleHarness, elsewhere: PageProcess) -> None:
     apart.get("/")
     worker = elsewhere._worker
     assert worker is not None
@@ -116,11 +116,11 @@ def test_the_process_ends_with_its_host(apart: ConsoleStage, elsewhere: PageProc
 
 
 def test_a_page_that_fails_there_fails_here_with_its_reason(
-    stage: ConsoleStage, elsewhere: PageProcess, monkeypatch: pytest.MonkeyPatch
+    harness: ConsoleHarness, elsewhere: PageProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The process has this variable of its start, and finds no project there.
     monkeypatch.setenv("DELTAWORKS_PROJECT", "/no/such/project")
-    console = console_stage(stage.catalog.root, elsewhere=elsewhere)
+    console = console_harness(harness.catalog.root, renderer=elsewhere)
 
     with pytest.raises(RuntimeError, match="could not be made"):
         console.get("/")

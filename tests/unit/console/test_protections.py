@@ -20,33 +20,33 @@ from deltaworks.console.downloads import file_name
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import open_objects
 from deltaworks.operations.registry import OPERATIONS
-from tests.console_stage import ActsOfTests, ConsoleStage, PeopleOfTests, console_stage, person
+from tests.console_harness import ConsoleHarness, FakeActions, FakeAuthenticator, console_harness, person
 from tests.unit.console.actions.test_fields import params_of
 
 CONTROL, RELAY = "/actions/control/games", "/actions/control_relay/landing"
 OWN = {"origin": "http://testserver", "accept": "text/html"}
 
 
-def send(stage: ConsoleStage, path: str, by: str) -> Any:
+def send(harness: ConsoleHarness, path: str, by: str) -> Any:
     values = {"_nonce": "n" * 20, "verb": "stop"}
-    return stage.client.post(path, data=values, headers={**OWN, "X-Person": by}, follow_redirects=False)
+    return harness.client.post(path, data=values, headers={**OWN, "X-Person": by}, follow_redirects=False)
 
 
 @pytest.fixture
-def acting(stage: ConsoleStage) -> ConsoleStage:
+def acting(harness: ConsoleHarness) -> ConsoleHarness:
     """An Airflow that has the forms of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
-        stage.actions.forms[declared.dag_id(subject)] = params_of(declared)
-    return stage
+        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
+    return harness
 
 
-def test_no_address_of_a_page_goes_to_other_sites(stage: ConsoleStage) -> None:
-    assert stage.get("/").headers["referrer-policy"] == "same-origin"
+def test_no_address_of_a_page_goes_to_other_sites(harness: ConsoleHarness) -> None:
+    assert harness.get("/").headers["referrer-policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
-def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleStage, path: str) -> None:
+def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleHarness, path: str) -> None:
     assert 'name="verb"' in acting.get(path).text
 
     shown = acting.get(f"{path}?format=json", by="vic").json()["view"]
@@ -55,9 +55,9 @@ def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleStage, path: str) 
 
 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
-def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleStage, path: str) -> None:
+def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleHarness, path: str) -> None:
     # They may start everything, and see nothing but another pipeline.
-    acting.authenticator["max"] = person("max", reads=("stream__edits",))
+    acting.people["max"] = person("max", reads=("stream__edits",))
 
     assert acting.get(path, by="max").status_code == 404
     assert send(acting, path, "max").status_code == 404
@@ -66,7 +66,7 @@ def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleStage, pat
 
 
 @pytest.mark.parametrize("subject", ["..%2Fgames", "%2F%2Fevil.example", "games%2F..%2F..", "games%0d%0aX-A:%20b"])
-def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: ConsoleStage, subject: str) -> None:
+def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: ConsoleHarness, subject: str) -> None:
     answer = send(acting, f"/actions/control/{subject}", "ada")
 
     assert answer.status_code in (404, 405)
@@ -75,23 +75,23 @@ def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: Console
     assert send(acting, CONTROL, "ada").headers["location"].startswith(f"{CONTROL}/runs/console__")
 
 
-def test_two_people_never_share_a_tag(stage: ConsoleStage) -> None:
-    stage.authenticator["bob"] = person("bob")
-    tags = {by: stage.get("/costs", by=by).headers["etag"] for by in ("ada", "bob")}
+def test_two_people_never_share_a_tag(harness: ConsoleHarness) -> None:
+    harness.people["bob"] = person("bob")
+    tags = {by: harness.get("/costs", by=by).headers["etag"] for by in ("ada", "bob")}
 
     assert tags["ada"] != tags["bob"]
-    assert stage.get("/costs", by="bob", if_none_match=tags["ada"]).status_code == 200
-    assert stage.get("/costs", if_none_match=tags["ada"]).status_code == 304
+    assert harness.get("/costs", by="bob", if_none_match=tags["ada"]).status_code == 200
+    assert harness.get("/costs", if_none_match=tags["ada"]).status_code == 304
 
 
 @pytest.mark.parametrize(
     "name", ["..%2F..%2Fconsole.py", "%2e%2e/console.py", "..%2Ftemplates%2Fbase.html", "none.css"]
 )
-def test_no_file_but_those_of_pages_is_sent(stage: ConsoleStage, name: str) -> None:
+def test_no_file_but_those_of_pages_is_sent(harness: ConsoleHarness, name: str) -> None:
     digest = assets()["console.css"].digest
 
-    assert stage.get(f"/assets/{digest}/{name}").status_code == 404
-    assert stage.get(f"/assets/{digest}/console.css").status_code == 200
+    assert harness.get(f"/assets/{digest}/{name}").status_code == 404
+    assert harness.get(f"/assets/{digest}/console.css").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_certificate_is_of_a_request_that_is_listed_whatever_its_address(proje
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
     )
-    stage, secret = console_stage(project), "control/privacy/players/token_key"
-    stage.objects.put(f"{secret}.json", b"secret")
+    harness, secret = console_harness(project), "control/privacy/players/token_key"
+    harness.objects.put(f"{secret}.json", b"secret")
 
     for depth in range(1, 5):
         climbed = "%2F".join([".."] * depth + ["token_key"])
-        assert stage.get(f"/erasures/players/{climbed}/certificate").status_code == 404
+        assert harness.get(f"/erasures/players/{climbed}/certificate").status_code == 404
 
 
 def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(project: Path) -> None:
@@ -137,8 +137,8 @@ def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(pro
     async def storm() -> int:
         objects = open_objects(CatalogCache().current().environment.lake)
         console = Slow(
-            authenticator=PeopleOfTests({"ada": person()}),
-            actions=ActsOfTests(),
+            authenticator=FakeAuthenticator({"ada": person()}),
+            actions=FakeActions(),
             records=CachedObjects(lambda: objects),
             catalog=CatalogCache(),
         )
@@ -174,13 +174,15 @@ def test_nobody_waits_for_a_storage_that_is_known_to_fail(project: Path) -> None
     assert cache.seconds_to_wait(entry, float("inf")) == 0.0
 
 
-def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(stage: ConsoleStage) -> None:
-    assert "games" in stage.get("/lineage").text
-    assert "games." not in stage.get("/lineage", by="eve").text
-    assert stage.get("/lineage?of=games.events", by="eve").text.count("games.events") <= 1, "what they typed themselves"
+def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(harness: ConsoleHarness) -> None:
+    assert "games" in harness.get("/lineage").text
+    assert "games." not in harness.get("/lineage", by="eve").text
+    assert harness.get("/lineage?of=games.events", by="eve").text.count("games.events") <= 1, (
+        "what they typed themselves"
+    )
 
 
-def test_what_was_done_in_earnest_is_no_count_that_may_be_done(acting: ConsoleStage) -> None:
+def test_what_was_done_in_earnest_is_no_count_that_may_be_done(acting: ConsoleHarness) -> None:
     vacuum = "/actions/vacuum_tables/games"
     headers = {**OWN, "X-Person": "ada"}
     counted = acting.client.post(vacuum, data={"_nonce": "n" * 20}, headers=headers, follow_redirects=False)

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from deltaworks.console import table_reads
-from deltaworks.console.table_reads import TableReadResult, read_tables
 from deltaworks.console.pages import table_read_pages
+from deltaworks.console.table_reads import TableReadResult, read_tables
 from deltaworks.control import paths
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
-from tests.console_stage import ConsoleStage
+from tests.console_harness import ConsoleHarness
 from tests.dags.airflow_project import REPOSITORY
 from tests.waiting import eventually
 
@@ -85,30 +85,32 @@ def test_one_child_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 COMMIT = {"version": 3, "at": "2026-03-01T12:00:00+00:00", "operation": "WRITE", "by": "append", "metrics": {"n": "1"}}
 
 
-def test_the_history_of_a_table_is_a_table(stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(COMMIT, {"version": None})))
-    page = stage.get("/tables/games/events/history").text
+def test_the_history_of_a_table_is_a_table(harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(COMMIT, {"version": None}))
+    )
+    page = harness.get("/tables/games/events/history").text
 
     assert "WRITE" in page
     assert "no row changed" in page
-    assert "<html" not in stage.get("/tables/games/events/history?fragment=1").text
+    assert "<html" not in harness.get("/tables/games/events/history?fragment=1").text
 
 
 def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
-    stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
+    harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = {"event": "<b>", "reasons": [{"code": "malformed", "path": "", "detail": "x"}, 3], "raw": "<script>"}
     monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample,)))
-    answer = stage.get("/quarantine/games/samples")
+    answer = harness.get("/quarantine/games/samples")
 
     assert "&lt;script&gt;" in answer.text
     assert answer.headers["cache-control"] == "no-store"
-    assert stage.get("/quarantine/games/samples", by="vic").status_code == 404
+    assert harness.get("/quarantine/games/samples", by="vic").status_code == 404
 
 
-def test_the_real_child_reads_what_was_committed(stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_child_reads_what_was_committed(harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "include"))
-    lake = Lake(stage.catalog.environment.lake)
+    lake = Lake(harness.catalog.environment.lake)
     lake.ensure(paths.table("games", "purchase"), arrow_schema({"n": "long"}), user_metadata=json.dumps({"run": "r1"}))
     answer = read_tables("history", seconds=600, pipeline="games", table="purchase")
 

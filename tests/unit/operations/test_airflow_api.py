@@ -113,7 +113,7 @@ def test_a_token_that_is_no_longer_taken_is_renewed_once_and_the_request_sent_ag
 
     with api(server) as client:
         client.pause(DAG)
-        server.forget_tokens()
+        server.invalidate_tokens()
         client.unpause(DAG)
 
     assert server.issued == 2
@@ -128,7 +128,7 @@ def test_a_token_that_was_made_elsewhere_is_used_without_a_login_and_refused_whe
 
     with AirflowApi(ready) as client:
         client.pause(DAG)
-        server.forget_tokens()
+        server.invalidate_tokens()
         with pytest.raises(ConfigError, match=r"AIRFLOW_LOGIN_REFUSED.*its time may be over"):
             client.unpause(DAG)
 

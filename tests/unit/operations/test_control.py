@@ -25,8 +25,8 @@ from deltaworks.operations.control import ControlResult
 from deltaworks.operations.job import run_operation
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
-from tests.airflow_server import AirflowServer, Script, airflow_server
-from tests.declared_airflow import DAG, beat, declare_airflow, stop_flag
+from tests.airflow_server import AirflowServer, RunScript, airflow_server
+from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
 
 Press = Callable[..., Report]
 
@@ -79,13 +79,13 @@ def test_a_start_withdraws_what_a_stop_left(press: Press, flag: StopFlag, airflo
 def test_a_restart_leaves_the_flag_while_the_stream_has_not_ended(
     press: Press, flag: StopFlag, lake: ObjectStore
 ) -> None:
-    beat(lake, "running")
+    write_heartbeat(lake, "running")
 
     with pytest.raises(TransientError, match="STREAM_STILL_RUNNING"):
         press("restart", wait_seconds=0)
     assert flag.read() is not None, "the try that follows waits on"
 
-    beat(lake, "ended")
+    write_heartbeat(lake, "ended")
     press("restart", wait_seconds=0)
     assert flag.read() is None
 
@@ -96,10 +96,10 @@ LONG_AGO = "2026-01-01T00:00:00+00:00"
 def test_a_restart_of_a_stream_that_hangs_clears_its_task_since_no_flag_reaches_it(
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
-    beat(lake, "running", at=LONG_AGO)
+    write_heartbeat(lake, "running", at=LONG_AGO)
     RestartBackoff(lake, paths.pipeline_control("shop", "failures.json")).record_failure()
     airflow.runs[DAG, "r1"] = ({}, 0)
-    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "running"})])
+    airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": "running"})])
 
     press("restart", wait_seconds=0)
 
@@ -115,9 +115,9 @@ def test_a_restart_of_a_stream_that_hangs_clears_its_task_since_no_flag_reaches_
 def test_of_a_stream_that_hangs_no_successor_is_killed(
     press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    beat(lake, "running", at="2025-12-31T23:00:00+00:00")
+    write_heartbeat(lake, "running", at="2025-12-31T23:00:00+00:00")
     airflow.runs[DAG, "r1"] = ({}, 0)
-    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": task})])
+    airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": task})])
     # A minute after the task has begun, as that Airflow has it.
     monkeypatch.setattr(continuous_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
 
@@ -129,9 +129,9 @@ def test_of_a_stream_that_hangs_no_successor_is_killed(
 def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_it_has_been_heard_of(
     press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beat(lake, "running", at="2025-12-31T23:00:00+00:00", run=f"{DAG}/r1/ingest/1")
+    write_heartbeat(lake, "running", at="2025-12-31T23:00:00+00:00", run=f"{DAG}/r1/ingest/1")
     airflow.runs[DAG, "r1"] = ({}, 0)
-    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "running"})])
+    airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": "running"})])
     monkeypatch.setattr(continuous_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
 
     press("restart", wait_seconds=0)
@@ -145,9 +145,9 @@ def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_i
 def test_a_stream_that_waits_for_its_next_try_is_tried_now(
     press: Press, lake: ObjectStore, airflow: AirflowServer, verb: str
 ) -> None:
-    beat(lake, "failed")
+    write_heartbeat(lake, "failed")
     airflow.runs[DAG, "r1"] = ({}, 0)
-    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "up_for_retry"})])
+    airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": "up_for_retry"})])
 
     press(verb, wait_seconds=0)
 
@@ -158,7 +158,7 @@ def test_a_stream_that_waits_for_its_next_try_is_tried_now(
 def test_a_stream_that_hangs_while_airflow_is_away_is_left_as_it_is(
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
-    beat(lake, "running", at=LONG_AGO)
+    write_heartbeat(lake, "running", at=LONG_AGO)
     airflow.forbidden = (f"GET /dags/{DAG}",)
 
     with pytest.raises(ConfigError, match="AIRFLOW_FORBIDDEN"):

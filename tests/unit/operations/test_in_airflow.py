@@ -19,7 +19,7 @@ from deltaworks.operations.in_airflow import run_in_airflow
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.project import load_catalog
-from tests.airflow_server import AirflowServer, Script, airflow_server
+from tests.airflow_server import AirflowServer, RunScript, airflow_server
 from tests.unit.operations.option_values import required_options
 from tests.unit.specs.conftest import PIPELINE, write_project
 
@@ -80,7 +80,7 @@ def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_cou
 def test_a_run_is_triggered_with_the_options_followed_and_answered_with_what_its_job_left(
     server: AirflowServer, run: Run, said: list[str]
 ) -> None:
-    server.scripts[REPROCESS] = Script(
+    server.scripts[REPROCESS] = RunScript(
         steps=[
             ("queued", {"reprocess": None}),
             ("running", {"reprocess": "running"}),
@@ -107,7 +107,7 @@ def test_a_run_is_triggered_with_the_options_followed_and_answered_with_what_its
 
 def test_a_dry_run_of_what_needs_an_approval_shows_what_was_counted(server: AirflowServer, run: Run) -> None:
     steps = {"count": "success", "dry_run_gate": "success", "approve": "skipped", "restore": "skipped"}
-    server.scripts[RESTORE] = Script(steps=[("success", steps)], results={"count": RECORDS})
+    server.scripts[RESTORE] = RunScript(steps=[("success", steps)], results={"count": RECORDS})
 
     assert listed(run("restore", {"table": "orders", "to_batch": "3"})) == RECORDS
 
@@ -115,7 +115,7 @@ def test_a_dry_run_of_what_needs_an_approval_shows_what_was_counted(server: Airf
 def test_what_needs_an_approval_says_where_and_by_whom_and_goes_on_once_it_is_given(
     server: AirflowServer, run: Run, said: list[str]
 ) -> None:
-    server.scripts[RESTORE] = Script(
+    server.scripts[RESTORE] = RunScript(
         steps=[
             ("running", {"count": "success", "approve": "awaiting_input", "restore": None}),
             ("running", {"count": "success", "approve": "awaiting_input", "restore": None}),
@@ -135,7 +135,7 @@ def test_what_needs_an_approval_says_where_and_by_whom_and_goes_on_once_it_is_gi
 
 def test_a_rejected_one_is_no_success(server: AirflowServer, run: Run) -> None:
     steps = {"count": "success", "approve": "success", "restore": "skipped"}
-    server.scripts[RESTORE] = Script(steps=[("success", steps)], results={"count": RECORDS})
+    server.scripts[RESTORE] = RunScript(steps=[("success", steps)], results={"count": RECORDS})
 
     with pytest.raises(ContractError, match=r"APPROVAL_REJECTED.*nothing was done") as raised:
         run("restore", IN_EARNEST)
@@ -144,7 +144,7 @@ def test_a_rejected_one_is_no_success(server: AirflowServer, run: Run) -> None:
 
 
 def test_one_that_nobody_answers_in_time_goes_on_waiting_and_says_where(server: AirflowServer, run: Run) -> None:
-    server.scripts[RESTORE] = Script(steps=[("running", {"count": "success", "approve": "awaiting_input"})])
+    server.scripts[RESTORE] = RunScript(steps=[("running", {"count": "success", "approve": "awaiting_input"})])
 
     with pytest.raises(TransientError, match="APPROVAL_PENDING") as raised:
         run("restore", IN_EARNEST, minutes=0.001)
@@ -154,7 +154,7 @@ def test_one_that_nobody_answers_in_time_goes_on_waiting_and_says_where(server: 
 
 def test_a_run_that_fails_is_answered_with_its_jobs_own_error(server: AirflowServer, run: Run) -> None:
     line = "DELTAWORKS_ERROR " + json.dumps(ERROR | {"retryable": False})
-    server.scripts[REPROCESS] = Script(
+    server.scripts[REPROCESS] = RunScript(
         steps=[("failed", {"reprocess": "failed"})],
         logs={"reprocess": [{"event": "Running python"}, {"event": f"  {line}"}, {"event": "Task failed"}]},
     )
@@ -172,14 +172,14 @@ def test_a_run_whose_log_says_nothing_is_answered_with_where_it_failed(
     server: AirflowServer, run: Run, lines: list[Any]
 ) -> None:
     steps = [("failed", {"reprocess": "failed"})]
-    server.scripts[REPROCESS] = Script(steps=steps, logs={"reprocess": lines} if lines else {})
+    server.scripts[REPROCESS] = RunScript(steps=steps, logs={"reprocess": lines} if lines else {})
 
     with pytest.raises(TransientError, match=r"failed in reprocess\. Next: Its log: http"):
         run("reprocess", {"from_start": True})
 
 
 def test_a_run_that_takes_longer_than_it_is_followed_goes_on(server: AirflowServer, run: Run) -> None:
-    server.scripts[REPROCESS] = Script(steps=[("running", {"reprocess": "running"})])
+    server.scripts[REPROCESS] = RunScript(steps=[("running", {"reprocess": "running"})])
 
     with pytest.raises(TransientError, match=r"DAG_RUN_TIMEOUT.*still running, and goes on"):
         run("reprocess", {"from_start": True}, minutes=0.001)
@@ -197,7 +197,7 @@ def test_an_airflow_that_restarts_while_a_run_is_followed_is_waited_for(
         answer(*arguments)
 
     monkeypatch.setattr(server, "finish_request", outage_after_the_trigger)
-    server.scripts[REPROCESS] = Script(steps=[("success", {"reprocess": "success"})], results={"reprocess": RECORDS})
+    server.scripts[REPROCESS] = RunScript(steps=[("success", {"reprocess": "success"})], results={"reprocess": RECORDS})
 
     assert listed(run("reprocess", {"from_start": True})) == RECORDS
     assert any("does not answer (AIRFLOW_UNREACHABLE)" in line for line in said)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.console_stage import ActsOfTests
-from tests.screenshots import CHROMIUM, hear, served
+from tests.console_harness import FakeActions
+from tests.screenshots import CHROMIUM, collect_console_errors, serve_console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -24,15 +24,15 @@ CONTROL, VACUUM = "/actions/control/games", "/actions/vacuum_tables/games"
 
 
 @pytest.fixture(scope="module")
-def actions() -> ActsOfTests:
-    return ActsOfTests()
+def actions() -> FakeActions:
+    return FakeActions()
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory, actions: ActsOfTests) -> Iterator[str]:
+def base(tmp_path_factory: pytest.TempPathFactory, actions: FakeActions) -> Iterator[str]:
     if CHROMIUM is None:
         pytest.skip("no `chromium` on the PATH, the browser that opens the forms")
-    with served(tmp_path_factory.mktemp("console") / "project", actions) as address:
+    with serve_console(tmp_path_factory.mktemp("console") / "project", actions) as address:
         yield address
 
 
@@ -47,21 +47,21 @@ def browser(base: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(browser: Any, actions: ActsOfTests) -> Iterator[Page]:
+def page(browser: Any, actions: FakeActions) -> Iterator[Page]:
     """A page whose errors fail the test."""
     actions.started.clear()
     actions.results.clear()
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     complaints: list[str] = []
     opened = context.new_page()
-    opened.on("console", functools.partial(hear, complaints))
+    opened.on("console", functools.partial(collect_console_errors, complaints))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     yield opened
     context.close()
     assert complaints == []
 
 
-def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions: ActsOfTests) -> None:
+def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
     page.goto(f"{base}/")
@@ -88,7 +88,7 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions:
     assert (dag_id, conf["verb"], conf["reason"]) == ("control__games", "restart", "a new key")
 
 
-def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, actions: ActsOfTests) -> None:
+def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
     page.goto(f"{base}{CONTROL}?verb=stop")
@@ -99,7 +99,7 @@ def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, actions: Ac
     assert actions.started == []
 
 
-def test_a_double_click_is_one_run(page: Page, base: str, actions: ActsOfTests) -> None:
+def test_a_double_click_is_one_run(page: Page, base: str, actions: FakeActions) -> None:
     page.goto(f"{base}{CONTROL}?verb=stop")
     page.get_by_role("button", name="control …").click()
     page.get_by_role("button", name="Do it").dblclick(no_wait_after=True)
@@ -108,7 +108,7 @@ def test_a_double_click_is_one_run(page: Page, base: str, actions: ActsOfTests) 
     assert len(actions.started) == 1
 
 
-def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, actions: ActsOfTests) -> None:
+def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
     actions.results[:] = [{"table": "events", "files": 41_000}, {"table": "purchase", "files": 200}]
@@ -131,7 +131,7 @@ def test_nothing_is_wider_than_a_narrow_screen(page: Page, base: str, address: s
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
-def test_a_form_works_without_scripts(browser: Any, base: str, actions: ActsOfTests) -> None:
+def test_a_form_works_without_scripts(browser: Any, base: str, actions: FakeActions) -> None:
     actions.started.clear()
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

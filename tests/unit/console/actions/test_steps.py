@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.operations.registry import OPERATIONS
-from tests.console_stage import ConsoleStage
+from tests.console_harness import ConsoleHarness
 from tests.unit.console.actions.test_fields import params_of
 
 OWN = {"origin": "http://testserver"}
@@ -17,16 +17,16 @@ CONTROL, VACUUM = "/actions/control/games", "/actions/vacuum_tables/games"
 
 
 @pytest.fixture
-def acting(stage: ConsoleStage) -> ConsoleStage:
-    """A stage whose Airflow has the DAGs of all operations of games and of the relay."""
+def acting(harness: ConsoleHarness) -> ConsoleHarness:
+    """A harness whose Airflow has the DAGs of all operations of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
-        stage.actions.forms[declared.dag_id(subject)] = params_of(declared)
-    return stage
+        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
+    return harness
 
 
-def send(stage: ConsoleStage, path: str, values: dict[str, Any], *, by: str | None = "ada", **headers: str) -> Any:
-    return stage.client.post(
+def send(harness: ConsoleHarness, path: str, values: dict[str, Any], *, by: str | None = "ada", **headers: str) -> Any:
+    return harness.client.post(
         path,
         data=values,
         headers={"accept": "text/html", **OWN, **({} if by is None else {"X-Person": by}), **headers},
@@ -41,12 +41,12 @@ def hidden(page: str, name: str) -> str:
     return html.unescape(match[1])
 
 
-def opened(stage: ConsoleStage, path: str) -> dict[str, str]:
+def opened(harness: ConsoleHarness, path: str) -> dict[str, str]:
     """What a form that was just opened carries."""
-    return {"_nonce": hidden(stage.get(path).text, "_nonce")}
+    return {"_nonce": hidden(harness.get(path).text, "_nonce")}
 
 
-def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(acting: ConsoleStage) -> None:
+def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(acting: ConsoleHarness) -> None:
     form = opened(acting, f"{CONTROL}?verb=stop")
 
     answer = send(acting, CONTROL, {**form, "verb": "stop", "reason": "a new key", "wait_seconds": "60"})
@@ -58,7 +58,7 @@ def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(acting: Co
     assert "complete" in acting.get(answer.headers["location"]).text
 
 
-def test_a_form_that_is_sent_twice_is_one_run(acting: ConsoleStage) -> None:
+def test_a_form_that_is_sent_twice_is_one_run(acting: ConsoleHarness) -> None:
     values = {**opened(acting, CONTROL), "verb": "restart"}
 
     addresses = {send(acting, CONTROL, values).headers["location"] for _ in range(2)}
@@ -67,7 +67,7 @@ def test_a_form_that_is_sent_twice_is_one_run(acting: ConsoleStage) -> None:
     assert len(addresses) == 1
 
 
-def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: ConsoleStage) -> None:
+def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: ConsoleHarness) -> None:
     acting.actions.results = [{"table": "events", "files": 40}, {"table": "purchase", "files": 2}]
     counted = send(acting, VACUUM, {**opened(acting, VACUUM), "tables": "events"}).headers["location"]
     assert acting.actions.started[0][2]["dry_run"] is True
@@ -88,7 +88,7 @@ def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: Consol
 
 
 @pytest.mark.parametrize("ends", ["failed", "running"])
-def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleStage, ends: str) -> None:
+def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleHarness, ends: str) -> None:
     counted = send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]
     acting.actions.ends = ends
 
@@ -99,7 +99,7 @@ def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleStage
     assert len(acting.actions.started) == 1
 
 
-def test_a_form_cannot_ask_for_it_in_earnest_at_once(acting: ConsoleStage) -> None:
+def test_a_form_cannot_ask_for_it_in_earnest_at_once(acting: ConsoleHarness) -> None:
     send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "off"})
     send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "false"})
 
@@ -118,7 +118,7 @@ def test_a_form_cannot_ask_for_it_in_earnest_at_once(acting: ConsoleStage) -> No
     ],
 )
 def test_nobody_else_starts_anything(
-    acting: ConsoleStage, by: str | None, headers: dict[str, str], status: int
+    acting: ConsoleHarness, by: str | None, headers: dict[str, str], status: int
 ) -> None:
     values = {"_nonce": "n" * 20, "verb": "stop"}
 
@@ -127,13 +127,13 @@ def test_nobody_else_starts_anything(
 
 
 @pytest.mark.parametrize("nonce", ["", "short", "x" * 65, "../../api/v2/dags", "nnnnnnnnnnnnnnnn\n"])
-def test_a_form_without_its_number_is_refused(acting: ConsoleStage, nonce: str) -> None:
+def test_a_form_without_its_number_is_refused(acting: ConsoleHarness, nonce: str) -> None:
     assert send(acting, CONTROL, {"_nonce": nonce, "verb": "stop"}).status_code == 422 or nonce.endswith("\n")
     assert all(run_id == f"console__{nonce.strip()}" for _, run_id, _ in acting.actions.started)
     assert not acting.actions.started or nonce.endswith("\n")
 
 
-def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(acting: ConsoleStage) -> None:
+def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(acting: ConsoleHarness) -> None:
     answer = send(
         acting, CONTROL, {**opened(acting, CONTROL), "verb": "explode", "reason": "<b>why</b>", "wait_seconds": "5"}
     )
@@ -144,14 +144,14 @@ def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(actin
     assert acting.actions.started == []
 
 
-def test_a_viewer_is_shown_the_command_and_no_button(acting: ConsoleStage) -> None:
+def test_a_viewer_is_shown_the_command_and_no_button(acting: ConsoleHarness) -> None:
     page = acting.get(f"{CONTROL}?verb=stop", by="vic").text
 
     assert "deltaworks control stop games" in page or "deltaworks control games stop" in page
     assert "<form" not in page
 
 
-def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleStage) -> None:
+def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleHarness) -> None:
     acting.actions.stopped = "Airflow's scheduler is unhealthy: nothing would run."
 
     page = acting.get(f"{CONTROL}?verb=restart").text
@@ -164,18 +164,19 @@ def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleSta
 
 
 @pytest.mark.parametrize(
-    "path", ["/actions/explode/games", "/actions/control/nothing", "/actions/mutate_tables/games", "/actions/control/landing"]
+    "path",
+    ["/actions/explode/games", "/actions/control/nothing", "/actions/mutate_tables/games", "/actions/control/landing"],
 )
-def test_an_act_that_is_not_there_is_not_there(acting: ConsoleStage, path: str) -> None:
+def test_an_act_that_is_not_there_is_not_there(acting: ConsoleHarness, path: str) -> None:
     assert acting.get(path).status_code == 404
     assert send(acting, path, {"_nonce": "n" * 20}).status_code == 404
 
 
-def test_a_form_that_is_too_large_is_refused(acting: ConsoleStage) -> None:
+def test_a_form_that_is_too_large_is_refused(acting: ConsoleHarness) -> None:
     assert send(acting, CONTROL, {"_nonce": "n" * 20, "reason": "x" * 70_000}).status_code == 413
 
 
-def test_results_of_hostile_names_are_text(acting: ConsoleStage) -> None:
+def test_results_of_hostile_names_are_text(acting: ConsoleHarness) -> None:
     name = '"><img src=x onerror=alert(1)>{{7*7}}'
     acting.actions.results = [{"table": name, name: 3}]
 
@@ -185,7 +186,7 @@ def test_results_of_hostile_names_are_text(acting: ConsoleStage) -> None:
     assert html.escape(name, quote=False).replace('"', "&#34;") in page
 
 
-def test_a_form_and_a_run_are_data_too(acting: ConsoleStage) -> None:
+def test_a_form_and_a_run_are_data_too(acting: ConsoleHarness) -> None:
     run = send(acting, CONTROL, {**opened(acting, CONTROL), "verb": "stop"}).headers["location"]
 
     assert [field["name"] for field in acting.view(CONTROL)["fields"]] == ["verb", "target", "reason", "wait_seconds"]

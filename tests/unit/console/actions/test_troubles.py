@@ -19,46 +19,46 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.conditions import ALERTS, HEALTH_CAUSES
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.operations.registry import OPERATIONS
-from tests.console_stage import ConsoleStage, ago, write_beat
+from tests.console_harness import ConsoleHarness, ago, write_process_heartbeat
 from tests.unit.console.actions.test_fields import params_of
 
 GAMES = paths.pipeline_control("games")
 
 
-def beating(**changes: Any) -> Callable[[ConsoleStage], None]:
-    return lambda stage: stage.beat("games", **changes)
+def beating(**changes: Any) -> Callable[[ConsoleHarness], None]:
+    return lambda harness: harness.write_heartbeat("games", **changes)
 
 
-def expiring(stage: ConsoleStage) -> None:
+def expiring(harness: ConsoleHarness) -> None:
     # As of now: whoever runs many tests may come to this one late.
-    stage.beat("games", oldest_pending_at=ago(3500), retention_seconds=3600, backlog_files=4)
+    harness.write_heartbeat("games", oldest_pending_at=ago(3500), retention_seconds=3600, backlog_files=4)
 
 
-def alerting(cause: str, subject: str) -> Callable[[ConsoleStage], None]:
-    def happens(stage: ConsoleStage) -> None:
-        raise_alert(stage.objects, cause=cause, subject=subject, summary="seen")
+def alerting(cause: str, subject: str) -> Callable[[ConsoleHarness], None]:
+    def happens(harness: ConsoleHarness) -> None:
+        raise_alert(harness.objects, cause=cause, subject=subject, summary="seen")
 
     return happens
 
 
-def quarantining(stage: ConsoleStage) -> None:
-    stage.beat("games")
+def quarantining(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("games")
     total = EventTotals(events=1000, rows=100, quarantined=900, reasons={("type_mismatch", "level"): 900})
     written = Throughput().with_batch(utc_now() - timedelta(minutes=1), total)
-    stage.objects.put(paths.throughput(GAMES), written.encode())
+    harness.objects.put(paths.throughput(GAMES), written.encode())
 
 
-def relay_dies(stage: ConsoleStage) -> None:
-    write_beat(stage.objects, paths.relay_control("landing"), "landing", written_at=ago(9000))
+def relay_dies(harness: ConsoleHarness) -> None:
+    write_process_heartbeat(harness.objects, paths.relay_control("landing"), "landing", written_at=ago(9000))
 
 
-def spec_breaks(stage: ConsoleStage) -> None:
-    file = stage.catalog.root / "include" / "pipelines" / "games" / "pipeline.yaml"
+def spec_breaks(harness: ConsoleHarness) -> None:
+    file = harness.catalog.root / "include" / "pipelines" / "games" / "pipeline.yaml"
     file.write_text(file.read_text() + "\nno_such_key: 1\n")
 
 
-def health_dies(stage: ConsoleStage) -> None:
-    write_health_heartbeat(stage.objects, run="r", checked=3, unhealthy=0, now=utc_now() - timedelta(hours=2))
+def health_dies(harness: ConsoleHarness) -> None:
+    write_health_heartbeat(harness.objects, run="r", checked=3, unhealthy=0, now=utc_now() - timedelta(hours=2))
 
 
 @dataclass(frozen=True)
@@ -66,27 +66,31 @@ class Trouble:
     """What happens, what the overview has to call it, and the form that mends it; where nothing that can be pressed
     does, the page that says more."""
 
-    happens: Callable[[ConsoleStage], None]
+    happens: Callable[[ConsoleHarness], None]
     cause: str
     form: str
     page: str = ""
 
 
-def failed(condition: str, *, retryable: bool = True) -> Callable[[ConsoleStage], None]:
+def failed(condition: str, *, retryable: bool = True) -> Callable[[ConsoleHarness], None]:
     error = {"condition": condition, "message": "it says why", "hint": "Do this.", "retryable": retryable}
     return beating(state="failed", written_at=ago(900), error=error)
 
 
 TROUBLES = {
     "a hung driver": Trouble(beating(written_at=ago(9000)), "HEARTBEAT_STALE", "/actions/control/games?verb=restart"),
-    "a red source": Trouble(failed("STORAGE_UNREACHABLE"), "STORAGE_UNREACHABLE", "/actions/control/games?verb=restart"),
+    "a red source": Trouble(
+        failed("STORAGE_UNREACHABLE"), "STORAGE_UNREACHABLE", "/actions/control/games?verb=restart"
+    ),
     "a poison table": Trouble(
         alerting("TABLE_SUSPENDED", "games.purchase"),
         "TABLE_SUSPENDED",
         "/actions/control/games?verb=resume&target=purchase",
     ),
     "a full quarantine": Trouble(quarantining, "ROWS_QUARANTINED", "/actions/replay_quarantine/games"),
-    "late gold": Trouble(alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/actions/rebuild_gold/games?tables=daily"),
+    "late gold": Trouble(
+        alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/actions/rebuild_gold/games?tables=daily"
+    ),
     "a dead relay": Trouble(relay_dies, "HEARTBEAT_STALE", "/actions/control_relay/landing?verb=restart"),
     "a failing night": Trouble(
         alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/actions/vacuum_tables/games"
@@ -110,10 +114,10 @@ def forms_in(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, trouble: Trouble) -> None:
-    trouble.happens(stage)
+def test_the_overview_names_the_cause_and_offers_the_act(harness: ConsoleHarness, trouble: Trouble) -> None:
+    trouble.happens(harness)
 
-    page = stage.get("/").text
+    page = harness.get("/").text
     needs = page.partition('<ul class="issues">')[2].partition("</ul>")[0]
     items = [item for item in needs.split("<li")[1:] if f"<code>{trouble.cause}</code>" in item]
     assert items, (trouble.cause, needs)
@@ -125,25 +129,27 @@ def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, tr
         assert len(re.sub(r"<[^>]*>", "", step)) > 6, "the next step is in words"
         links = re.findall(r'class="actions"><a href="([^"]*)"', item)
         assert list(map(html.unescape, links)) == [trouble.form or trouble.page]
-        assert stage.get(trouble.page or "/").status_code == 200
+        assert harness.get(trouble.page or "/").status_code == 200
 
 
 @pytest.mark.parametrize("cause", sorted(ALERTS))
-def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(stage: ConsoleStage, cause: str) -> None:
-    raise_alert(stage.objects, cause=cause, subject="games.purchase", summary="seen")
-    (need,) = [one for one in stage.view("/")["issues"] if (one["cause"], one["subject"]) == (cause, "games.purchase")]
+def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(harness: ConsoleHarness, cause: str) -> None:
+    raise_alert(harness.objects, cause=cause, subject="games.purchase", summary="seen")
+    (need,) = [
+        one for one in harness.view("/")["issues"] if (one["cause"], one["subject"]) == (cause, "games.purchase")
+    ]
 
     assert need["next_step"].endswith(".")
     assert need["since"]
 
 
 @pytest.mark.parametrize("trouble", [one for one in TROUBLES.values() if one.form], ids=lambda one: one.cause)
-def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble: Trouble) -> None:
+def test_the_act_is_a_form_that_is_there_and_filled(harness: ConsoleHarness, trouble: Trouble) -> None:
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
-        stage.actions.forms[declared.dag_id(subject)] = params_of(declared)
+        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
 
-    answer = stage.get(trouble.form)
+    answer = harness.get(trouble.form)
 
     assert answer.status_code == 200
     for value in re.findall(r"=(\w+)", trouble.form):
@@ -171,11 +177,13 @@ def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) ->
 
 
 @pytest.mark.parametrize("name", [one.name for one in OPERATIONS.values() if one.scope == "namespace"])
-def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(stage: ConsoleStage, name: str) -> None:
+def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(
+    harness: ConsoleHarness, name: str
+) -> None:
     declared = OPERATIONS[name]
-    stage.actions.forms[declared.dag_id("games")] = params_of(declared)
+    harness.actions.forms[declared.dag_id("games")] = params_of(declared)
 
-    assert stage.get(f"/actions/{declared.name}/games").status_code == 404
+    assert harness.get(f"/actions/{declared.name}/games").status_code == 404
     assert command_form_path(f"deltaworks {declared.command} games") == ""
 
 
@@ -197,7 +205,10 @@ def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
     [
         ("deltaworks quarantine replay games", "/actions/replay_quarantine/games"),
         ("deltaworks quarantine replay games --no-dry-run", "/actions/replay_quarantine/games"),
-        ("deltaworks restore games --table=events --to-version 811", "/actions/restore/games?table=events&to_version=811"),
+        (
+            "deltaworks restore games --table=events --to-version 811",
+            "/actions/restore/games?table=events&to_version=811",
+        ),
         ("deltaworks tables resume games purchase", "/actions/resume_table/games?table=purchase"),
         ("deltaworks files redrive landing --limit=5", "/actions/redrive/landing?limit=5"),
         ("deltaworks quarantine replay PIPELINE", ""),

@@ -7,54 +7,54 @@ import pytest
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.alerts.silences import create_silence
 from deltaworks.control import paths
-from tests.console_stage import ConsoleStage
+from tests.console_harness import ConsoleHarness
 
 
 @pytest.fixture
-def alarmed(stage: ConsoleStage) -> ConsoleStage:
-    raise_alert(stage.objects, cause="GOLD_STALE", subject="games.daily", summary="It is late.")
-    raise_alert(stage.objects, cause="DATA_LOSS_NEAR", subject="stream edits", summary="3 h left.")
-    raise_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games", summary="It was due.")
-    resolve_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games")
-    raise_alert(stage.objects, cause="CHANNEL_FAILING", subject="people", summary="It refuses.")
-    return stage
+def alarmed(harness: ConsoleHarness) -> ConsoleHarness:
+    raise_alert(harness.objects, cause="GOLD_STALE", subject="games.daily", summary="It is late.")
+    raise_alert(harness.objects, cause="DATA_LOSS_NEAR", subject="stream edits", summary="3 h left.")
+    raise_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games", summary="It was due.")
+    resolve_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games")
+    raise_alert(harness.objects, cause="CHANNEL_FAILING", subject="people", summary="It refuses.")
+    return harness
 
 
-def test_an_alert_has_its_next_step_once_and_what_may_be_pressed(stage: ConsoleStage) -> None:
+def test_an_alert_has_its_next_step_once_and_what_may_be_pressed(harness: ConsoleHarness) -> None:
     step = "Start it again: `deltaworks start games`."
     raise_alert(
-        stage.objects,
+        harness.objects,
         cause="DATA_LOSS_NEAR",
         subject="stream games",
         summary=f"3 h left. Next: {step}",
         detail={"next_step": step},
     )
 
-    (row,) = stage.view("/alerts")["listed"]["rows"]
-    page = stage.get("/alerts").text
+    (row,) = harness.view("/alerts")["listed"]["rows"]
+    page = harness.get("/alerts").text
 
     assert (row["summary"], row["next_step"]) == ("3 h left.", step)
     assert page.count("deltaworks start games") == 1, "as a command that can be copied"
     assert 'href="/actions/control/games?verb=restart"' in page
 
 
-def shown(stage: ConsoleStage, show: str = "firing", *, by: str = "ada") -> list[str]:
-    return [row["cause"] for row in stage.view(f"/alerts?show={show}", by=by)["listed"]["rows"]]
+def shown(harness: ConsoleHarness, show: str = "firing", *, by: str = "ada") -> list[str]:
+    return [row["cause"] for row in harness.view(f"/alerts?show={show}", by=by)["listed"]["rows"]]
 
 
-def silence(stage: ConsoleStage, **more: str) -> None:
+def silence(harness: ConsoleHarness, **more: str) -> None:
     said = {"pipeline": "games", "cause": "GOLD_STALE", "reason": "a backfill runs", "by": "bob"}
-    create_silence(stage.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
+    create_silence(harness.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
 
 
-def test_the_most_severe_come_first_and_what_ended_is_history(alarmed: ConsoleStage) -> None:
+def test_the_most_severe_come_first_and_what_ended_is_history(alarmed: ConsoleHarness) -> None:
     assert shown(alarmed)[0] == "DATA_LOSS_NEAR"
     assert set(shown(alarmed)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
     assert shown(alarmed, "history") == ["JOB_OVERDUE"]
     assert shown(alarmed, "anything") == shown(alarmed)
 
 
-def test_a_silenced_alert_is_shown_with_whose_word_it_is(alarmed: ConsoleStage) -> None:
+def test_a_silenced_alert_is_shown_with_whose_word_it_is(alarmed: ConsoleHarness) -> None:
     silence(alarmed)
 
     assert "GOLD_STALE" not in shown(alarmed)
@@ -65,14 +65,14 @@ def test_a_silenced_alert_is_shown_with_whose_word_it_is(alarmed: ConsoleStage) 
     assert "deltaworks alerts silence games GOLD_STALE --subject &#39;*&#39; --end" in page
 
 
-def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(alarmed: ConsoleStage) -> None:
+def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(alarmed: ConsoleHarness) -> None:
     page = alarmed.get("/alerts").text
 
     assert "deltaworks alerts silence games GOLD_STALE --subject games.daily --hours 1 --reason WHY" in page
     assert "of no pipeline" in page
 
 
-def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: ConsoleStage) -> None:
+def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: ConsoleHarness) -> None:
     silence(alarmed)
 
     assert shown(alarmed, by="eve") == ["DATA_LOSS_NEAR"]
@@ -82,26 +82,26 @@ def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: Console
     assert "backfill" not in alarmed.get("/alerts", by="eve").text
 
 
-def test_who_may_silence_is_who_may_start_its_dag(alarmed: ConsoleStage) -> None:
+def test_who_may_silence_is_who_may_start_its_dag(alarmed: ConsoleHarness) -> None:
     may = {row["cause"]: row["may_silence"] for row in alarmed.view("/alerts")["listed"]["rows"]}
     assert may == {"DATA_LOSS_NEAR": True, "GOLD_STALE": True, "CHANNEL_FAILING": False}
     assert not any(row["may_silence"] for row in alarmed.view("/alerts", by="vic")["listed"]["rows"])
 
 
-def test_notices_that_wait_are_counted(alarmed: ConsoleStage) -> None:
+def test_notices_that_wait_are_counted(alarmed: ConsoleHarness) -> None:
     assert alarmed.view("/alerts")["waiting"] == len(alarmed.objects.list(paths.alerts("spool/"))) > 0
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
 @pytest.mark.parametrize("key", [paths.alert_state("JOB_FAILED", "x"), "control/alerts/silences/x.json"])
-def test_a_torn_object_breaks_no_page(alarmed: ConsoleStage, key: str, torn: bytes) -> None:
+def test_a_torn_object_breaks_no_page(alarmed: ConsoleHarness, key: str, torn: bytes) -> None:
     alarmed.objects.put(key, torn)
 
     for show in ("firing", "silenced", "history"):
         assert alarmed.get(f"/alerts?show={show}").status_code == 200
 
 
-def test_nothing_fires(stage: ConsoleStage) -> None:
-    assert "Nothing fires." in stage.get("/alerts").text
-    assert "No alert is silenced." in stage.get("/alerts?show=silenced").text
-    assert "None ended lately." in stage.get("/alerts?show=history").text
+def test_nothing_fires(harness: ConsoleHarness) -> None:
+    assert "Nothing fires." in harness.get("/alerts").text
+    assert "No alert is silenced." in harness.get("/alerts?show=silenced").text
+    assert "None ended lately." in harness.get("/alerts?show=history").text

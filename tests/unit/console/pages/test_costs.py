@@ -10,44 +10,44 @@ from deltaworks.console.pages.costs import estimate_cost
 from deltaworks.control.summaries.stream import HourSummary, StreamHours
 from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
 from deltaworks.specs.prices import PricesSpec
-from tests.console_stage import ConsoleStage, console_stage
-from tests.unit.console.summaries_stage import at, night, put_nights, put_tables, table
+from tests.console_harness import ConsoleHarness, console_harness
+from tests.unit.console.summaries_harness import at, night, put_nights, put_tables, table
 
 PRICES = "prices: {currency: EUR, stored_per_tb_month: 20, rewritten_per_tb: 5, core_hour: 0.05}\n"
 DAY = 86_400
 
 
-def put_hours(stage: ConsoleStage, *ages: float) -> None:
+def put_hours(harness: ConsoleHarness, *ages: float) -> None:
     hours = tuple(HourSummary(at=at(age), batches=60, bytes=10**9, busy_seconds=1_800) for age in ages)
-    stage.objects.put(stream_hours("games"), StreamHours(pipeline="games", written_at=at(), hours=hours).encode())
+    harness.objects.put(stream_hours("games"), StreamHours(pipeline="games", written_at=at(), hours=hours).encode())
 
 
-def test_what_lies_further_back_than_thirty_days_does_not_count(stage: ConsoleStage) -> None:
-    put_hours(stage, 60 * DAY, 29 * DAY, 2 * DAY, 3_600)
-    put_nights(stage.objects, "games", night("r1"), night("r0", seconds_ago=40 * DAY))
-    (row,) = stage.view("/costs")["listed"]["rows"]
+def test_what_lies_further_back_than_thirty_days_does_not_count(harness: ConsoleHarness) -> None:
+    put_hours(harness, 60 * DAY, 29 * DAY, 2 * DAY, 3_600)
+    put_nights(harness.objects, "games", night("r1"), night("r0", seconds_ago=40 * DAY))
+    (row,) = harness.view("/costs")["listed"]["rows"]
 
     assert (row["batches"], row["read_bytes"], row["rewritten_bytes"]) == (180, 3 * 10**9, 38 * 10**9)
-    cores = max(1, stage.catalog.environment.shares.of("stream").cores)
+    cores = max(1, harness.catalog.environment.shares.of("stream").cores)
     assert row["stream_core_hours"] == 1.5 * cores
     assert sum(row["seconds_by_day"]) == 3 * 1_800
 
 
-def test_without_prices_nothing_is_turned_into_money(stage: ConsoleStage) -> None:
-    put_hours(stage, 3_600)
-    shown = stage.view("/costs")
+def test_without_prices_nothing_is_turned_into_money(harness: ConsoleHarness) -> None:
+    put_hours(harness, 3_600)
+    shown = harness.view("/costs")
 
     assert (shown["total"], shown["listed"]["rows"][0]["total"]) == (None, None)
-    assert "declares no <code>prices</code>" in stage.get("/costs").text
+    assert "declares no <code>prices</code>" in harness.get("/costs").text
 
 
 def test_with_prices_the_dearest_pipeline_comes_first(project: Path) -> None:
     environment = project / "include" / "environments" / "local.yaml"
     environment.write_text(environment.read_text() + PRICES)
-    stage = console_stage(project)
-    put_tables(stage.objects, "edits", table("changes", bytes=10**12, unreferenced_bytes=0))
-    put_tables(stage.objects, "games", table("events", bytes=3 * 10**12, unreferenced_bytes=10**12))
-    shown = stage.view("/costs")
+    harness = console_harness(project)
+    put_tables(harness.objects, "edits", table("changes", bytes=10**12, unreferenced_bytes=0))
+    put_tables(harness.objects, "games", table("events", bytes=3 * 10**12, unreferenced_bytes=10**12))
+    shown = harness.view("/costs")
 
     assert [(row["pipeline"], row["total"]) for row in shown["listed"]["rows"]] == [("games", 80.0), ("edits", 20.0)]
     assert (shown["total"], shown["currency"]) == (100.0, "EUR")
@@ -61,13 +61,13 @@ def test_money_is_the_sum_of_what_was_used() -> None:
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
 @pytest.mark.parametrize("key", [stream_hours("games"), tables_summary("games"), nights_summary("games")])
-def test_a_torn_summary_breaks_no_page(stage: ConsoleStage, key: str, torn: bytes) -> None:
-    stage.objects.put(key, torn)
+def test_a_torn_summary_breaks_no_page(harness: ConsoleHarness, key: str, torn: bytes) -> None:
+    harness.objects.put(key, torn)
 
-    assert stage.get("/costs").status_code == 200
+    assert harness.get("/costs").status_code == 200
 
 
-def test_somebody_sees_what_they_may_see(stage: ConsoleStage) -> None:
-    put_hours(stage, 3_600)
+def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+    put_hours(harness, 3_600)
 
-    assert stage.view("/costs", by="eve")["listed"]["total"] == 0
+    assert harness.view("/costs", by="eve")["listed"]["total"] == 0

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.table_reads import TableReadResult
 from deltaworks.console.pages import erasures as page
+from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control import erasure_paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.records.erasure import Erasures
-from tests.console_stage import ConsoleStage, console_stage, person
+from tests.console_harness import ConsoleHarness, console_harness, person
 
 PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
 SAVED = "/erasures/players/e1/certificate"
@@ -21,28 +21,28 @@ CHAIN = "/erasures/players/certificates"
 
 
 @pytest.fixture
-def stage(project: Path) -> ConsoleStage:
+def harness(project: Path) -> ConsoleHarness:
     """Games have personal data: a request is certified, one nearly due, one overdue, one has time."""
     declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
-    stage = console_stage(project)
-    stage.people["dpo"] = person("dpo", reads=("erase__players",), starts=())
+    harness = console_harness(project)
+    harness.people["dpo"] = person("dpo", reads=("erase__players",), starts=())
     for name, days_ago in (("e1", 20), ("e2", 28), ("e3", 31), ("e4", 1)):
-        receive(stage, name, days_ago=days_ago)
-    erasures = Erasures(stage.objects, "players")
+        receive(harness, name, days_ago=days_ago)
+    erasures = Erasures(harness.objects, "players")
     erasures.record_state(erasures.request("e1"), "certified", by="tests")
-    stage.objects.put(erasure_paths.certificate("players", "e1"), b'{"request_id": "e1"}')
-    return stage
+    harness.objects.put(erasure_paths.certificate("players", "e1"), b'{"request_id": "e1"}')
+    return harness
 
 
-def receive(stage: ConsoleStage, name: str, *, days_ago: float) -> None:
+def receive(harness: ConsoleHarness, name: str, *, days_ago: float) -> None:
     received = utc_now() - dt.timedelta(days=days_ago)
     terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
-    Erasures(stage.objects, "players").create(name, received_at=received, digest="d", by="dpo", **terms)
+    Erasures(harness.objects, "players").create(name, received_at=received, digest="d", by="dpo", **terms)
 
 
-def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(stage: ConsoleStage) -> None:
-    shown = stage.view("/erasures", by="dpo")
+def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(harness: ConsoleHarness) -> None:
+    shown = harness.view("/erasures", by="dpo")
 
     assert [(row["request_id"], row["severity"]) for row in shown["listed"]["rows"]] == [
         ("e3", "overdue"),
@@ -59,78 +59,78 @@ def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(stage: Consol
     }
     command = "deltaworks privacy advance players --window now --no-dry-run"
     assert counts["command"] == command
-    assert command in stage.get("/erasures", by="dpo").text
+    assert command in harness.get("/erasures", by="dpo").text
 
 
-def test_only_a_certified_request_has_a_certificate_which_is_handed_out_as_stored(stage: ConsoleStage) -> None:
-    html = stage.get("/erasures", by="dpo").text
-    saved = stage.get(SAVED, by="dpo")
+def test_only_a_certified_request_has_a_certificate_which_is_handed_out_as_stored(harness: ConsoleHarness) -> None:
+    html = harness.get("/erasures", by="dpo").text
+    saved = harness.get(SAVED, by="dpo")
 
     assert f'href="{SAVED}"' in html
     assert "/erasures/players/e2/certificate" not in html
     assert (saved.status_code, saved.content) == (200, b'{"request_id": "e1"}')
     assert saved.headers["content-disposition"] == 'attachment; filename="erasure-players-e1.json"'
     assert saved.headers["cache-control"] == "no-store"
-    assert stage.get("/erasures/players/e2/certificate", by="dpo").status_code == 404
-    assert stage.get("/erasures/players/..%2Fe1/certificate", by="dpo").status_code == 404
+    assert harness.get("/erasures/players/e2/certificate", by="dpo").status_code == 404
+    assert harness.get("/erasures/players/..%2Fe1/certificate", by="dpo").status_code == 404
 
 
-def test_who_may_not_read_the_dag_that_erases_learns_nothing(stage: ConsoleStage) -> None:
-    listed = stage.get("/erasures", by="eve")
+def test_who_may_not_read_the_dag_that_erases_learns_nothing(harness: ConsoleHarness) -> None:
+    listed = harness.get("/erasures", by="eve")
 
     assert listed.status_code == 200
     assert "players" not in listed.text
-    refused = [stage.get(path, by="eve") for path in (SAVED, CHAIN, "/erasures/none/certificates")]
+    refused = [harness.get(path, by="eve") for path in (SAVED, CHAIN, "/erasures/none/certificates")]
     assert {answer.status_code for answer in refused} == {404}
-    assert "players" not in stage.get("/", by="eve").text
+    assert "players" not in harness.get("/", by="eve").text
     assert "privacy advance" not in listed.text
 
 
-def test_the_overview_says_where_a_deadline_nears_to_who_may_know(stage: ConsoleStage) -> None:
-    (counts,) = stage.view("/", by="dpo")["erasures"]
+def test_the_overview_says_where_a_deadline_nears_to_who_may_know(harness: ConsoleHarness) -> None:
+    (counts,) = harness.view("/", by="dpo")["erasures"]
 
     assert (counts["namespace"], counts["due"], counts["overdue"], counts["open"]) == ("players", 1, 1, 3)
-    assert 'href="/erasures?only=players"' in stage.get("/", by="dpo").text
-    assert stage.view("/", by="eve")["erasures"] == []
+    assert 'href="/erasures?only=players"' in harness.get("/", by="dpo").text
+    assert harness.view("/", by="eve")["erasures"] == []
 
 
-def test_an_alert_on_a_request_is_for_who_may_see_the_requests(stage: ConsoleStage) -> None:
-    raise_alert(stage.objects, cause="ERASURE_DUE", subject="players e2", summary="due in 48 h")
+def test_an_alert_on_a_request_is_for_who_may_see_the_requests(harness: ConsoleHarness) -> None:
+    raise_alert(harness.objects, cause="ERASURE_DUE", subject="players e2", summary="due in 48 h")
 
-    (need,) = stage.view("/", by="dpo")["issues"]
+    (need,) = harness.view("/", by="dpo")["issues"]
     assert (need["cause"], need["subject"]) == ("ERASURE_DUE", "players e2")
-    assert 'href="/erasures?only=players"' in stage.get("/", by="dpo").text
-    assert stage.view("/", by="eve")["issues"] == []
+    assert 'href="/erasures?only=players"' in harness.get("/", by="dpo").text
+    assert harness.view("/", by="eve")["issues"] == []
 
 
 def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
     declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
-    stage = console_stage(project)
-    receive(stage, "e4", days_ago=1)
+    harness = console_harness(project)
+    receive(harness, "e4", days_ago=1)
 
-    assert stage.view("/")["erasures"] == []
+    assert harness.view("/")["erasures"] == []
 
 
 def test_the_chain_is_compared_by_the_process_that_reads_much(
-    stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
+    harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "read_cold", lambda *_, **__: TableReadResult(rows=({"certificates": 12},)))
-    assert "Certificates: 12" in stage.get(CHAIN, by="dpo").text
+    assert "Certificates: 12" in harness.get(CHAIN, by="dpo").text
 
     monkeypatch.setattr(page, "read_cold", lambda *_, **__: TableReadResult(problem="[CERTIFICATES_BROKEN] at <e1>"))
-    broken = stage.get(CHAIN, by="dpo").text
+    broken = harness.get(CHAIN, by="dpo").text
     assert "CERTIFICATES_BROKEN" in broken
     assert "each bound to" not in broken
 
 
-def test_no_page_of_them_is_kept_by_a_browser(stage: ConsoleStage) -> None:
-    assert stage.get("/erasures", by="dpo").headers["cache-control"] == "no-store"
+def test_no_page_of_them_is_kept_by_a_browser(harness: ConsoleHarness) -> None:
+    assert harness.get("/erasures", by="dpo").headers["cache-control"] == "no-store"
 
 
-def test_a_summary_that_is_torn_is_said_and_breaks_nothing(stage: ConsoleStage) -> None:
-    stage.objects.put(f"{erasure_paths.privacy_control('players')}/erasures.json", b"{")
-    answer = stage.get("/erasures", by="dpo")
+def test_a_summary_that_is_torn_is_said_and_breaks_nothing(harness: ConsoleHarness) -> None:
+    harness.objects.put(f"{erasure_paths.privacy_control('players')}/erasures.json", b"{")
+    answer = harness.get("/erasures", by="dpo")
 
     assert answer.status_code == 200
     assert "cannot be read" in answer.text

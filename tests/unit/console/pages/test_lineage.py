@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.lineage import MAX_NODES, Graph, Node, layout_graph, edges, build_graph
-from tests.console_stage import ConsoleStage
+from deltaworks.console.lineage import MAX_NODES, Graph, Node, build_graph, edges, layout_graph
+from tests.console_harness import ConsoleHarness
 
 pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]), max_size=40)
 
@@ -69,8 +69,8 @@ def test_a_drawing_is_bounded() -> None:
     assert (len(near), cut, near[0]) == (MAX_NODES, True, "n0")
 
 
-def test_a_pipeline_flows_from_its_bucket_to_its_gold(stage: ConsoleStage) -> None:
-    made = build_graph(stage.catalog, ["games"])
+def test_a_pipeline_flows_from_its_bucket_to_its_gold(harness: ConsoleHarness) -> None:
+    made = build_graph(harness.catalog, ["games"])
     way = {(source, reader) for source, readers in made.readers.items() for reader in readers}
 
     assert ("relay landing", "stream games") in way
@@ -79,8 +79,8 @@ def test_a_pipeline_flows_from_its_bucket_to_its_gold(stage: ConsoleStage) -> No
     assert any(made.nodes[reader].kind == "gold" and source.startswith("games.") for source, reader in way)
 
 
-def test_the_list_says_the_same_as_the_drawing(stage: ConsoleStage) -> None:
-    shown = stage.view("/lineage?of=stream+games&depth=2")
+def test_the_list_says_the_same_as_the_drawing(harness: ConsoleHarness) -> None:
+    shown = harness.view("/lineage?of=stream+games&depth=2")
     listed = {(one["name"], entry["node"]["name"]) for entry in shown["entries"] for one in entry["inputs"]}
     listed_too = {(entry["node"]["name"], one["name"]) for entry in shown["entries"] for one in entry["readers"]}
 
@@ -90,15 +90,15 @@ def test_the_list_says_the_same_as_the_drawing(stage: ConsoleStage) -> None:
 
 
 @pytest.mark.parametrize("depth", ["0", "9", "x", "-1", "99999999999", ""])
-def test_any_depth_has_an_answer(stage: ConsoleStage, depth: str) -> None:
-    assert 1 <= stage.view(f"/lineage?of=relay+landing&depth={depth}")["depth"] <= 6
+def test_any_depth_has_an_answer(harness: ConsoleHarness, depth: str) -> None:
+    assert 1 <= harness.view(f"/lineage?of=relay+landing&depth={depth}")["depth"] <= 6
 
 
-def test_somebody_sees_what_they_may_see(stage: ConsoleStage) -> None:
-    assert not [name for name in stage.view("/lineage", by="eve")["choices"] if "games" in name]
-    assert stage.get("/lineage?of=stream+games", by="eve").status_code == 404
-    assert "games" not in stage.get("/lineage?of=relay+landing&depth=6", by="eve").text
+def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+    assert not [name for name in harness.view("/lineage", by="eve")["choices"] if "games" in name]
+    assert harness.get("/lineage?of=stream+games", by="eve").status_code == 404
+    assert "games" not in harness.get("/lineage?of=relay+landing&depth=6", by="eve").text
 
 
-def test_what_is_not_declared_is_not_here(stage: ConsoleStage) -> None:
-    assert stage.get("/lineage?of=nothing").status_code == 404
+def test_what_is_not_declared_is_not_here(harness: ConsoleHarness) -> None:
+    assert harness.get("/lineage?of=nothing").status_code == 404

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from deltaworks.console.table_reads import TableReadResult
 from deltaworks.console.page_context import PageMissingError
 from deltaworks.console.pages import mutations
 from deltaworks.console.pages.mutations import MAX_INTERVALS, group_by_entity, view, view_cascade
 from deltaworks.console.rendering import Frame, render
+from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.mutation import MutationCompletion, TableMutation
@@ -19,7 +19,7 @@ from deltaworks.control.summaries.mutations import MAX_BATCHES, record_batches, 
 from deltaworks.control.summary_paths import mutations_summary
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from tests.console_stage import look_at
+from tests.console_harness import page_context
 from tests.dags.airflow_project import REPOSITORY
 
 
@@ -50,7 +50,7 @@ def end(number: int) -> MutationCompletion:
 
 
 def shown(catalog: Catalog, objects: LocalObjects) -> Any:
-    return view(look_at(catalog, objects, values={"pipeline": "engagement"}))
+    return view(page_context(catalog, objects, values={"pipeline": "engagement"}))
 
 
 def html(name: str, view: Any) -> str:
@@ -102,7 +102,7 @@ def test_a_torn_summary_is_a_word_on_the_page_and_begun_anew(
 
 def test_a_pipeline_without_mutations_has_no_such_page(catalog: Catalog, objects: LocalObjects) -> None:
     with pytest.raises(PageMissingError):
-        view(look_at(catalog, objects, values={"pipeline": "games"}))
+        view(page_context(catalog, objects, values={"pipeline": "games"}))
 
 
 def stretch(name: str, final: str, until: str | None, **more: Any) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def cascade(
 ) -> Any:
     monkeypatch.setattr(mutations, "read_cold", lambda *_, **__: answer)
     values = {"pipeline": "engagement"}
-    return view_cascade(look_at(catalog, objects, values=values, query=query or {"org": "acme", "id": "id2"}))
+    return view_cascade(page_context(catalog, objects, values=values, query=query or {"org": "acme", "id": "id2"}))
 
 
 def test_a_chain_is_a_list_in_the_order_of_time(
@@ -172,6 +172,6 @@ def test_nothing_is_read_without_organisation_and_id(
 
     monkeypatch.setattr(mutations, "read_cold", read)
 
-    page = view_cascade(look_at(catalog, objects, values={"pipeline": "engagement"}, query={"org": "acme"}))
+    page = view_cascade(page_context(catalog, objects, values={"pipeline": "engagement"}, query={"org": "acme"}))
 
     assert "Name an organisation and an id." in html("cascade", page)

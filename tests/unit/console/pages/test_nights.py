@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.control.summary_paths import nights_summary
-from tests.console_stage import ConsoleStage
-from tests.unit.console.summaries_stage import night, put_nights
+from tests.console_harness import ConsoleHarness
+from tests.unit.console.summaries_harness import night, put_nights
 
 
-def test_a_night_says_what_it_rewrote_and_freed_and_what_was_left_out(stage: ConsoleStage) -> None:
-    put_nights(stage.objects, "games", night("r1"))
-    shown = stage.view("/nights/games")
-    page = stage.get("/nights/games").text
+def test_a_night_says_what_it_rewrote_and_freed_and_what_was_left_out(harness: ConsoleHarness) -> None:
+    put_nights(harness.objects, "games", night("r1"))
+    shown = harness.view("/nights/games")
+    page = harness.get("/nights/games").text
 
     chosen = shown["chosen"]
     assert (chosen["state"], chosen["rewritten_files"], chosen["freed_files"]) == ("complete", 4_102, 22)
@@ -22,48 +22,48 @@ def test_a_night_says_what_it_rewrote_and_freed_and_what_was_left_out(stage: Con
     assert "2 put off for lack of time" in page
 
 
-def test_a_failed_night_comes_first_and_names_its_task(stage: ConsoleStage) -> None:
-    put_nights(stage.objects, "edits", night("r1"))
-    put_nights(stage.objects, "games", night("r2", failed="vacuum_tables"))
-    shown = stage.view("/nights")["listed"]["rows"]
+def test_a_failed_night_comes_first_and_names_its_task(harness: ConsoleHarness) -> None:
+    put_nights(harness.objects, "edits", night("r1"))
+    put_nights(harness.objects, "games", night("r2", failed="vacuum_tables"))
+    shown = harness.view("/nights")["listed"]["rows"]
 
     assert [(row["pipeline"], row["state"]) for row in shown] == [("games", "failed"), ("edits", "complete")]
-    assert "failed, vacuum_tables" in stage.get("/nights").text
+    assert "failed, vacuum_tables" in harness.get("/nights").text
 
 
-def test_an_earlier_night_is_shown_by_its_run(stage: ConsoleStage) -> None:
-    put_nights(stage.objects, "games", night("r2"), night("scheduled__2026-03-01T02:10:00+00:00", seconds_ago=90_000))
-    page = stage.get("/nights/games").text
+def test_an_earlier_night_is_shown_by_its_run(harness: ConsoleHarness) -> None:
+    put_nights(harness.objects, "games", night("r2"), night("scheduled__2026-03-01T02:10:00+00:00", seconds_ago=90_000))
+    page = harness.get("/nights/games").text
 
     address = "/nights/games?run=scheduled__2026-03-01T02%3A10%3A00%2B00%3A00"
     assert f'href="{address}"' in page
-    assert stage.view(address)["chosen"]["run"].startswith("scheduled__")
-    assert stage.get("/nights/games?run=none").status_code == 404
+    assert harness.view(address)["chosen"]["run"].startswith("scheduled__")
+    assert harness.get("/nights/games?run=none").status_code == 404
 
 
-def test_somebody_sees_what_they_may_see(stage: ConsoleStage) -> None:
-    put_nights(stage.objects, "games", night("r1"))
+def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+    put_nights(harness.objects, "games", night("r1"))
 
-    assert stage.view("/nights", by="eve")["listed"]["total"] == 0
-    assert stage.get("/nights/games", by="eve").status_code == 404
+    assert harness.view("/nights", by="eve")["listed"]["total"] == 0
+    assert harness.get("/nights/games", by="eve").status_code == 404
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page(stage: ConsoleStage, torn: bytes) -> None:
-    stage.objects.put(nights_summary("games"), torn)
+def test_a_torn_summary_is_a_word_on_the_page(harness: ConsoleHarness, torn: bytes) -> None:
+    harness.objects.put(nights_summary("games"), torn)
 
-    assert stage.view("/nights")["problems"]
-    assert stage.view("/nights/games")["problem"]
-    assert stage.get("/nights/games").status_code == 200
-
-
-def test_instants_that_are_none_are_left_open(stage: ConsoleStage) -> None:
-    put_nights(stage.objects, "games", night("r1", started_at="soon", ended_at=""))
-
-    assert stage.view("/nights/games")["chosen"]["seconds"] is None
-    assert stage.get("/nights/games").status_code == 200
+    assert harness.view("/nights")["problems"]
+    assert harness.view("/nights/games")["problem"]
+    assert harness.get("/nights/games").status_code == 200
 
 
-def test_before_the_first_night_the_page_says_so(stage: ConsoleStage) -> None:
-    assert "the next one is" in stage.get("/nights/games").text
-    assert stage.view("/nights")["missing"] == ["edits", "games"]
+def test_instants_that_are_none_are_left_open(harness: ConsoleHarness) -> None:
+    put_nights(harness.objects, "games", night("r1", started_at="soon", ended_at=""))
+
+    assert harness.view("/nights/games")["chosen"]["seconds"] is None
+    assert harness.get("/nights/games").status_code == 200
+
+
+def test_before_the_first_night_the_page_says_so(harness: ConsoleHarness) -> None:
+    assert "the next one is" in harness.get("/nights/games").text
+    assert harness.view("/nights")["missing"] == ["edits", "games"]

@@ -17,7 +17,7 @@ from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.privacy.paths import privacy_control
-from tests.console_stage import ConsoleStage, ago, look_at, write_beat
+from tests.console_harness import ConsoleHarness, ago, page_context, write_process_heartbeat
 from tests.noting_objects import NotingObjects
 from tests.unit.control.health.test_collectors import beat as collector_beat
 from tests.unit.control.health.test_processes import declared
@@ -30,67 +30,67 @@ STATES = {
 }
 
 
-def row_of(stage: ConsoleStage, name: str = "games") -> dict[str, object]:
-    rows: list[dict[str, object]] = stage.view("/")["streams"]
+def row_of(harness: ConsoleHarness, name: str = "games") -> dict[str, object]:
+    rows: list[dict[str, object]] = harness.view("/")["streams"]
     return next(row for row in rows if row["name"] == name)
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_is_a_word_and_a_mark(stage: ConsoleStage, state: str) -> None:
-    stage.beat("games", **STATES[state])
+def test_each_state_is_a_word_and_a_mark(harness: ConsoleHarness, state: str) -> None:
+    harness.write_heartbeat("games", **STATES[state])
 
-    assert row_of(stage)["state"] == state
-    assert f"</span> {state}" in stage.get("/").text
+    assert row_of(harness)["state"] == state
+    assert f"</span> {state}" in harness.get("/").text
 
 
-def test_the_unhealthy_come_first_and_are_named_with_the_next_step(stage: ConsoleStage) -> None:
-    stage.beat("edits")
-    stage.beat("games", written_at=ago(4_000))
-    shown = stage.view("/")
+def test_the_unhealthy_come_first_and_are_named_with_the_next_step(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("edits")
+    harness.write_heartbeat("games", written_at=ago(4_000))
+    shown = harness.view("/")
 
     assert [row["name"] for row in shown["streams"]] == ["games", "edits"]
     assert ("HEARTBEAT_STALE", "games") in {(need["cause"], need["pipeline"]) for need in shown["issues"]}
     assert all(need["next_step"] for need in shown["issues"])
 
 
-def test_a_stopped_stream_says_who_stopped_it(stage: ConsoleStage) -> None:
-    stage.beat("edits", state="ended")
-    StopFlag(stage.objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade")
-    row = row_of(stage, "edits")
+def test_a_stopped_stream_says_who_stopped_it(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("edits", state="ended")
+    StopFlag(harness.objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade")
+    row = row_of(harness, "edits")
 
     assert row["state"] == "stopped"
     assert "ada" in str(row["detail"])
 
 
-def test_an_open_alert_on_something_else_needs_somebody_too(stage: ConsoleStage) -> None:
-    stage.beat("games")
-    stage.beat("edits")
-    raise_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games", summary="last came to its end 2 h ago")
+def test_an_open_alert_on_something_else_needs_somebody_too(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("games")
+    harness.write_heartbeat("edits")
+    raise_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games", summary="last came to its end 2 h ago")
 
-    assert "JOB_OVERDUE" in {need["cause"] for need in stage.view("/")["issues"]}
-    assert "JOB_OVERDUE" not in {need["cause"] for need in stage.view("/", by="eve")["issues"]}
+    assert "JOB_OVERDUE" in {need["cause"] for need in harness.view("/")["issues"]}
+    assert "JOB_OVERDUE" not in {need["cause"] for need in harness.view("/", by="eve")["issues"]}
 
 
 SUSPENDED = {"table": "purchase", "reason": "suspended", "since_batch": 790, "condition": "TABLE_SCHEMA_DIFFERS"}
 
 
-def needs(stage: ConsoleStage, **query: str) -> list[tuple[str, str]]:
-    return [(need["cause"], need["subject"]) for need in stage.view("/", **query)["issues"]]
+def needs(harness: ConsoleHarness, **query: str) -> list[tuple[str, str]]:
+    return [(need["cause"], need["subject"]) for need in harness.view("/", **query)["issues"]]
 
 
-def only_games(stage: ConsoleStage) -> None:
+def only_games(harness: ConsoleHarness) -> None:
     """All but games is well."""
-    stage.beat("edits")
-    write_beat(stage.objects, paths.relay_control("landing"), "landing", batch_id=None)
+    harness.write_heartbeat("edits")
+    write_process_heartbeat(harness.objects, paths.relay_control("landing"), "landing", batch_id=None)
 
 
-def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(stage: ConsoleStage) -> None:
-    only_games(stage)
-    stage.beat("games", written_at=ago(4_000))
+def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    harness.write_heartbeat("games", written_at=ago(4_000))
     for cause in ("STREAM_HUNG", "RESTARTS_EXHAUSTED"):
-        raise_alert(stage.objects, cause=cause, subject="stream games", summary=f"{cause} was raised")
+        raise_alert(harness.objects, cause=cause, subject="stream games", summary=f"{cause} was raised")
 
-    (need,) = stage.view("/")["issues"]
+    (need,) = harness.view("/")["issues"]
     assert (need["cause"], need["subject"]) == ("HEARTBEAT_STALE", "stream games")
     assert need["since"] is not None, "the health check has not judged it yet, and the alert knows"
     assert "RESTARTS_EXHAUSTED was raised" in need["detail"], "that nothing restarts it any more is not left out"
@@ -98,59 +98,59 @@ def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(stage:
 
 @pytest.mark.parametrize("subject", ["stream games", "games.purchase"])
 def test_a_suspended_table_is_shown_once_whoever_raised_it_and_is_resumed_by_its_name(
-    stage: ConsoleStage, subject: str
+    harness: ConsoleHarness, subject: str
 ) -> None:
-    only_games(stage)
-    stage.beat("games", held=({**SUSPENDED, "at": ago(600), "message": "column amount"},))
-    raise_alert(stage.objects, cause="TABLE_SUSPENDED", subject=subject, summary="seen")
+    only_games(harness)
+    harness.write_heartbeat("games", held=({**SUSPENDED, "at": ago(600), "message": "column amount"},))
+    raise_alert(harness.objects, cause="TABLE_SUSPENDED", subject=subject, summary="seen")
 
-    (need,) = stage.view("/")["issues"]
+    (need,) = harness.view("/")["issues"]
     assert (need["cause"], need["subject"], need["pipeline"]) == ("TABLE_SUSPENDED", "games.purchase", "games")
     assert "deltaworks tables resume games purchase" in need["next_step"]
     assert need["since"]
-    assert "target=purchase" in stage.get("/").text
+    assert "target=purchase" in harness.get("/").text
 
 
-def test_each_of_two_suspended_tables_is_shown(stage: ConsoleStage) -> None:
-    only_games(stage)
+def test_each_of_two_suspended_tables_is_shown(harness: ConsoleHarness) -> None:
+    only_games(harness)
     held = tuple({**SUSPENDED, "table": name, "at": ago(600)} for name in ("purchase", "events"))
-    stage.beat("games", held=held)
+    harness.write_heartbeat("games", held=held)
 
-    assert needs(stage) == [("TABLE_SUSPENDED", "games.events"), ("TABLE_SUSPENDED", "games.purchase")]
+    assert needs(harness) == [("TABLE_SUSPENDED", "games.events"), ("TABLE_SUSPENDED", "games.purchase")]
 
 
-def test_another_trouble_of_the_same_stream_is_not_hidden_by_its_verdict(stage: ConsoleStage) -> None:
-    only_games(stage)
-    stage.beat("games", written_at=ago(4_000))
+def test_another_trouble_of_the_same_stream_is_not_hidden_by_its_verdict(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    harness.write_heartbeat("games", written_at=ago(4_000))
     for cause in ("DATA_LOSS_NEAR", "STREAM_HUNG"):
-        raise_alert(stage.objects, cause=cause, subject="stream games", summary="seen")
+        raise_alert(harness.objects, cause=cause, subject="stream games", summary="seen")
 
-    assert needs(stage) == [("HEARTBEAT_STALE", "stream games"), ("DATA_LOSS_NEAR", "stream games")]
+    assert needs(harness) == [("HEARTBEAT_STALE", "stream games"), ("DATA_LOSS_NEAR", "stream games")]
 
 
-def health_ran(stage: ConsoleStage, *, seconds_ago: float) -> None:
+def health_ran(harness: ConsoleHarness, *, seconds_ago: float) -> None:
     write_health_heartbeat(
-        stage.objects, run="r", checked=3, unhealthy=0, now=utc_now() - timedelta(seconds=seconds_ago)
+        harness.objects, run="r", checked=3, unhealthy=0, now=utc_now() - timedelta(seconds=seconds_ago)
     )
 
 
-def test_a_silent_health_check_is_named_by_its_own_record_and_once(stage: ConsoleStage) -> None:
-    only_games(stage)
-    stage.beat("games")
-    health_ran(stage, seconds_ago=7_200)
-    assert needs(stage) == [("HEALTH_SILENT", "stream_health")]
+def test_a_silent_health_check_is_named_by_its_own_record_and_once(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    harness.write_heartbeat("games")
+    health_ran(harness, seconds_ago=7_200)
+    assert needs(harness) == [("HEALTH_SILENT", "stream_health")]
 
-    raise_alert(stage.objects, cause="HEALTH_SILENT", subject="stream_health", summary="for 120 min")
-    assert needs(stage) == [("HEALTH_SILENT", "stream_health")]
-    assert needs(stage, by="eve") == [], "whoever may not see the health check"
+    raise_alert(harness.objects, cause="HEALTH_SILENT", subject="stream_health", summary="for 120 min")
+    assert needs(harness) == [("HEALTH_SILENT", "stream_health")]
+    assert needs(harness, by="eve") == [], "whoever may not see the health check"
 
 
-def test_a_health_check_that_runs_needs_nobody(stage: ConsoleStage) -> None:
-    only_games(stage)
-    stage.beat("games")
-    health_ran(stage, seconds_ago=20)
+def test_a_health_check_that_runs_needs_nobody(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    harness.write_heartbeat("games")
+    health_ran(harness, seconds_ago=20)
 
-    assert needs(stage) == []
+    assert needs(harness) == []
 
 
 def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
@@ -159,43 +159,43 @@ def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
     )
 
 
-def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(stage: ConsoleStage) -> None:
-    stage.actions.questions_open = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
+def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(harness: ConsoleHarness) -> None:
+    harness.actions.questions_open = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
 
-    assert [one["dag_id"] for one in stage.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
-    assert [one["dag_id"] for one in stage.view("/", by="eve")["approvals"]] == ["stream__edits"]
-    html = stage.get("/").text
+    assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
+    assert [one["dag_id"] for one in harness.view("/", by="eve")["approvals"]] == ["stream__edits"]
+    html = harness.get("/").text
     assert "Waiting for an answer: 2" in html
     assert 'data-airflow-link href="/dags/vacuum_tables__games/runs/r"' in html
     assert "&lt;b&gt;edits&lt;/b&gt;" in html
 
 
-def test_where_nobody_waits_nothing_is_said_of_answers(stage: ConsoleStage) -> None:
-    assert "Waiting for an answer" not in stage.get("/").text
+def test_where_nobody_waits_nothing_is_said_of_answers(harness: ConsoleHarness) -> None:
+    assert "Waiting for an answer" not in harness.get("/").text
 
 
-def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(stage: ConsoleStage) -> None:
-    stage.beat("edits")
-    stage.beat("games", written_at=ago(4_000))
-    shown = stage.view("/", by="eve")
+def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("edits")
+    harness.write_heartbeat("games", written_at=ago(4_000))
+    shown = harness.view("/", by="eve")
 
     assert [row["name"] for row in shown["streams"]] == ["edits"]
     assert shown["other_processes"] == []
     assert shown["issues"] == []
-    assert "games" not in stage.get("/", by="eve").text
+    assert "games" not in harness.get("/", by="eve").text
 
 
-def test_rows_that_have_the_words_are_kept(stage: ConsoleStage) -> None:
-    stage.beat("edits")
-    shown = stage.view("/?only=EDIT")
+def test_rows_that_have_the_words_are_kept(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("edits")
+    shown = harness.view("/?only=EDIT")
 
     assert [row["name"] for row in shown["streams"]] == ["edits"]
     assert shown["hidden"] == 2
 
 
-def test_a_relay_shows_its_dead_letters(stage: ConsoleStage) -> None:
-    write_beat(stage.objects, paths.relay_control("landing"), "landing", dead_letters=3, batch_id=None)
-    (relay,) = stage.view("/")["other_processes"]
+def test_a_relay_shows_its_dead_letters(harness: ConsoleHarness) -> None:
+    write_process_heartbeat(harness.objects, paths.relay_control("landing"), "landing", dead_letters=3, batch_id=None)
+    (relay,) = harness.view("/")["other_processes"]
 
     assert (relay["name"], relay["dead_letters"]) == ("landing", 3)
 
@@ -212,19 +212,19 @@ def test_a_relay_shows_its_dead_letters(stage: ConsoleStage) -> None:
         paths.alert_state("JOB_FAILED", "x"),
     ],
 )
-def test_a_torn_object_breaks_no_page(stage: ConsoleStage, key: str, torn: bytes) -> None:
-    stage.beat("games")
-    stage.objects.put(key, torn)
+def test_a_torn_object_breaks_no_page(harness: ConsoleHarness, key: str, torn: bytes) -> None:
+    harness.write_heartbeat("games")
+    harness.objects.put(key, torn)
 
-    assert stage.get("/").status_code == 200
-    assert {row["name"] for row in stage.view("/")["streams"]} == {"edits", "games"}
+    assert harness.get("/").status_code == 200
+    assert {row["name"] for row in harness.view("/")["streams"]} == {"edits", "games"}
 
 
-def test_ages_are_no_part_of_the_view(stage: ConsoleStage) -> None:
-    stage.beat("games", written_at=datetime.now(UTC).isoformat())
-    first = stage.get("/?format=json").headers["etag"]
+def test_ages_are_no_part_of_the_view(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("games", written_at=datetime.now(UTC).isoformat())
+    first = harness.get("/?format=json").headers["etag"]
 
-    assert stage.get("/?format=json").headers["etag"] == first
+    assert harness.get("/?format=json").headers["etag"] == first
 
 
 def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_stream(tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_str
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
     objects.put(heartbeat_key("edge", "c" * 32), beat.encode())
-    alone, _ = stream_report(look_at(catalog, objects, now=now), "shop")
+    alone, _ = stream_report(page_context(catalog, objects, now=now), "shop")
     read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), privacy_control(""))]
-    every, _ = visible_reports(look_at(catalog, objects, now=now + timedelta(hours=1)))
+    every, _ = visible_reports(page_context(catalog, objects, now=now + timedelta(hours=1)))
 
     assert alone is not None
     assert alone.subject.key == "stream__shop"

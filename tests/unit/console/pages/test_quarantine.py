@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.control.summary_paths import quarantine_summary
-from tests.console_stage import ConsoleStage
-from tests.unit.console.summaries_stage import put_quarantine, rows
+from tests.console_harness import ConsoleHarness
+from tests.unit.console.summaries_harness import put_quarantine, rows
 
 
 @pytest.fixture
-def counted(stage: ConsoleStage) -> ConsoleStage:
+def counted(harness: ConsoleHarness) -> ConsoleHarness:
     put_quarantine(
-        stage.objects,
+        harness.objects,
         "games",
         rows("type_mismatch", 1_000, event="purchase", date="2026-03-03"),
         rows("type_mismatch", 100, event="purchase", date="2026-03-01"),
         rows("unknown_event", 104, event="shop_v3"),
         other=7,
     )
-    put_quarantine(stage.objects, "edits")
-    return stage
+    put_quarantine(harness.objects, "edits")
+    return harness
 
 
-def test_kinds_are_counted_over_their_days_most_first(counted: ConsoleStage) -> None:
+def test_kinds_are_counted_over_their_days_most_first(counted: ConsoleHarness) -> None:
     shown = counted.view("/quarantine/games")
 
     assert [(kind["reason"], kind["event"], kind["rows"], kind["since"]) for kind in shown["listed"]["rows"]] == [
@@ -38,19 +38,19 @@ def test_kinds_are_counted_over_their_days_most_first(counted: ConsoleStage) -> 
     }
 
 
-def test_the_command_of_a_kind_counts_what_a_replay_of_it_lands(counted: ConsoleStage) -> None:
+def test_the_command_of_a_kind_counts_what_a_replay_of_it_lands(counted: ConsoleHarness) -> None:
     page = counted.get("/quarantine/games").text
 
     assert "deltaworks quarantine replay games --reason type_mismatch --event purchase" in page
 
 
-def test_a_name_that_a_shell_would_read_is_quoted(stage: ConsoleStage) -> None:
-    put_quarantine(stage.objects, "games", rows("unknown_event", 1, event="a; rm -rf $HOME"))
+def test_a_name_that_a_shell_would_read_is_quoted(harness: ConsoleHarness) -> None:
+    put_quarantine(harness.objects, "games", rows("unknown_event", 1, event="a; rm -rf $HOME"))
 
-    assert stage.view("/quarantine/games")["listed"]["rows"][0]["command"].endswith("--event 'a; rm -rf $HOME'")
+    assert harness.view("/quarantine/games")["listed"]["rows"][0]["command"].endswith("--event 'a; rm -rf $HOME'")
 
 
-def test_pipelines_with_most_open_rows_come_first_and_clean_ones_are_named(counted: ConsoleStage) -> None:
+def test_pipelines_with_most_open_rows_come_first_and_clean_ones_are_named(counted: ConsoleHarness) -> None:
     shown = counted.view("/quarantine")
 
     assert [(row["pipeline"], row["rows"], row["reason"]) for row in shown["listed"]["rows"]] == [
@@ -59,19 +59,19 @@ def test_pipelines_with_most_open_rows_come_first_and_clean_ones_are_named(count
     assert shown["clean"] == ["edits"]
 
 
-def test_somebody_sees_what_they_may_see(counted: ConsoleStage) -> None:
+def test_somebody_sees_what_they_may_see(counted: ConsoleHarness) -> None:
     assert counted.view("/quarantine", by="eve")["listed"]["total"] == 0
     assert counted.get("/quarantine/games", by="eve").status_code == 404
 
 
-def test_samples_are_offered_to_those_who_may_reprocess(counted: ConsoleStage) -> None:
+def test_samples_are_offered_to_those_who_may_reprocess(counted: ConsoleHarness) -> None:
     assert counted.view("/quarantine/games")["may_sample"]
     assert not counted.view("/quarantine/games", by="vic")["may_sample"]
     assert "/quarantine/games/samples" not in counted.get("/quarantine/games", by="vic").text
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page(counted: ConsoleStage, torn: bytes) -> None:
+def test_a_torn_summary_is_a_word_on_the_page(counted: ConsoleHarness, torn: bytes) -> None:
     counted.objects.put(quarantine_summary("games"), torn)
 
     assert counted.view("/quarantine/games")["problem"]
@@ -79,13 +79,13 @@ def test_a_torn_summary_is_a_word_on_the_page(counted: ConsoleStage, torn: bytes
     assert counted.view("/quarantine")["problems"]
 
 
-def test_a_pipeline_that_was_never_counted_says_so(stage: ConsoleStage) -> None:
-    assert stage.view("/quarantine")["missing"] == ["edits", "games"]
-    assert "Nothing has been quarantined" in stage.get("/quarantine/games").text
+def test_a_pipeline_that_was_never_counted_says_so(harness: ConsoleHarness) -> None:
+    assert harness.view("/quarantine")["missing"] == ["edits", "games"]
+    assert "Nothing has been quarantined" in harness.get("/quarantine/games").text
 
 
-def test_a_date_that_is_none_is_a_row_without_a_day(stage: ConsoleStage) -> None:
-    put_quarantine(stage.objects, "games", rows("malformed", 3, date="yesterday"))
+def test_a_date_that_is_none_is_a_row_without_a_day(harness: ConsoleHarness) -> None:
+    put_quarantine(harness.objects, "games", rows("malformed", 3, date="yesterday"))
 
-    assert stage.view("/quarantine/games")["days"] == []
-    assert stage.get("/quarantine/games").status_code == 200
+    assert harness.view("/quarantine/games")["days"] == []
+    assert harness.get("/quarantine/games").status_code == 200

@@ -12,15 +12,15 @@ from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
-from tests.console_stage import ConsoleStage, ago
+from tests.console_harness import ConsoleHarness, ago
 
 SPANS = ("6h", "24h", "7d", "forever", "")
 BATCH = "/streams/games/batches/812"
 
 
-def write_batches(stage: ConsoleStage, *, through: int = 812, count: int = 30) -> None:
+def write_batches(harness: ConsoleHarness, *, through: int = 812, count: int = 30) -> None:
     """Summaries of batches a minute apart, with a gap of an hour after the first ten."""
-    writer = StreamSummaryWriter(stage.objects, "games")
+    writer = StreamSummaryWriter(harness.objects, "games")
     for back in range(count, -1, -1):
         writer.add(
             BatchSummary(
@@ -42,7 +42,7 @@ def write_batches(stage: ConsoleStage, *, through: int = 812, count: int = 30) -
     writer.write(utc_now())
 
 
-def write_prepared(stage: ConsoleStage, **changes: Any) -> None:
+def write_prepared(harness: ConsoleHarness, **changes: Any) -> None:
     """The prepared object of batch 812, of two tables."""
     files: tuple[dict[str, Any], ...] = ({"path": "a", "size": 1_000}, {"path": "b", "size": 500})
     batch = PreparedBatch(
@@ -65,20 +65,20 @@ def write_prepared(stage: ConsoleStage, **changes: Any) -> None:
             PreparedTable(table="purchase", writer="spark", rows=8),
         ),
     )
-    stage.objects.put(paths.prepared_batch("games", 1, 812), batch.replace(**changes).encode())
+    harness.objects.put(paths.prepared_batch("games", 1, 812), batch.replace(**changes).encode())
 
 
 @pytest.fixture
-def busy(stage: ConsoleStage) -> ConsoleStage:
-    stage.beat("games", oldest_pending_at=ago(40), backlog_files=2)
-    write_batches(stage)
-    write_prepared(stage)
-    stage.objects.put(paths.generations("games"), Generations.first().encode())
-    return stage
+def busy(harness: ConsoleHarness) -> ConsoleHarness:
+    harness.write_heartbeat("games", oldest_pending_at=ago(40), backlog_files=2)
+    write_batches(harness)
+    write_prepared(harness)
+    harness.objects.put(paths.generations("games"), Generations.first().encode())
+    return harness
 
 
 @pytest.mark.parametrize("span", SPANS)
-def test_a_stream_is_drawn_over_each_span(busy: ConsoleStage, span: str) -> None:
+def test_a_stream_is_drawn_over_each_span(busy: ConsoleHarness, span: str) -> None:
     shown = busy.view(f"/streams/games?span={span}")
     html = busy.get(f"/streams/games?span={span}").text
 
@@ -87,14 +87,14 @@ def test_a_stream_is_drawn_over_each_span(busy: ConsoleStage, span: str) -> None
     assert html.count('<svg class="timed"') == 3
 
 
-def test_a_stop_is_drawn_as_a_gap(busy: ConsoleStage) -> None:
+def test_a_stop_is_drawn_as_a_gap(busy: ConsoleHarness) -> None:
     points = busy.view("/streams/games")["charts"][0]["points"]
 
     assert sum(value is None for _, value in points) == 1
     assert len(points) == 32
 
 
-def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleStage) -> None:
+def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleHarness) -> None:
     shown = busy.view("/streams/games")
 
     assert (shown["owner"]["epoch"], shown["owner"]["generation"], shown["owner"]["checkpoint"]) == (14, 1, 1)
@@ -104,7 +104,7 @@ def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleSta
     assert [text for _, text in shown["problems"]] == ["boom"]
 
 
-def test_a_held_table_is_named_with_since_when_and_why(busy: ConsoleStage) -> None:
+def test_a_held_table_is_named_with_since_when_and_why(busy: ConsoleHarness) -> None:
     held = {
         "table": "purchase",
         "reason": "suspended",
@@ -112,7 +112,7 @@ def test_a_held_table_is_named_with_since_when_and_why(busy: ConsoleStage) -> No
         "at": ago(600),
         "condition": "TABLE_SUSPENDED",
     }
-    busy.beat("games", held=({**held, "message": "a column differs"},))
+    busy.write_heartbeat("games", held=({**held, "message": "a column differs"},))
     html = busy.get("/streams/games").text
 
     assert [item["table"] for item in busy.view("/streams/games")["held"]] == ["purchase"]
@@ -121,7 +121,7 @@ def test_a_held_table_is_named_with_since_when_and_why(busy: ConsoleStage) -> No
     assert busy.view(BATCH)["shares"][0]["outcome"] == "committed"
 
 
-def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleStage) -> None:
+def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleHarness) -> None:
     shown = busy.view(BATCH)
 
     assert (shown["state"], shown["prepare_seconds"], shown["rows"]) == ("complete", 3.0, 108)
@@ -133,7 +133,7 @@ def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleStage) -> None:
     assert (shown["previous"], shown["following"]) == (811, None)
 
 
-def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: ConsoleStage) -> None:
+def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: ConsoleHarness) -> None:
     shown = busy.view("/streams/games/batches/800")
 
     assert (shown["rows"], shown["shares"], shown["following"]) == (100, [], 801)
@@ -141,20 +141,20 @@ def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: Con
 
 
 @pytest.mark.parametrize("number", ["99999", "-1", "x", "1" * 40, "٣", "²"])
-def test_a_batch_that_is_not_there_is_missing(busy: ConsoleStage, number: str) -> None:
+def test_a_batch_that_is_not_there_is_missing(busy: ConsoleHarness, number: str) -> None:
     assert busy.get(f"/streams/games/batches/{number}").status_code == 404
 
 
-def test_a_stream_that_never_ran_has_its_page(stage: ConsoleStage) -> None:
-    shown = stage.view("/streams/edits")
+def test_a_stream_that_never_ran_has_its_page(harness: ConsoleHarness) -> None:
+    shown = harness.view("/streams/edits")
 
     assert (shown["batches"], shown["running"], shown["owner"]["epoch"]) == ([], "", None)
 
 
-def test_a_pipeline_that_is_declared_wrongly_has_its_page(stage: ConsoleStage) -> None:
-    stage.beat("games", batch_id=41)
-    stage.catalog.root.joinpath("include/pipelines/games/pipeline.yaml").write_text("pipeline: games\ncolour: blue\n")
-    shown = stage.view("/streams/games")
+def test_a_pipeline_that_is_declared_wrongly_has_its_page(harness: ConsoleHarness) -> None:
+    harness.write_heartbeat("games", batch_id=41)
+    harness.catalog.root.joinpath("include/pipelines/games/pipeline.yaml").write_text("pipeline: games\ncolour: blue\n")
+    shown = harness.view("/streams/games")
 
     assert (shown["row"]["cause"], shown["owner"]["batch_id"]) == ("INVALID_DECLARATION", 41)
     assert "unknown key 'colour'" in shown["row"]["detail"]
@@ -172,7 +172,7 @@ def test_a_pipeline_that_is_declared_wrongly_has_its_page(stage: ConsoleStage) -
         summary_paths.stream_hours("games"),
     ],
 )
-def test_a_torn_object_breaks_neither_page(busy: ConsoleStage, key: str, torn: bytes) -> None:
+def test_a_torn_object_breaks_neither_page(busy: ConsoleHarness, key: str, torn: bytes) -> None:
     busy.objects.put(key, torn)
 
     assert busy.get("/streams/games").status_code == 200
@@ -181,7 +181,7 @@ def test_a_torn_object_breaks_neither_page(busy: ConsoleStage, key: str, torn: b
 
 
 @pytest.mark.parametrize("held", [[{}], [{"table": None, "since_batch": "x", "at": 3}]])
-def test_a_heartbeat_of_another_release_breaks_no_page(busy: ConsoleStage, held: list[Any]) -> None:
+def test_a_heartbeat_of_another_release_breaks_no_page(busy: ConsoleHarness, held: list[Any]) -> None:
     key = paths.heartbeat(paths.pipeline_control("games"))
     stored = busy.objects.get(key)
     assert stored is not None

@@ -5,30 +5,30 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.control.summary_paths import tables_summary
-from tests.console_stage import ConsoleStage
-from tests.unit.console.summaries_stage import held_by, put_tables, table
+from tests.console_harness import ConsoleHarness
+from tests.unit.console.summaries_harness import held_by, put_tables, table
 
 
-def names(stage: ConsoleStage, address: str = "/tables", *, by: str = "ada") -> list[str]:
-    return [f"{row['pipeline']}.{row['name']}" for row in stage.view(address, by=by)["listed"]["rows"]]
+def names(harness: ConsoleHarness, address: str = "/tables", *, by: str = "ada") -> list[str]:
+    return [f"{row['pipeline']}.{row['name']}" for row in harness.view(address, by=by)["listed"]["rows"]]
 
 
 @pytest.fixture
-def tables(stage: ConsoleStage) -> ConsoleStage:
+def tables(harness: ConsoleHarness) -> ConsoleHarness:
     put_tables(
-        stage.objects,
+        harness.objects,
         "games",
         table("events", score=41),
         table("items", score=100, costs=(), bytes=7),
         table("torn", score=None, costs=(), bytes=None, error="DeltaError: no log"),
     )
     put_tables(
-        stage.objects, "edits", table("changes", score=90, bytes=9), table("new", score=None, bytes=None, costs=())
+        harness.objects, "edits", table("changes", score=90, bytes=9), table("new", score=None, bytes=None, costs=())
     )
-    return stage
+    return harness
 
 
-def test_the_worst_come_first_and_those_without_a_score_last(tables: ConsoleStage) -> None:
+def test_the_worst_come_first_and_those_without_a_score_last(tables: ConsoleHarness) -> None:
     assert names(tables) == ["games.torn", "games.events", "edits.changes", "games.items", "edits.new"]
 
 
@@ -36,49 +36,49 @@ def test_the_worst_come_first_and_those_without_a_score_last(tables: ConsoleStag
     ("query", "first"),
     [("sort=size", "games.items"), ("sort=size&order=down", "games.events"), ("sort=table&order=down", "games.torn")],
 )
-def test_the_address_says_how_they_are_sorted(tables: ConsoleStage, query: str, first: str) -> None:
+def test_the_address_says_how_they_are_sorted(tables: ConsoleHarness, query: str, first: str) -> None:
     assert names(tables, f"/tables?{query}")[0] == first
 
 
-def test_a_header_sorts_by_its_column_and_the_other_way_once_it_does(tables: ConsoleStage) -> None:
+def test_a_header_sorts_by_its_column_and_the_other_way_once_it_does(tables: ConsoleHarness) -> None:
     page = tables.get("/tables?only=games&sort=size").text
 
     assert 'aria-sort="ascending"><a href="/tables?only=games&amp;sort=size&amp;order=down"' in page
     assert 'href="/tables?only=games&amp;sort=table&amp;order=up"' in page
 
 
-def test_words_of_the_filter_must_all_be_there(tables: ConsoleStage) -> None:
+def test_words_of_the_filter_must_all_be_there(tables: ConsoleHarness) -> None:
     assert names(tables, "/tables?only=GAMES+ev") == ["games.events"]
     assert names(tables, "/tables?only=nothing+like+it") == []
     assert "No table has these words." in tables.get("/tables?only=nothing+like+it").text
 
 
-def test_a_hundred_are_on_a_page(stage: ConsoleStage) -> None:
-    put_tables(stage.objects, "games", *(table(f"t{number:04d}", score=50) for number in range(300)))
-    shown = stage.view("/tables?page=3&sort=table")["listed"]
+def test_a_hundred_are_on_a_page(harness: ConsoleHarness) -> None:
+    put_tables(harness.objects, "games", *(table(f"t{number:04d}", score=50) for number in range(300)))
+    shown = harness.view("/tables?page=3&sort=table")["listed"]
 
     assert (len(shown["rows"]), shown["pages"], shown["total"]) == (100, 3, 300)
     assert shown["rows"][0]["name"] == "t0200"
-    assert 'rel="prev"' in stage.get("/tables?page=3&sort=table").text
+    assert 'rel="prev"' in harness.get("/tables?page=3&sort=table").text
     for page in ("-1", "11", "²", "9" * 30):
-        assert len(stage.view(f"/tables?page={page}")["listed"]["rows"]) == 100
+        assert len(harness.view(f"/tables?page={page}")["listed"]["rows"]) == 100
 
 
-def test_somebody_sees_the_tables_of_pipelines_they_may_see(tables: ConsoleStage) -> None:
+def test_somebody_sees_the_tables_of_pipelines_they_may_see(tables: ConsoleHarness) -> None:
     assert names(tables, by="eve") == ["edits.changes", "edits.new"]
     assert tables.view("/tables", by="eve")["listed"]["total"] == 2
     assert tables.get("/tables/games/events", by="eve").status_code == 404
     assert "games" not in tables.get("/tables", by="eve").text
 
 
-def test_pipelines_without_a_snapshot_are_named(stage: ConsoleStage) -> None:
-    put_tables(stage.objects, "games", table("events"))
+def test_pipelines_without_a_snapshot_are_named(harness: ConsoleHarness) -> None:
+    put_tables(harness.objects, "games", table("events"))
 
-    assert stage.view("/tables")["missing"] == ["edits"]
+    assert harness.view("/tables")["missing"] == ["edits"]
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page(tables: ConsoleStage, torn: bytes) -> None:
+def test_a_torn_summary_is_a_word_on_the_page(tables: ConsoleHarness, torn: bytes) -> None:
     tables.objects.put(tables_summary("games"), torn)
     shown = tables.view("/tables")
 
@@ -87,10 +87,10 @@ def test_a_torn_summary_is_a_word_on_the_page(tables: ConsoleStage, torn: bytes)
     assert tables.get("/tables/games/events").status_code == 404
 
 
-def test_one_table_has_its_score_by_part_its_sizes_its_plan_and_who_keeps_its_files(stage: ConsoleStage) -> None:
-    put_tables(stage.objects, "games", table("events", holds=held_by("the stream of crm")))
-    shown = stage.view("/tables/games/events")
-    page = stage.get("/tables/games/events").text
+def test_one_table_has_its_score_by_part_its_sizes_its_plan_and_who_keeps_its_files(harness: ConsoleHarness) -> None:
+    put_tables(harness.objects, "games", table("events", holds=held_by("the stream of crm")))
+    shown = harness.view("/tables/games/events")
+    page = harness.get("/tables/games/events").text
 
     assert [cost["name"] for cost in shown["costs"]] == ["order", "log"]
     assert shown["sizes"][0] == ["below 1.0 MB", 10]
@@ -102,23 +102,23 @@ def test_one_table_has_its_score_by_part_its_sizes_its_plan_and_who_keeps_its_fi
     assert page.count("<svg") >= 3
 
 
-def test_a_table_that_cannot_be_read_has_a_page_with_its_error(tables: ConsoleStage) -> None:
+def test_a_table_that_cannot_be_read_has_a_page_with_its_error(tables: ConsoleHarness) -> None:
     page = tables.get("/tables/games/torn")
 
     assert page.status_code == 200
     assert "DeltaError: no log" in page.text
 
 
-def test_what_is_put_off_is_said(stage: ConsoleStage) -> None:
+def test_what_is_put_off_is_said(harness: ConsoleHarness) -> None:
     plan = table("events").next_plan
     assert plan is not None
-    put_tables(stage.objects, "games", table("events", next_plan=plan.replace(partitions=0, deferred=3)))
+    put_tables(harness.objects, "games", table("events", next_plan=plan.replace(partitions=0, deferred=3)))
 
-    assert "3 partitions do not fit into the night" in stage.get("/tables/games/events").text
+    assert "3 partitions do not fit into the night" in harness.get("/tables/games/events").text
 
 
-def test_no_table_and_no_snapshot_say_what_to_do(stage: ConsoleStage) -> None:
-    put_tables(stage.objects, "edits")
+def test_no_table_and_no_snapshot_say_what_to_do(harness: ConsoleHarness) -> None:
+    put_tables(harness.objects, "edits")
 
-    assert "deltaworks tables snapshot games" in stage.get("/tables/games/events").text
-    assert "has no table" in stage.get("/tables/edits/events").text
+    assert "deltaworks tables snapshot games" in harness.get("/tables/games/events").text
+    assert "has no table" in harness.get("/tables/edits/events").text

@@ -17,8 +17,8 @@ from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console, PageRenderer
+from deltaworks.console.host import PendingApproval, Person, RunStatus, StartedRun
 from deltaworks.console.page_context import PageContext
-from deltaworks.console.host import Person, PendingApproval, RunStatus, StartedRun
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -29,7 +29,7 @@ from deltaworks.specs.project import load_catalog
 
 EVERYTHING = "everything"
 #: A busy machine may take longer for a file than a page waits; only tests of slow storages are about that.
-_PATIENT_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 
 
 def person(
@@ -44,37 +44,37 @@ def person(
 
 
 @dataclass
-class PeopleOfTests:
+class FakeAuthenticator:
     """Whoever the header `X-Person` names; nobody without it."""
 
-    authenticator: Mapping[str, Person]
+    people: Mapping[str, Person]
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
-        async def of(request: Request) -> Person:
+        async def identify_user(request: Request) -> Person:
             name = request.headers.get("x-person")
             if name is None:
                 raise HTTPException(401, "Not authenticated")
-            if name not in self.authenticator:
+            if name not in self.people:
                 raise HTTPException(403, "Invalid token")
-            return self.authenticator[name]
+            return self.people[name]
 
-        return of
+        return identify_user
 
     def login_address(self, request: Request) -> str | None:
         return f"/login?next={request.url.path}"
 
 
 @dataclass
-class ActsOfTests:
+class FakeActions:
     """Keeps what was started; a run is started once, and is at once as `ends` says."""
 
     started: list[tuple[str, str, dict[str, Any]]] = dataclasses.field(default_factory=list)
-    stopped: str = ""
+    outage: str = ""
     forms: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    ends: str = "success"
-    questions_open: tuple[PendingApproval, ...] = ()
+    end_state: str = "success"
+    approvals: tuple[PendingApproval, ...] = ()
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
@@ -83,48 +83,48 @@ class ActsOfTests:
             self.started.append((dag_id, run_id, dict(conf)))
         return StartedRun(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
 
-    async def state(self, request: Request, *, dag_id: str, run_id: str) -> str:
-        return self.ends
+    async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> str:
+        return self.end_state
 
-    async def form(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
+    async def dag_params(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
         return self.forms.get(dag_id, {})
 
-    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunStatus:
+    async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunStatus:
         conf = next((conf for dag, run, conf in self.started if (dag, run) == (dag_id, run_id)), None)
         if conf is None:
             raise ConfigError("AIRFLOW_DAG_UNKNOWN", f"There is no run {run_id} of {dag_id}.", hint="")
         return RunStatus(
             dag_id=dag_id,
             run_id=run_id,
-            state=self.ends,
+            state=self.end_state,
             conf=conf,
             address=f"/dags/{dag_id}/runs/{run_id}",
             triggered_by="ada",
-            tasks=tuple((name, self.ends) for name in task_ids),
+            tasks=tuple((name, self.end_state) for name in task_ids),
             results=tuple(self.results),
         )
 
-    def unavailable(self) -> str:
-        return self.stopped
+    def unavailable_reason(self) -> str:
+        return self.outage
 
-    def paused(self) -> frozenset[str] | None:
+    def paused_dags(self) -> frozenset[str] | None:
         return frozenset()
 
-    def questions(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        return self.questions_open
+    def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
+        return self.approvals
 
     def airflow_address(self, request: Request) -> str | None:
         return ""
 
 
 @dataclass
-class ConsoleStage:
+class ConsoleHarness:
     """A console, the storage below it, and a client that asks as anybody."""
 
     catalog: Catalog
     objects: ObjectStore
-    authenticator: dict[str, Person]
-    acts: ActsOfTests
+    people: dict[str, Person]
+    actions: FakeActions
     client: TestClient
 
     def get(self, path: str, *, by: str | None = "ada", **headers: str) -> Any:
@@ -141,12 +141,12 @@ class ConsoleStage:
         shown: dict[str, Any] = answer.json()["view"]
         return shown
 
-    def beat(self, pipeline: str, **changes: Any) -> None:
+    def write_heartbeat(self, pipeline: str, **changes: Any) -> None:
         """Write the heartbeat of a stream that runs and has nothing to do."""
-        write_beat(self.objects, paths.pipeline_control(pipeline), pipeline, **changes)
+        write_process_heartbeat(self.objects, paths.pipeline_control(pipeline), pipeline, **changes)
 
 
-def write_beat(objects: ObjectStore, control: str, name: str, **changes: Any) -> None:
+def write_process_heartbeat(objects: ObjectStore, control: str, name: str, **changes: Any) -> None:
     """Write the heartbeat of a control folder."""
     now = utc_now().isoformat()
     beat = Heartbeat(
@@ -165,35 +165,35 @@ def write_beat(objects: ObjectStore, control: str, name: str, **changes: Any) ->
     objects.put(paths.heartbeat(control), json.dumps(dataclasses.asdict(dataclasses.replace(beat, **changes))).encode())
 
 
-def console_stage(
+def console_harness(
     project: Path,
     *,
     storage: Callable[[], ObjectStore] | None = None,
     clock: Callable[[], float] | None = None,
-    elsewhere: PageRenderer | None = None,
-) -> ConsoleStage:
+    renderer: PageRenderer | None = None,
+) -> ConsoleHarness:
     """A console over the project that DELTAWORKS_PROJECT names, which must be this one."""
     catalog = load_catalog(root=project, skip_invalid=True)
     objects = open_objects(catalog.environment.lake)
-    everyone = {
+    people = {
         "ada": person(),
         "vic": person("vic", starts=()),
         "eve": person("eve", reads=("stream__edits",), starts=()),
     }
-    acts = ActsOfTests()
-    patience = {} if storage else {"wait_seconds": _PATIENT_SECONDS}
-    records = CachedObjects(storage or (lambda: objects), **patience, **({"clock": clock} if clock else {}))
+    acts = FakeActions()
+    cache_options = {} if storage else {"wait_seconds": _WAIT_SECONDS}
+    records = CachedObjects(storage or (lambda: objects), **cache_options, **({"clock": clock} if clock else {}))
     console = Console(
-        authenticator=PeopleOfTests(everyone),
+        authenticator=FakeAuthenticator(people),
         actions=acts,
         records=records,
         catalog=CatalogCache(lambda: load_catalog(root=project, skip_invalid=True)),
-        renderer=elsewhere,
+        renderer=renderer,
     )
-    return ConsoleStage(catalog, objects, everyone, acts, TestClient(build_console(console)))
+    return ConsoleHarness(catalog, objects, people, acts, TestClient(build_console(console)))
 
 
-def look_at(
+def page_context(
     catalog: Catalog,
     objects: ObjectStore,
     *,
@@ -206,7 +206,7 @@ def look_at(
     return PageContext(
         person=by or person(),
         catalog=catalog,
-        objects=CachedObjects(lambda: objects, wait_seconds=_PATIENT_SECONDS).reader(),
+        objects=CachedObjects(lambda: objects, wait_seconds=_WAIT_SECONDS).reader(),
         now=now or utc_now(),
         values=values or {},
         query=query or {},
