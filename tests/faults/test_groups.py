@@ -30,7 +30,7 @@ def killed_and_resumed(stage: GroupHarness, point: str, *, nth: int, off: list[s
     with Driver(stage, off=off) as successor:
         successor.run_to_end()
     # A file that two commits add is one file in the table, and its rows come twice to readers of its changes.
-    landed, owed = stage.landed() + added_twice(stage), stage.has_pending_events()
+    landed, owed = stage.landed() + added_twice(stage), stage.expected()
     return sum((owed - landed).values()), sum((landed - owed).values())
 
 

@@ -29,7 +29,7 @@ from tests.waiting import eventually
 PER_SYMBOL = "SELECT symbol, version, event_time FROM prices_now WHERE version > 0 ORDER BY symbol;\n"
 
 
-class LostReply:
+class FakeLease:
     """A lease, lost or not."""
 
     lost = False
@@ -165,7 +165,7 @@ def test_unreadable_and_unsendable_views_raise_the_cause(widgets: Widgets) -> No
 
 def test_the_stream_publishes_while_it_runs_and_continues_after_a_failure(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1))
-    lease: Any = LostReply()
+    lease: Any = FakeLease()
     heard: list[tuple[int, dict[str, int]]] = []
 
     def is_heard(count: int) -> bool:
@@ -196,7 +196,7 @@ def test_nothing_is_published_once_the_lease_is_lost(widgets: Widgets) -> None:
 
 
 def test_a_stream_without_such_views_starts_no_thread(widgets: Widgets) -> None:
-    lease: Any = LostReply()
+    lease: Any = FakeLease()
     with view_announcements(widgets.catalog, live_declared(), lease):
         assert "announced views" not in {thread.name for thread in threading.enumerate()}
     with view_announcements(widgets.catalog, widgets.harness.spec, lease):

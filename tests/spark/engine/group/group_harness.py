@@ -121,12 +121,12 @@ class GroupHarness:
             found.update((pipeline, row["n"]) for row in (rows.to_pylist() if rows is not None else ()))
         return found
 
-    def has_pending_events(self, *pipelines: str) -> Counter[tuple[str, int]]:
+    def expected(self, *pipelines: str) -> Counter[tuple[str, int]]:
         """The same, as it should be."""
         return Counter({key: count for key, count in self.owed.items() if key[0] in (pipelines or MEMBERS)})
 
     def is_exact(self, *pipelines: str) -> bool:
-        return self.landed(*pipelines) == self.has_pending_events(*pipelines)
+        return self.landed(*pipelines) == self.expected(*pipelines)
 
     def environment(self) -> dict[str, str]:
         """What a driver of the group in a process of its own needs to find all this."""
