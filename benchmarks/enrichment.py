@@ -44,9 +44,9 @@ _DATABASES = {"City.mmdb": "GeoLite2-City-Test.mmdb", "ASN.mmdb": "GeoLite2-ASN-
 _GEO = {"country": "country.iso_code", "region": "subdivisions.0.iso_code"}
 _NET = {"asn": "autonomous_system_number", "isp": "autonomous_system_organization"}
 _ENRICH = [
-    {"name": "geo", "kind": "mmdb", "of": "c-ip", "database": "City.mmdb", "fields": _GEO},
-    {"name": "net", "kind": "mmdb", "of": "c-ip", "database": "ASN.mmdb", "fields": _NET},
-    {"name": "agent", "kind": "user_agent", "of": "cs(User-Agent)"},
+    {"name": "geo", "kind": "mmdb", "path": "c-ip", "database": "City.mmdb", "fields": _GEO},
+    {"name": "net", "kind": "mmdb", "path": "c-ip", "database": "ASN.mmdb", "fields": _NET},
+    {"name": "agent", "kind": "user_agent", "path": "cs(User-Agent)"},
 ]
 _PRIVATE = [
     {"path": "c-ip", "keep": "network"},

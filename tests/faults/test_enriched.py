@@ -44,7 +44,7 @@ class Lookups:
         fields = {"city": "city.names.en"}
         stage.declare(
             tables=[{"name": "events", "catch_all": True, "columns": columns}],
-            enrich=[{"name": "geo", "kind": "mmdb", "of": "address", "database": NAME, "fields": fields}],
+            enrich=[{"name": "geo", "kind": "mmdb", "path": "address", "database": NAME, "fields": fields}],
             source={"max_files_per_batch": FILES},
             stream={"tasks_per_batch": FILES},
         )

@@ -56,7 +56,7 @@ privacy:
   scan: {email: drop}
   regulation:
     child: {when: {age: under_13}}
-    refused: {when: {consent: false}}
+    opt_out: {when: {consent: false}}
 tables:
   - name: orders
     catch_all: true

@@ -21,7 +21,7 @@ from sandbox.stack.supervision import Supervisor
 from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage, wait
 
 #: Stale after twenty seconds and young for sixty, looked at each minute, and a task that is slow to start.
-WATCH = "watch: {{stale_seconds: 20, start_seconds: 60, restarts_per_hour: {per_hour}}}\n"
+WATCH = "health: {{stale_seconds: 20, start_seconds: 60, restarts_per_hour: {per_hour}}}\n"
 PAGE_SECONDS = 150.0
 RESTART_SECONDS = 150.0
 #: Declared 90 s, looked at each half minute.

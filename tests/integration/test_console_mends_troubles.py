@@ -68,7 +68,7 @@ tables:
     columns: [{name: number, path: number, type: long}, {name: person, path: person, type: string}]
   - {name: bought, when: {name: bought}, columns: [{name: kind, path: kind, type: string, required: true}]}
 stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
-watch: {stale_seconds: 20, start_seconds: 20, restarts_per_hour: 0, quarantined_events_min: 20, retention_hours: 48}
+health: {stale_seconds: 20, start_seconds: 20, restarts_per_hour: 0, quarantined_events_min: 20, retention_hours: 48}
 maintenance: {optimize: false}
 gold:
   schedule: "0 0 29 2 *"

@@ -330,7 +330,7 @@ def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if cycle:
         key_paths = {rule.name: ("rules", index, "inhibited_by") for index, rule in enumerate(pipeline.rules)}
         head, *others = sorted(key_paths[name] for name in {*cycle})
-        text = f"rules hold each other back in a circle: {' is inhibited by '.join(cycle)}; leave one out"
+        text = f"rules inhibit each other in a cycle: {' is inhibited by '.join(cycle)}; leave one out"
         yield head, text, tuple(others)
 
 

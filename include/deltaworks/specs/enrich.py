@@ -210,7 +210,7 @@ def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, 
         for path in table.when:
             yield ("tables", index, "when", path), path
     for index, lookup in enumerate(pipeline.enrich):
-        yield ("enrich", index, "of"), lookup.path
+        yield ("enrich", index, "path"), lookup.path
 
 
 def _column_paths(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -111,7 +111,7 @@ class ModelSpec(Spec):
         seen: dict[str, KeyPath] = {}
         for group, columns in self.feature_groups.items():
             for index, column in enumerate(columns):
-                key_path = ("groups", group, index)
+                key_path = ("feature_groups", group, index)
                 if column in seen:
                     yield key_path, f"{column!r} is there twice; name it in one group", (seen[column],)
                 elif column in (*self.entity, self.timestamp):

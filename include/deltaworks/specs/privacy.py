@@ -108,7 +108,7 @@ class ChildSpec(Spec):
     """Events of children, of whom nothing lasting is kept: tokens of the day, no row of the vault, fewer fields."""
 
     when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
-    tokens: Annotated[Literal["per_day", "lasting"], CHANGES_PARSING] = "per_day"
+    tokens: Annotated[Literal["per_day", "permanent"], CHANGES_PARSING] = "per_day"
     vault: Annotated[bool, CHANGES_PARSING] = False
     drop: Annotated[PrivatePaths, CHANGES_PARSING] = ()
 

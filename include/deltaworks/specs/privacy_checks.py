@@ -211,7 +211,7 @@ def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
             text = (
                 f"{lookup.path!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
             )
-            yield ("enrich", index, "of"), text
+            yield ("enrich", index, "path"), text
     paths = [column.path for table in pipeline.tables for column in table.columns]
     for index, field in enumerate(privacy.fields):
         if field.path.startswith("_record") or field.path.startswith("_partition"):

@@ -87,5 +87,5 @@ def remediation_problems(remediations: tuple[RemediationSpec, ...]) -> list[Prob
                 problems.append((("remediations", index, "name"), f"two are called {spec.name!r}; rename one"))
             elif other.rule == spec.rule:
                 text = f"{other.name!r} acts on {spec.rule} already, and two would work against each other; keep one"
-                problems.append((("remediations", index, "on"), text))
+                problems.append((("remediations", index, "rule"), text))
     return problems

@@ -16,7 +16,7 @@ class Effect(StrEnum):
     SAFE = "safe"
     RESTART = "restart"
     BACKFILL = "backfill"
-    MIXED_ROWS = "mixes"
+    MIXED_ROWS = "mixed_rows"
     NEW_GENERATION = "new_generation"
     REFUSED = "refused"
 

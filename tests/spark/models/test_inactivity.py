@@ -44,9 +44,9 @@ gold:
 models:
   - name: player_inactivity
     features: player_features
-    at: cutoff_date
-    of: device_id
-    groups:
+    timestamp: cutoff_date
+    entity: device_id
+    feature_groups:
       habits: [sessions_7, sessions_28, days_28, recency_days]
       experience: [failures_7, failures_28]
     label: models/player_inactivity.sql

@@ -29,7 +29,7 @@ from tests.unit.kubernetes.conftest import write_collector
 
 PROCESS = "0123456789abcdef" * 2
 EVENTS = """\
-  regulation: {refused: {when: {consent: false}, keep: none}}
+  regulation: {opt_out: {when: {consent: false}, keep: none}}
 tables:
   - name: events
     catch_all: true

@@ -30,7 +30,7 @@ def test_filling_and_keeping_run_under_an_account_that_nothing_else_has(render: 
     objects = with_vault(render).objects
     jobs = {name: item for (kind, name), item in objects.items() if kind == "CronJob"}
 
-    assert set(jobs) == {f"vault-{verb}-shop-customers" for verb in ("fill", "keep", "erase")}
+    assert set(jobs) == {f"vault-{verb}-shop-customers" for verb in ("ingest", "maintain", "erase")}
     for job in jobs.values():
         pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         assert (pod["serviceAccountName"], pod["restartPolicy"]) == ("deltaworks-vault", "Never")

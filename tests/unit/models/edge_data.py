@@ -53,9 +53,9 @@ gold:
 models:
   - name: edge_failure
     features: edge_features
-    at: minute
-    of: [cdn, edge]
-    groups:
+    timestamp: minute
+    entity: [cdn, edge]
+    feature_groups:
       level: [{level}]
       usual: [error_over]
     label: models/edge_failure.sql

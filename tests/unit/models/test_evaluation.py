@@ -16,9 +16,9 @@ def model(**more: object) -> ModelSpec:
     declared: dict[str, object] = {
         "name": "slow",
         "features": "hours",
-        "at": "hour",
-        "of": "shop",
-        "groups": {"level": ["orders"], "trend": ["slope"], "usual": ["over"]},
+        "timestamp": "hour",
+        "entity": "shop",
+        "feature_groups": {"level": ["orders"], "trend": ["slope"], "usual": ["over"]},
         "label": "models/slow.sql",
         "reads": ["hours"],
         "horizon_minutes": 60,

@@ -274,7 +274,7 @@ def test_the_player_is_recognised_however_often_its_query_is_encoded(tmp_path: P
 def test_a_rule_on_the_error_rate_fires_in_the_minute_it_should(waf: ShippedLake) -> None:
     """Above 10 % for three minutes, clear below 9 %: 13.19, 8.75, 14.68, 14.33, 14.62 and 13.61 % from 22:56 on."""
     rule = {rule.name: rule for rule in waf.catalog.pipeline("cdn_logs").rules}["origin_errors"]
-    tried = with_overrides(rule, ["fire.above=0.1", "clear.above=0.09", "for_minutes=3", "samples=1"])
+    tried = with_overrides(rule, ["fire.above=0.1", "clear.above=0.09", "for_minutes=3", "min_samples=1"])
 
     result = backtest(
         waf.catalog,

@@ -115,7 +115,7 @@ def test_the_declaration_of_the_page_is_one(tmp_path: Path) -> None:
 def test_every_key_of_a_collector_is_on_the_page() -> None:
     from deltaworks.specs.collector import CollectorSpec
 
-    names = set(re.findall(r"[a-z_0-9]+", PAGE.read_text() + (PAGE.parent / "how-to/collect-over-http.md").read_text()))
+    names = set(re.findall(r"[a-z_0-9]+", PAGE.read_text() + (PAGE.parent.parent / "how-to/collect-over-http.md").read_text()))
     schema = CollectorSpec.model_json_schema()
     keys = {key for model in [schema, *schema["$defs"].values()] for key in model.get("properties", {})}
 

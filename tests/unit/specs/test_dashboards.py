@@ -140,7 +140,7 @@ def test_a_right_query_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shop(tmp_path)
     assert mistakes(tmp_path) == []
-    monkeypatch.setattr(QueryCache, "remember", lambda *_: pytest.fail("it was not remembered"))
+    monkeypatch.setattr(QueryCache, "put", lambda *_: pytest.fail("it was not cached"))
 
     assert mistakes(tmp_path) == []
 

@@ -15,7 +15,7 @@ from deltaworks.specs.spec_diff import classify_changes
 GEO = {
     "name": "geo",
     "kind": "mmdb",
-    "of": "c-ip",
+    "path": "c-ip",
     "database": "geo/City.mmdb",
     "fields": {"country": "country.iso_code"},
 }
@@ -25,7 +25,7 @@ DECLARED: dict[str, Any] = {
     "owner": "",
     "source": {"kind": "s3_sqs", "relay": "cdn", "bucket": "cdn", "format": "tsv"},
     "event": {"name": {"constant": "request"}, "time": {"path": "datetime"}, "id": "x-edge-request-id"},
-    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "of": "cs(User-Agent)"}],
+    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "path": "cs(User-Agent)"}],
     "private": [{"path": "c-ip", "keep": "network"}, {"path": "cs(Cookie)", "keep": "nothing"}],
     "tables": [
         {
@@ -75,7 +75,7 @@ COLUMN = ("tables", 0, "columns", 1, "path")
             "tables.0.when._geo.country",
             "looked up only",
         ),
-        ((("enrich", 1, "of"), "_geo.country"), "enrich.1.of", "looked up only after"),
+        ((("enrich", 1, "path"), "_geo.country"), "enrich.1.path", "looked up only after"),
         ((("enrich", 1, "name"), "geo"), "enrich.1.name", "declared twice"),
         ((("enrich", 1, "name"), "record"), "enrich.1.name", "_record is the engine's own"),
         ((("enrich", 1, "name"), "batch_id"), "enrich.1.name", "_batch_id is the engine's own"),

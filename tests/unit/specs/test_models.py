@@ -27,9 +27,9 @@ MODEL = """\
 models:
   - name: slow
     features: hours
-    at: hour
-    of: shop
-    groups:
+    timestamp: hour
+    entity: shop
+    feature_groups:
       level: [orders, amount]
       trend: [slope]
     label: models/slow.sql
@@ -77,11 +77,11 @@ def test_a_model_is_read_with_what_it_leaves_to_defaults(tmp_path: Path) -> None
 WRONG = [
     ("features: hours", "features: hour", "models.0.features", "did you mean 'hours'?"),
     ("    reads: [hours]\n", "    reads: [orders]\n", "models.0.reads.0", "'slow' reads 'orders', no gold table here"),
-    ("at: hour\n", "at: hout\n", "models.0.at", "did you mean 'hour'?"),
-    ("of: shop", "of: shp", "models.0.of", "did you mean 'shop'?"),
-    ("[orders, amount]", "[orders, amont]", "models.0.groups.level.1", "did you mean 'amount'?"),
-    ("trend: [slope]", "trend: [amount]", "models.0.groups.trend.0", "'amount' is there twice; name it in one group"),
-    ("trend: [slope]", "trend: [shop]", "models.0.groups.trend.0", "names the row, and is nothing to predict from"),
+    ("timestamp: hour\n", "timestamp: hout\n", "models.0.timestamp", "did you mean 'hour'?"),
+    ("entity: shop", "entity: shp", "models.0.entity", "did you mean 'shop'?"),
+    ("[orders, amount]", "[orders, amont]", "models.0.feature_groups.level.1", "did you mean 'amount'?"),
+    ("trend: [slope]", "trend: [amount]", "models.0.feature_groups.trend.0", "'amount' is there twice; name it in one group"),
+    ("trend: [slope]", "trend: [shop]", "models.0.feature_groups.trend.0", "names the row, and is nothing to predict from"),
     ("models/slow.sql", "models/slo.sql", "models.0.label", "did you mean 'models/slow.sql'?"),
     ("    horizon_minutes: 60\n", "", "models.0", "give either horizon_minutes or horizon_days"),
     ("horizon_minutes: 60", "horizon_days: 28", "models.0.horizon_days", "train_days: 56"),

@@ -28,7 +28,7 @@ PRIVACY: dict[str, Any] = {
     "scan": {"email": "count"},
     "regulation": {
         "child": {"when": {"params.age_group": "under_13"}, "drop": "ip"},
-        "refused": {"when": {"consent.analytics": False}},
+        "opt_out": {"when": {"consent.analytics": False}},
     },
 }
 DECLARED: dict[str, Any] = {

@@ -175,7 +175,7 @@ def test_gold_beside_a_stream_finds_room_while_a_batch_has_all_cores(
     master: str, share: dict[str, Any], rendered: str, cores: str | None
 ) -> None:
     declared = environment(stream=share)
-    launch = launch_settings(replace(declared.shares.of("stream"), beside=1), master, declared)
+    launch = launch_settings(replace(declared.shares.of("stream"), extra_tasks=1), master, declared)
 
     assert launch.master == rendered
     assert launch.conf.get("spark.default.parallelism") == cores

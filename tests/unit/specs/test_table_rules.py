@@ -104,7 +104,7 @@ def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_co
         judged.append(check)
         return judge(check, columns)
 
-    monkeypatch.setattr(table_rules, "_judged", counted)
+    monkeypatch.setattr(table_rules, "_validate", counted)
 
     def problem_in_a_new_process(columns: dict[str, str] = COLUMNS) -> str | None:
         table_rules._cached_problem.cache_clear()
@@ -117,11 +117,11 @@ def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_co
     assert "Cannot compare" in str(problem_in_a_new_process(COLUMNS | {"level": "array<int>"}))
     assert len(judged) == 2
 
-    monkeypatch.setattr(table_rules, "digest_of_code", lambda libraries, files: "another DuckDB")
+    monkeypatch.setattr(table_rules, "code_digest", lambda libraries, files: "another DuckDB")
     assert problem_in_a_new_process() is None
     assert len(judged) == 3
 
-    monkeypatch.setattr(table_rules, "digest_of_code", lambda libraries, files: "")
+    monkeypatch.setattr(table_rules, "code_digest", lambda libraries, files: "")
     assert [problem_in_a_new_process() for _ in range(2)] == [None] * 2
     assert len(judged) == 5
 

@@ -154,14 +154,14 @@ def _reads_only_declared_files(files: Iterable[Path], root: Path, check: Project
 
 def _to_json(report: ProjectReport) -> dict[str, Any]:
     plain = asdict(report)
-    plain["remarks"] = [{**remark, "file": str(remark["file"])} for remark in plain["remarks"]]
+    plain["warnings"] = [{**warning, "file": str(warning["file"])} for warning in plain["warnings"]]
     return plain
 
 
 def _parse_report(plain: Mapping[str, Any]) -> ProjectReport:
     return ProjectReport(
         errors=[],
-        warnings=[SpecError(**{**remark, "file": Path(remark["file"])}) for remark in plain["remarks"]],
+        warnings=[SpecError(**{**warning, "file": Path(warning["file"])}) for warning in plain["warnings"]],
         pipelines=[PipelineSummary(**facts) for facts in plain["pipelines"]],
         relays=plain["relays"],
     )

@@ -37,7 +37,7 @@ def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("event", "time", "path", *([index] if len(times) > 1 else [])), path
     for index, path in enumerate(spec.event.id):
         yield ("event", "id", index), path
-    yield from ((("enrich", index, "of"), lookup.path) for index, lookup in enumerate(spec.enrich))
+    yield from ((("enrich", index, "path"), lookup.path) for index, lookup in enumerate(spec.enrich))
     yield from ((("private", index, "path"), private.path) for index, private in enumerate(spec.private))
     for index, table in enumerate(spec.tables):
         for name in table.when:

@@ -39,9 +39,9 @@ def model_errors(
 def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyPath, str]]:
     if columns is None:
         return
-    key_paths: list[tuple[KeyPath, str]] = [(("at",), model.timestamp), *_entity_columns(model)]
+    key_paths: list[tuple[KeyPath, str]] = [(("timestamp",), model.timestamp), *_entity_columns(model)]
     key_paths += [
-        (("groups", group, index), name)
+        (("feature_groups", group, index), name)
         for group, names in model.feature_groups.items()
         for index, name in enumerate(names)
     ]
@@ -64,5 +64,5 @@ def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath
 
 def _entity_columns(model: ModelSpec) -> list[tuple[KeyPath, str]]:
     if len(model.entity) == 1:
-        return [(("of",), model.entity[0])]
-    return [(("of", index), name) for index, name in enumerate(model.entity)]
+        return [(("entity",), model.entity[0])]
+    return [(("entity", index), name) for index, name in enumerate(model.entity)]

@@ -204,7 +204,7 @@ def test_folders_that_are_too_large_are_read_each_time(
     make_shop: Callable[..., Path], readings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_shop()
-    monkeypatch.setattr(check_cache, "MOST_BYTES", 100)
+    monkeypatch.setattr(check_cache, "MAX_BYTES", 100)
 
     answers = [cached_project_check(root) for _ in range(2)]
 
@@ -212,7 +212,7 @@ def test_folders_that_are_too_large_are_read_each_time(
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("text", ["{", '{"a": {}}', '{"a": {"remarks": [], "pipelines": [{"name": 1}], "relays": 0}}'])
+@pytest.mark.parametrize("text", ["{", '{"a": {}}', '{"a": {"warnings": [], "pipelines": [{"name": 1}], "relays": 0}}'])
 def test_a_memory_that_is_damaged_is_none(
     make_shop: Callable[..., Path], readings: list[Path], cache_folder: Path, text: str
 ) -> None:
@@ -230,7 +230,7 @@ def test_a_memory_that_is_damaged_is_none(
 
 def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
     program = (
-        "import sys; from deltaworks.specs.checks.check_cache import project_answer; project_answer(); "
+        "import sys; from deltaworks.specs.checks.check_cache import cached_project_check; cached_project_check(); "
         "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in "
         "('deltaworks', 'generator', 'collector', 'sandbox')), sep='\\n')"
     )
@@ -249,8 +249,8 @@ def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
 def test_an_answer_from_memory_loads_no_spec(make_shop: Callable[..., Path]) -> None:
     root = make_shop()
     program = (
-        "import sys, pathlib; from deltaworks.specs.checks.check_cache import project_answer; "
-        f"print(len(project_answer(pathlib.Path({str(root)!r})).pipelines), "
+        "import sys, pathlib; from deltaworks.specs.checks.check_cache import cached_project_check; "
+        f"print(len(cached_project_check(pathlib.Path({str(root)!r})).pipelines), "
         "sorted({'pydantic', 'yaml', 'ruamel', 'sqlglot', 'duckdb'} & {*sys.modules}))"
     )
     command = [sys.executable, "-c", program]

@@ -20,7 +20,7 @@ event:
   time: {path: time}
   id: client.ip
 enrich:
-  - {name: geo, kind: mmdb, of: client/ip, database: City.mmdb, fields: {country: country.iso_code}}
+  - {name: geo, kind: mmdb, path: client/ip, database: City.mmdb, fields: {country: country.iso_code}}
 private:
   - {path: client.ip, keep: network}
 tables:
@@ -41,7 +41,7 @@ def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: C
     assert said(make_project(pipeline=DECLARED)) == [
         "pipeline.yaml:8: event.id: 'client.ip' is private: what names, routes, dates or identifies an event is kept "
         "as it is; choose another field; also on line 12",
-        "pipeline.yaml:10: enrich.0.of: a path has points between its names: write client.ip",
+        "pipeline.yaml:10: enrich.0.path: a path has points between its names: write client.ip",
         "pipeline.yaml:17: tables.0.columns.0.path: _geo has no answer 'contry'; did you mean 'country'?",
     ]
 

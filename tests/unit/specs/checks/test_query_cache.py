@@ -29,7 +29,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return read(path, *arguments, **options)
 
-    monkeypatch.setattr(query_errors, "read_query", recorded)
+    monkeypatch.setattr(query_errors, "check_query", recorded)
     return names
 
 
@@ -49,7 +49,7 @@ def test_a_query_is_parsed_again_where_it_or_what_it_reads_has_changed() -> None
 def test_a_query_is_parsed_again_by_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
     digest = query_digest(SQL, VIEWS)
     for judges in ("another parser", ""):
-        monkeypatch.setattr(query_cache, "_judges", lambda judges=judges: judges)
+        monkeypatch.setattr(query_cache, "_code_digest", lambda judges=judges: judges)
 
         assert query_digest(SQL, VIEWS) != digest
 
