@@ -1,1 +1,1 @@
-"""Feeds: changed rows of gold tables and views, delivered to others at least once, in order by key."""
+"""Feeds: delivers changed rows of gold tables and views to other systems, at least once, in order per key."""

@@ -12,10 +12,10 @@ from deltaworks.specs.catalog import Catalog
 
 
 def open_feeds(catalog: Catalog, pipeline: str, on_tick: Callable[[], None]) -> FeedsProcess:
-    """The process of a pipeline's feeds.
+    """Creates the process of a pipeline's feeds.
 
     Raises:
-        ConfigError: PIPELINE_UNKNOWN, what is wrong with its declaration, PIPELINE_WITHOUT_FEEDS.
+        ConfigError: PIPELINE_UNKNOWN, PIPELINE_WITHOUT_FEEDS, or an invalid declaration.
     """
     return FeedsProcess(catalog, pipeline, on_tick=on_tick)
 
@@ -32,7 +32,7 @@ FEEDS = DaemonKind(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a pipeline's feeds to their end; returns the exit code."""
+    """Runs a pipeline's feeds; returns the exit code."""
     return run_daemon(FEEDS, arguments)
 
 

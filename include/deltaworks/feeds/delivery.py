@@ -1,8 +1,8 @@
-"""Delivers what lies between two positions, part by part: at least once, in the order of keys.
+"""Delivers the changes between two positions in chunks: at least once, in key order.
 
-A part is sent until the sink has taken every message of it or refused it for good; only what failed is sent again.
-Then it is recorded how far the delivery is, and only then does the next part begin. So a key's newer row is never sent
-while an older one is under way, and whoever resumes after a crash repeats one part at most.
+A chunk is sent until the sink has accepted or finally rejected every message; only failed messages are sent again. Then
+the progress is recorded, and the next chunk starts. So a newer row of a key is never sent while an older one is in
+flight, and a crash repeats at most one chunk.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from deltaworks.feeds.sinks.base import Sink
 from deltaworks.specs.feeds import FeedSpec
 
 log = logging.getLogger(__name__)
-#: Messages between two records of how far a delivery is; what a crash repeats at most.
+#: Messages per chunk; the maximum that a crash repeats.
 CHUNK_SIZE = 500
-#: The longest wait before what failed is sent again.
+#: Maximum wait before failed messages are sent again.
 _MAX_RETRY_SECONDS = 60.0
-#: Of a message that is too large for its sink, so much is kept as a dead letter.
+#: Maximum size of a message stored with its dead letter.
 _MAX_LETTER_BYTES = 256 * 1024
 
 
 class StopRequested(Exception):
-    """The process is asked to end; what is on record says where to go on."""
+    """The process is asked to stop. The record contains the position to resume from."""
 
 
 class DeliveryRun:
-    """One delivery of one feed, begun or resumed. For one thread.
+    """One delivery of one feed, new or resumed. For one thread.
 
     Args:
-        pause: waits, and raises `Stopped` where the process is to end. trouble: is told why messages fail.
+        pause: waits, and raises `StopRequested` when the process is to stop.
+        on_failure: called with the reason when messages fail.
     """
 
     def __init__(
@@ -57,14 +58,16 @@ class DeliveryRun:
         self._pause, self._on_failure = pause, on_failure
 
     def deliver(self, record: FeedRecord, changes: Iterator[Change]) -> FeedRecord:
-        """Send the changes of `record.under_way` that are not sent yet; the record as it is then on storage.
+        """Sends the remaining changes of the current delivery. Returns the record as stored.
 
         Args:
-            changes: what is left of the delivery, in the order of keys.
+            changes: the remaining changes, in key order.
 
         Raises:
-            Stopped: before the next part.
-            ContractError: FEED_TOO_MANY_DEAD_LETTERS; ConfigError: FEED_SINK_REFUSED; FencedError: FEED_TAKEN_OVER.
+            StopRequested: before the next chunk.
+            ContractError: FEED_TOO_MANY_DEAD_LETTERS.
+            ConfigError: FEED_SINK_REFUSED.
+            FencedError: FEED_TAKEN_OVER.
         """
         delivery = record.current_delivery
         if delivery is None:
@@ -74,7 +77,7 @@ class DeliveryRun:
             self._pause(0)
             letters = self._send_chunk(chunk, delivery, record.incarnation)
             if letters:
-                # Before the record moves on: a letter is kept twice at worst, and never lost.
+                # Before the progress is recorded: a dead letter may be stored twice, but is never lost.
                 self._records.store_dead_letters(delivery.number, delivery.sent_changes, letters)
             delivery = delivery.replace(
                 sent_changes=delivery.sent_changes + len(chunk), dead_letters=delivery.dead_letters + len(letters)
@@ -90,7 +93,7 @@ class DeliveryRun:
         return record
 
     def _send_chunk(self, chunk: Sequence[Change], delivery: Delivery, incarnation: str) -> list[dict[str, Any]]:
-        """Send one part; the dead letters of it."""
+        """Sends one chunk; returns its dead letters."""
         letters = []
         pending: dict[str, Message] = {}
         for change in chunk:
@@ -108,29 +111,30 @@ class DeliveryRun:
             pending = {name: pending[name] for name in outcome.failed}
             if not pending:
                 break
-            # Of what is taken bit by bit the wait does not grow.
+            # The backoff does not grow while some messages are accepted.
             failures = 1 if delivered else failures + 1
             why = next(iter(outcome.failed.values()))
             log.warning("feed=%s %d of %d messages failed: %s", self._name, len(pending), len(chunk), why)
-            self._on_failure(f"{len(pending)} messages failed, and are sent again: {why}")
+            self._on_failure(f"{len(pending)} messages failed and are retried: {why}")
             self._pause(min(wait_seconds(failures) / 5, _MAX_RETRY_SECONDS))
         return letters
 
     def _check_dead_letters(self, delivery: Delivery) -> None:
         if delivery.dead_letters <= self._feed.max_dead_letters:
             return
-        words = self._name.replace(".", " ")
+        arguments = self._name.replace(".", " ")
         raise ContractError(
             "FEED_TOO_MANY_DEAD_LETTERS",
-            f"{delivery.dead_letters:,} changes of delivery {delivery.number} of the feed {self._name} are dead letters, and "
-            f"max_dead_letters is {self._feed.max_dead_letters:,}.",
-            hint=f"Read why: `deltaworks feeds dead {words}`. Mend the receiver or the rows, raise max_dead_letters, "
-            f"restart the feeds; `deltaworks feeds replay {words} --since {delivery.number}` then sends it all again.",
+            f"Delivery {delivery.number} of feed {self._name} has {delivery.dead_letters:,} dead letters, more than "
+            f"max_dead_letters ({self._feed.max_dead_letters:,}).",
+            hint=f"Read the reasons with `deltaworks feeds dead {arguments}`. Fix the receiver or the rows, or raise "
+            f"max_dead_letters, and restart the feeds. Then run `deltaworks feeds replay {arguments} --since "
+            f"{delivery.number}` to send the delivery again.",
         )
 
 
 def completed_record(record: FeedRecord) -> FeedRecord:
-    """The record once what is under way has been delivered whole."""
+    """Returns the record after its delivery has completed."""
     delivery = record.current_delivery
     if delivery is None:
         return record

@@ -1,4 +1,4 @@
-"""One feed: looks for changed rows, begins deliveries, resumes and repeats them, and keeps what repeating needs."""
+"""One feed: detects changed rows, delivers them, resumes and replays deliveries, and retains the data for replays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
-#: Versions that a feed needs are claimed for so much longer than it looks back, and claimed again after an hour.
+#: Versions are claimed this much longer than the replay window, and the claim is renewed hourly.
 _EXTRA_CLAIM_HOURS = 48
 _CLAIM_INTERVAL = timedelta(hours=1)
 
@@ -29,8 +29,9 @@ class Feed:
     """One feed of a pipeline. For one thread.
 
     Args:
-        sink: where it delivers to; opened by whoever makes the feed, and closed there.
-        pause: waits, and raises `Stopped` where the process is to end. trouble: is told why messages fail.
+        sink: the destination; opened and closed by the caller.
+        pause: waits, and raises `StopRequested` when the process is to stop.
+        on_failure: called with the reason when messages fail.
     """
 
     def __init__(
@@ -54,13 +55,15 @@ class Feed:
         self._claimed_at = utc_now() - 2 * _CLAIM_INTERVAL
 
     def run_once(self) -> FeedRecord:
-        """Finish what is under way, deliver what has changed since, repeat what is asked for; where the feed is then.
+        """Completes the current delivery, delivers new changes and requested replays. Returns the feed's record.
 
         Raises:
-            Stopped: from `pause`.
-            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_MANY_ROWS,
-                FEED_TOO_MANY_DEAD_LETTERS, FEED_RECORD_UNREADABLE; ConfigError: FEED_SINK_REFUSED;
-            FencedError: FEED_TAKEN_OVER; TransientError: the storage does not answer.
+            StopRequested: raised by `pause`.
+            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_WIDE,
+                FEED_TOO_MANY_DEAD_LETTERS, FEED_RECORD_UNREADABLE.
+            ConfigError: FEED_SINK_REFUSED.
+            FencedError: FEED_TAKEN_OVER.
+            TransientError: the storage is unreachable.
         """
         record = self._records.read() or self._create_record()
         request = self._records.replay_request()
@@ -78,7 +81,7 @@ class Feed:
         return record
 
     def _create_record(self) -> FeedRecord:
-        """The record of a feed that is new."""
+        """Creates the record of a new feed."""
         current = self._source.current()
         empty = Position(kind=current.kind)
         return self._records.write(FeedRecord.initial(empty if self._feed.start == "all" else current))
@@ -88,12 +91,12 @@ class Feed:
         if target == record.position:
             return record
         if not self._source.may_differ(record.position, target):
-            # Files were rearranged and no row changed.
+            # Files were rewritten, but no row changed.
             return self._records.write(record.replace(position=target))
         return self._deliver(record, base=record.position, target=target)
 
     def _deliver_all_rows(self, record: FeedRecord) -> FeedRecord:
-        """Every row, by a delivery of its own. What was deleted is told first, where that can still be known."""
+        """Delivers every row in a delivery of its own, after deletions, if these are still known."""
         try:
             record = self._deliver_changes(record)
         except ContractError as error:
@@ -107,7 +110,7 @@ class Feed:
         return self._complete(self._records.write(record.replace(current_delivery=delivery, pending_since=since)))
 
     def _replay(self, record: FeedRecord, *, since: int) -> FeedRecord:
-        """Deliveries from a number on, in their order, under the ids they had."""
+        """Repeats deliveries from a number on, in order, with their original message ids."""
         deliveries = [
             item.delivery for item in self._records.deliveries() if since <= item.delivery.number <= record.number
         ]
@@ -117,7 +120,7 @@ class Feed:
         return record
 
     def _complete(self, record: FeedRecord) -> FeedRecord:
-        """Deliver what is under way whole."""
+        """Completes the current delivery."""
         delivery = record.current_delivery
         if delivery is None:
             return record
@@ -135,10 +138,10 @@ class Feed:
             return self._abandon(error)
 
     def _abandon(self, error: ContractError) -> FeedRecord:
-        """Give up what is under way and can be compared no more; its number is not used again.
+        """Abandons a delivery whose states are no longer available; its number is not reused.
 
         Raises:
-            ContractError: the one that is given, where something else is wrong.
+            ContractError: the given error, if it has another cause.
         """
         record = self._records.read() if error.condition == "FEED_POSITION_UNAVAILABLE" else None
         if record is None:
@@ -148,7 +151,7 @@ class Feed:
         return self._records.write(record.replace(current_delivery=None, number=number))
 
     def _apply_retention(self, record: FeedRecord) -> None:
-        """Claim the versions that the next delivery and replays need, and forget what is older than those."""
+        """Claims the versions needed by the next delivery and by replays, and deletes older records."""
         oldest = utc_now() - timedelta(hours=self._feed.replay_hours)
         kept: list[DeliveryRecord] = []
         for item in self._records.deliveries():

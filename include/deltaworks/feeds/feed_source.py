@@ -1,7 +1,7 @@
-"""What a feed reads: a gold table by its versions, or a view by answers that are kept.
+"""Sources of feeds: a gold table by its versions, or a view by its stored results.
 
-A gold table says in its log which partitions changed, and only these are compared where the partition column is part
-of the key: a key then never moves from one to another.
+A gold table's log shows the changed partitions. Only these are compared if the partition column is part of the key,
+because then a key cannot move between partitions.
 """
 
 from __future__ import annotations
@@ -38,55 +38,57 @@ from deltaworks.tables.query import connect
 from deltaworks.tables.versions import Versions
 
 _BEFORE, _AFTER = "before", "after"
-#: So many commits are read at most to say since when a change waits.
+#: Maximum commits read to determine since when a change is pending.
 _MAX_COMMITS = 1000
 
 
 class FeedSource(Protocol):
-    """What a feed reads, as its process sees it. Used by one thread."""
+    """A feed's source. Used by one thread."""
 
     def current(self) -> Position:
-        """The newest state. Of a view its answer is kept, so that it can be read again."""
+        """Returns the newest state. The result of a view is stored, so that it can be read again."""
 
     def may_differ(self, base: Position, target: Position) -> bool:
-        """Whether rows may differ between two states; True where that is not known."""
+        """Returns whether rows may differ between two states; True if unknown."""
 
     def pending_since(self, base: Position, target: Position) -> str:
-        """When the first change after `base` came about, in ISO 8601."""
+        """Returns the time of the first change after `base`, in ISO 8601."""
 
     def changes(self, base: Position, target: Position, *, skip: int = 0) -> Generator[Change]:
-        """The changes between two states, in the order of keys.
+        """Yields the changes between two states, in key order.
 
         Raises:
             ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING.
         """
 
     def count(self, base: Position, target: Position) -> int:
-        """How many changes there are. Raises what `changes` raises."""
+        """Counts the changes. Raises the same errors as `changes`."""
 
 
 def open_feed_source(
     catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, objects: ObjectStore, records: FeedRecords
 ) -> FeedSource:
-    """What a feed reads."""
+    """Opens the source of a feed."""
     if any(view.name == feed.reads for view in spec.views):
         return ViewSource(catalog, spec, feed, objects, records)
     return TableSource(catalog, spec, feed)
 
 
 class _ComparableSource:
-    """Two states as relations of one connection."""
+    """Compares two states as relations of one DuckDB connection."""
 
     def __init__(self, spec: PipelineSpec, feed: FeedSpec) -> None:
         self._feed = feed
         self._name = f"{spec.pipeline}.{feed.reads}"
 
     def _open_state(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
-        """What of a state may differ from the other, as DuckDB registers it, and all its columns; None: no rows."""
+        """Returns the part of a state that may differ from the other as a DuckDB relation, with all its columns; None
+        without rows.
+        """
         raise NotImplementedError
 
     def _missing_files_error(self, position: Position) -> DeltaworksError | None:
-        """Why a state could not be read, where its files are gone."""
+        """Returns the error if files of a state are missing."""
         return None
 
     def changes(self, base: Position, target: Position, *, skip: int = 0) -> Generator[Change]:
@@ -119,7 +121,7 @@ class _ComparableSource:
                 f"{missing_files.message if missing_files else ' '.join(str(error).split())[:500]}",
                 hint=_REPLAY_HINT
                 if missing_files
-                else f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
+                else f"Run it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
                 retryable=missing_files is None,
             ) from error
 
@@ -147,19 +149,19 @@ class _ComparableSource:
             return None
         relation, names = state
         connection.register(f"{name}_rows", relation)
-        # A column that came later held nothing before.
+        # A column added later was null before.
         listed = [f'"{column}"' if column in names else f'NULL AS "{column}"' for column in (*self._feed.key, *columns)]
         connection.execute(f'CREATE TEMP VIEW {name} AS SELECT {", ".join(listed)} FROM "{name}_rows"')
         return name
 
 
 _REPLAY_HINT = (
-    "Send every row anew: `deltaworks feeds replay PIPELINE FEED --everything`. Rows deleted meanwhile are not told."
+    "Send all rows again: `deltaworks feeds replay PIPELINE FEED --everything`. Deletions in the meantime are not sent."
 )
 
 
 class TableSource(_ComparableSource):
-    """A gold table, whose states are its versions."""
+    """A gold table. Its states are versions."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec) -> None:
         super().__init__(spec, feed)
@@ -198,7 +200,7 @@ class TableSource(_ComparableSource):
         except DeltaworksError as error:
             raise self._unavailable_error(position, error.message) from error
         if str(table.metadata().id) != position.table_id:
-            raise self._unavailable_error(position, "the table has been recreated since")
+            raise self._unavailable_error(position, "the table was recreated")
         changed = (
             self._changed_partitions(position, other).partition_values(self._partition)
             if self._partition in self._feed.key
@@ -211,7 +213,7 @@ class TableSource(_ComparableSource):
     def _unavailable_error(self, position: Position, reason: str) -> ContractError:
         return ContractError(
             "FEED_POSITION_UNAVAILABLE",
-            f"{position} of {self._name} cannot be read any more: {reason}.",
+            f"{position} of {self._name} is no longer readable: {reason}.",
             hint=_REPLAY_HINT,
         )
 
@@ -222,7 +224,7 @@ class TableSource(_ComparableSource):
 
 
 def _filter_partitions(lake: Lake, table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
-    """The rows of some partitions, or of all."""
+    """Returns the rows of the given partitions, or of all."""
     relation = duckdb_source(lake, table)
     if values is None or has_deletion_vectors(table):
         return relation
@@ -234,7 +236,7 @@ def _filter_partitions(lake: Lake, table: DeltaTable, column: str, values: froze
 
 @dataclass
 class _ViewResult:
-    """A view's answer as it is kept."""
+    """A stored result of a view."""
 
     data: bytes
     rows: int
@@ -245,7 +247,7 @@ class _ViewResult:
 
 
 class ViewSource(_ComparableSource):
-    """A view, whose states are the answers it gave when it was looked at."""
+    """A view. Its states are stored results."""
 
     def __init__(
         self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, objects: ObjectStore, records: FeedRecords
@@ -270,7 +272,7 @@ class ViewSource(_ComparableSource):
         return iso_now()
 
     def _query_view(self) -> _ViewResult | None:
-        """The answer now, sorted; None while a table that the view reads is not there."""
+        """Queries the view, sorted; None while a table that it reads does not exist."""
         connection, names = connect(self._catalog, statement=f"SELECT * FROM {self._name}")
         with connection:
             if self._name not in names:
@@ -283,8 +285,8 @@ class ViewSource(_ComparableSource):
             except duckdb.Error as error:
                 raise ContractError(
                     "FEED_SOURCE_UNREADABLE",
-                    f"The view {self._name} cannot be read: {' '.join(str(error).split())[:500]}.",
-                    hint=f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
+                    f"View {self._name} cannot be read: {' '.join(str(error).split())[:500]}.",
+                    hint=f"Run it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
                     retryable=True,
                 ) from error
         if result.num_rows > max_rows:
@@ -303,7 +305,7 @@ class ViewSource(_ComparableSource):
         stored = self._objects.get(self._records.view_result_key(position.digest))
         if stored is None:
             raise ContractError(
-                "FEED_POSITION_UNAVAILABLE", f"The {position} of {self._name} is kept no more.", hint=_REPLAY_HINT
+                "FEED_POSITION_UNAVAILABLE", f"{position} of {self._name} is no longer stored.", hint=_REPLAY_HINT
             )
         rows = pq.read_table(io.BytesIO(stored.data))
         return rows, rows.column_names

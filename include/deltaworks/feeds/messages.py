@@ -1,8 +1,7 @@
-"""Messages of feeds: what a change is called, and how it is written.
+"""Messages of feeds: ids and JSON encoding of changes.
 
-The id is one per change of a delivery: a message that is sent again, after a lost reply or in a replay, has the id it
-had. `number` is that of the delivery and only grows, so of two messages about a key the one with the larger number is
-the newer one.
+The id is unique per change and delivery: a message sent again, after a lost reply or in a replay, has the same id.
+`number` is the delivery's and only grows, so of two messages with one key the larger number is newer.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from deltaworks.specs.feeds import DELETE, UPSERT
 
 
 class DeadReason(StrEnum):
-    """Why a change is not delivered, ever."""
+    """Why a change can never be delivered."""
 
     TOO_LARGE = "too_large"
     REFUSED = "refused"
@@ -33,7 +32,7 @@ class DeadReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One change as it is sent. `key` orders and groups: messages of a key never overtake one another."""
+    """One change as sent. Messages with the same `key` are never reordered."""
 
     id: str
     key: str
@@ -43,7 +42,7 @@ class Message:
 
 
 def build_message(change: Change, *, feed: str, incarnation: str, delivery: Delivery) -> Message:
-    """The message about a change."""
+    """Builds the message of a change."""
     key = _to_json(change.key)
     digest = hashlib.sha256(f"{feed}\n{incarnation}\n{delivery.number}\n".encode() + key)
     op = DELETE if change.row is None else UPSERT
@@ -61,7 +60,7 @@ def build_message(change: Change, *, feed: str, incarnation: str, delivery: Deli
 
 
 def key_problem(change: Change) -> tuple[DeadReason, str] | None:
-    """Why a key names no row; None where it does."""
+    """Returns why a key identifies no row; None if it does."""
     nulls = [name for name, value in change.key.items() if value is None]
     if nulls:
         return DeadReason.KEY_NULL, f"{', '.join(nulls)} of the key is null"
@@ -71,11 +70,12 @@ def key_problem(change: Change) -> tuple[DeadReason, str] | None:
 
 
 def _to_json(record: Mapping[str, Any]) -> bytes:
-    """As JSON: decimals as texts, so that none is rounded; instants in ISO 8601; bytes in base64; NaN as null."""
+    """Encodes JSON: decimals as strings, so that none is rounded; timestamps in ISO 8601; bytes in base64; NaN
+    as null."""
     try:
         return orjson.dumps(record, default=_json_default, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:
-        # A whole number of more than 64 bits, or a key of a map that orjson does not write.
+        # An integer above 64 bits, or a map key that orjson does not support.
         return json.dumps(_to_json_types(record), ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -1,7 +1,7 @@
-"""The process that delivers a pipeline's feeds: a thread a feed, so that a slow receiver holds up no other.
+"""The process that delivers a pipeline's feeds, with one thread per feed, so that a slow receiver delays no other feed.
 
-A feed that fails is tried again, less and less often, and ends neither the process nor another feed. Its changes wait
-where they are: in the versions of a table, which are claimed, or in the answers that are kept.
+A failing feed is retried with backoff and ends neither the process nor other feeds. Its changes are retained: in
+claimed versions of the table, or in stored view results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 MAX_RUN_SECONDS = 14_400.0
 STALE_ALERT, DEAD_LETTERS_ALERT = "FEED_STALE", "FEED_DEAD_LETTERS"
-#: How often an alert is raised again while its cause lasts: the alert itself tells when people hear of it.
+#: Interval for repeating an alert while its cause lasts; the alert itself decides whom to notify when.
 _ALERT_SECONDS = 60.0
 _JOIN_SECONDS = 30.0
 OpenSink = Callable[[SinkSpec, AwsSpec], Sink]
@@ -44,7 +44,7 @@ OpenSink = Callable[[SinkSpec, AwsSpec], Sink]
 
 @dataclass(slots=True)
 class FeedCounts:
-    """What a run did: looks that ended well, changes that were sent, dead letters."""
+    """Totals of a run: successful checks, sent changes, dead letters."""
 
     checks: int = 0
     changes: int = 0
@@ -52,10 +52,11 @@ class FeedCounts:
 
 
 class FeedsProcess:
-    """One run of a pipeline's feeds. `run` returns when its time is over or a stop is asked for.
+    """One run of a pipeline's feeds. `run` returns at its time limit or when stopped.
 
     Args:
-        on_tick: called every few seconds, so that one that hangs is seen. open_sink: makes sinks.
+        on_tick: called every few seconds, so that a stall is detected.
+        open_sink: opens a sink.
     """
 
     def __init__(
@@ -88,14 +89,15 @@ class FeedsProcess:
         ]
 
     def stop(self, *, immediately: bool = False) -> None:
-        """End soon: every feed ends behind the part that it is sending. Callable from a signal handler."""
+        """Stops after each feed's current chunk. Callable from a signal handler."""
         self._leased_process.stop()
 
     def run(self) -> FeedCounts:
-        """Deliver until the end.
+        """Delivers until the time limit or a stop.
 
         Raises:
-            ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
+            ConcurrencyError: LEASE_HELD.
+            FencedError: LEASE_LOST, a successor has taken over.
         """
         with self._leased_process.hold_lease(on_tick=self._update_heartbeat):
             for thread in self._threads:
@@ -128,7 +130,7 @@ class FeedsProcess:
 
 
 class FeedThread(threading.Thread):
-    """Looks at one feed, delivers, and keeps its alerts."""
+    """Runs one feed and manages its alerts."""
 
     def __init__(
         self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, leased_process: LeasedProcess, open_sink: OpenSink
@@ -170,7 +172,7 @@ class FeedThread(threading.Thread):
             except FencedError:
                 self._leased_process.stop()
                 break
-            except Exception as error:  # whatever it is: other feeds go on, and this one is tried again
+            except Exception as error:  # any failure: other feeds continue, and this one is retried
                 failures += 1
                 self.error = as_deltaworks_error(error)
                 log.warning("feed=%s failed: %s", self._subject, self.error)
@@ -182,7 +184,7 @@ class FeedThread(threading.Thread):
             sink.close()
 
     def _record_success(self, record: FeedRecord) -> None:
-        """What a look that ended well says."""
+        """Updates the counts and alerts after a successful check."""
         self.counts.checks += 1
         self.checked_at, self.error, self.pending_since = iso_now(), None, record.pending_since
         self.counts.changes, self.counts.dead_letters = record.changes, record.dead_letters
@@ -194,7 +196,7 @@ class FeedThread(threading.Thread):
             raise StopRequested
 
     def _on_send_failure(self, reason: str) -> None:
-        """Messages fail and are sent again: told once they have waited for too long."""
+        """Handles messages that fail and are retried; raises an alert once they have waited too long."""
         record = self._records.read()
         self.pending_since = record.pending_since if record is not None else None
         self._alerts.on_delay(self.pending_since, reason)
@@ -207,7 +209,7 @@ class FeedThread(threading.Thread):
 
 
 class FeedAlerts:
-    """The alerts of one feed. None of its methods raises."""
+    """The alerts of one feed. No method raises an exception."""
 
     def __init__(self, objects: ObjectStore, subject: str, *, stale_minutes: float) -> None:
         self._objects, self._subject = objects, subject
@@ -218,14 +220,14 @@ class FeedAlerts:
         self._is_resolved = False
 
     def load(self, record: FeedRecord | None) -> None:
-        """What is on record before the first look: dead letters of a run before this one have been told."""
+        """Reads the dead letters of earlier runs, which were already alerted on."""
         self._alerted_dead_letters = record.dead_letters if record is not None else 0
 
     def on_success(self, record: FeedRecord) -> None:
-        """A look ended well: whatever changed is delivered."""
+        """Resolves the delay alert, and raises an alert for new dead letters."""
         self._failing_since = None
         if not self._is_resolved:
-            # A run before this one may have raised it, too.
+            # An earlier run may have raised it.
             self._try_alert(lambda: resolve_alert(self._objects, cause=STALE_ALERT, subject=self._subject))
             self._is_resolved = True
         if record.dead_letters > self._alerted_dead_letters:
@@ -237,7 +239,7 @@ class FeedAlerts:
         self._alerted_dead_letters = record.dead_letters
 
     def on_delay(self, since: str | None, reason: str) -> None:
-        """Something waits since then, or has failed since the first call without a look that ended well."""
+        """Raises an alert if changes have been pending, or checks failing, for too long."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         at = parse_iso(since)
@@ -246,7 +248,7 @@ class FeedAlerts:
             self._raise(f"Changes have waited for {waited / 60:.0f} min: {reason}")
 
     def on_error(self, error: DeltaworksError) -> None:
-        """It cannot deliver until somebody mends it."""
+        """Raises an alert for an error that needs an operator."""
         self._raise(str(error))
 
     def _raise(self, summary: str) -> None:

@@ -36,7 +36,8 @@ def examples(page: str, kind: str, *, language: str = "yaml") -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The pipeline `orders` of docs/contributing/extending.md, with its gold table and the feed of docs/how-to/feed-other-systems.md."""
+    """The pipeline `orders` of docs/contributing/extending.md, with its gold table and the feed of
+    docs/how-to/feed-other-systems.md."""
     include = tmp_path / "include"
     (include / "environments").mkdir(parents=True)
     (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=tmp_path))

@@ -1,4 +1,4 @@
-"""Where feeds deliver to, a file each. All take messages and say of every one what became of it."""
+"""Sinks of feeds, one module each. A sink sends messages and returns the result of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltaworks.specs.storage import AwsSpec
 
 __all__ = ["SINKS", "SendOutcome", "Sink", "open_sink"]
 
-#: What makes the sink of each kind, from its spec and the environment's `messaging`.
+#: Sink factories by kind, from a sink's spec and the environment's `messaging`.
 SINKS: Final[Mapping[str, Callable[[Any, AwsSpec], Sink]]] = {
     "sqs": SqsSink,
     "sns": SnsSink,
@@ -25,7 +25,7 @@ SINKS: Final[Mapping[str, Callable[[Any, AwsSpec], Sink]]] = {
 
 
 def open_sink(spec: SinkSpec, messaging: AwsSpec) -> Sink:
-    """The sink that is declared.
+    """Opens the declared sink.
 
     Raises:
         ConfigError: REFERENCE_UNRESOLVED, FEED_SINK_REFUSED.

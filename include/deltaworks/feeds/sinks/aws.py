@@ -1,4 +1,4 @@
-"""Batches to SQS and SNS: ten messages a call, several calls at once, and every entry of an answer looked at."""
+"""Sends batches to SQS and SNS: ten messages per call, several calls in parallel, with a result per entry."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error, split_i
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec
 
-#: What both take in one call.
+#: Maximum entries per call.
 _MAX_ENTRIES = 10
-#: What both take as one message at least, and SNS at most; attributes count.
+#: Minimum message size limit of SQS queues, and the limit of SNS; attributes are included.
 MIN_LIMIT_BYTES: Final = 256 * 1024
-#: Names, types and values of our attributes.
+#: Size of names, types and values of the message attributes.
 _ATTRIBUTE_BYTES = 256
 _THREADS = 4
-#: What says that a whole call was too large, though each of its messages is not.
+#: Error codes for a call that is too large although each message is not.
 _BATCH_TOO_LARGE = frozenset({"AWS.SimpleQueueService.BatchRequestTooLong", "BatchRequestTooLong"})
 _HINT = "Check the address under `to`, and messaging's endpoint, region, keys and permissions."
-#: One batch call: entries to the answer of boto3.
+#: One batch call: from entries to boto3's response.
 Call = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 
 
 class BatchedSink:
-    """Sends messages in batches of entries. Subclasses say how an entry and a call look."""
+    """Sends messages in batches. Subclasses implement entries and calls."""
 
     def __init__(self, destination: str, *, max_message_bytes: int = MIN_LIMIT_BYTES) -> None:
         self._destination = destination
@@ -36,11 +36,11 @@ class BatchedSink:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="feed-sink")
 
     def entry(self, message: Message) -> dict[str, Any]:
-        """The message as an entry of a call, without its `Id`."""
+        """Returns the message as an entry of a call, without its `Id`."""
         raise NotImplementedError
 
     def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
-        """One call. Raises what boto3 does."""
+        """Sends one call. Raises boto3's errors."""
         raise NotImplementedError
 
     def send(self, messages: Sequence[Message]) -> SendOutcome:
@@ -81,11 +81,11 @@ class BatchedSink:
                 outcome.failed[item.id] = reason
         for name, item in by_entry.items():
             if name not in accepted and item.id not in outcome.rejected:
-                outcome.failed.setdefault(item.id, "the answer does not name it")
+                outcome.failed.setdefault(item.id, "the response does not contain it")
         return outcome
 
     def _failed_call(self, batch: list[Message], error: Any) -> SendOutcome:
-        """What a call that failed as a whole means for its messages."""
+        """Classifies a failed call for its messages."""
         from botocore.exceptions import ClientError
 
         if is_outage(error):
@@ -113,7 +113,7 @@ class BatchedSink:
 
 
 def open_client(service: str, messaging: AwsSpec) -> Any:
-    """A client that gives up within seconds: whoever waits for a feed sends again."""
+    """Creates a client that gives up within seconds, because feeds retry themselves."""
     import boto3
     from botocore.config import Config
 
@@ -128,12 +128,12 @@ def open_client(service: str, messaging: AwsSpec) -> Any:
 
 
 def message_attributes(message: Message) -> dict[str, dict[str, str]]:
-    """What subscriptions filter by."""
+    """Returns the attributes for subscription filters."""
     named = {"feed": message.feed, "op": message.op}
     return {name: {"DataType": "String", "StringValue": value} for name, value in named.items()}
 
 
 def fifo_fields(message: Message) -> dict[str, str]:
-    """What a FIFO queue or topic orders by, and tells copies by."""
+    """Returns the group and deduplication id for FIFO queues and topics."""
     group = hashlib.sha256(message.key.encode()).hexdigest()[:32]
     return {"MessageGroupId": group, "MessageDeduplicationId": message.id}

@@ -1,4 +1,4 @@
-"""What every sink is: it takes messages, and says which it refuses for good and which are to be tried again."""
+"""Interface of sinks: send messages, and report rejected and failed ones."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from deltaworks.feeds.messages import DeadReason, Message
 
 @dataclass(slots=True)
 class SendOutcome:
-    """What became of messages, by their ids. What is in neither is delivered."""
+    """Result of a send by message id. Messages in neither mapping are delivered; `failed` ones are retried."""
 
     rejected: dict[str, tuple[DeadReason, str]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: SendOutcome) -> None:
-        """Take over what became of other messages."""
+        """Adds the result of other messages."""
         self.rejected |= other.rejected
         self.failed |= other.failed
 
 
 class Sink(Protocol):
-    """Delivers messages, each of another key, in any order. Used by one thread; it may have threads of its own.
+    """Delivers messages with distinct keys, in any order. Used by one thread; it may use threads itself.
 
-    What cannot be told is `failed`: such messages are sent again, under the same ids.
+    Messages with an unknown result are `failed` and sent again with the same ids.
     """
 
     def send(self, messages: Sequence[Message]) -> SendOutcome:
-        """Send; returns once it is known what became of every message.
+        """Sends messages; returns once the result of each is known.
 
         Raises:
-            ConfigError: FEED_SINK_REFUSED, the sink takes nothing at all from us.
+            ConfigError: FEED_SINK_REFUSED, the sink accepts no messages from this client.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Closes connections."""
 
 
 def sink_refused_error(destination: str, reason: object, *, hint: str) -> ConfigError:
-    """The error of a sink that takes nothing: it is not there, or we may not."""
-    return ConfigError("FEED_SINK_REFUSED", f"{destination} takes nothing from this feed: {reason}.", hint=hint)
+    """Returns the error of a sink that is missing or denies access."""
+    return ConfigError("FEED_SINK_REFUSED", f"{destination} accepts no messages from this feed: {reason}.", hint=hint)
 
 
 def split_into_batches(
     messages: Sequence[Message], *, max_messages: int, max_bytes: int, extra_bytes: int = 0
 ) -> Iterator[list[Message]]:
-    """The messages in batches of at most so many and, unless one alone is larger, so many bytes."""
+    """Yields batches of at most `max_messages` and `max_bytes`; a single larger message forms its own batch."""
     batch: list[Message] = []
     size = 0
     for item in messages:

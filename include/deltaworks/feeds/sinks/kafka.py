@@ -1,4 +1,4 @@
-"""The sink `kafka`: a record a change, by its key, acknowledged by all replicas that are in sync."""
+"""The `kafka` sink: one record per change with its key, acknowledged by all in-sync replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DELIVERY_SECONDS = 30
 _METADATA_SECONDS = 10
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "_MSG_SIZE_TOO_LARGE")
 _REJECTED = ("INVALID_RECORD", "INVALID_MSG", "_INVALID_ARG")
-#: The topic or the right to it is missing: no record of any key is taken.
+#: The topic or its authorization is missing: no record is accepted.
 _TOPIC_UNAVAILABLE = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
@@ -34,7 +34,7 @@ _TOPIC_UNAVAILABLE = (
 
 
 class KafkaSink:
-    """A topic. Records of a key are in one partition; a retry within a call neither doubles nor reorders them."""
+    """A topic. Records with the same key go to one partition; retries neither duplicate nor reorder them."""
 
     def __init__(self, spec: KafkaSinkSpec, _messaging: AwsSpec) -> None:
         from confluent_kafka import Producer
@@ -48,7 +48,7 @@ class KafkaSink:
                 "linger.ms": 5,
                 "compression.type": "zstd",
                 "delivery.timeout.ms": _DELIVERY_SECONDS * 1000,
-                # Below the delivery's, or a topic that is missing would be told as brokers that do not answer.
+                # Shorter than the delivery timeout; otherwise a missing topic would look like unreachable brokers.
                 "topic.metadata.propagation.max.ms": _METADATA_SECONDS * 1000,
                 **_security_options(spec.security),
             }
@@ -61,7 +61,7 @@ class KafkaSink:
         topic_errors: list[Any] = []
 
         def delivered(message_id: str) -> Callable[[KafkaError | None, object], None]:
-            # By the id it was sent under: a record comes back without its headers.
+            # Bound to the message id, because records are returned without headers.
             def on_delivery(error: KafkaError | None, _record: object) -> None:
                 pending.discard(message_id)
                 if error is not None:
@@ -107,7 +107,7 @@ class KafkaSink:
 
 
 def _security_options(security: KafkaSecuritySpec | None) -> dict[str, str]:
-    """The options of librdkafka that stand for what is declared. Holds secrets."""
+    """Returns librdkafka's options for the declared security. Contains secrets."""
     if security is None:
         return {}
     options: dict[str, str] = {"security.protocol": security.protocol}
@@ -129,5 +129,5 @@ def _security_options(security: KafkaSecuritySpec | None) -> dict[str, str]:
 def _existing_file(declared: Reference | str) -> str:
     path = resolve_text(declared)
     if not Path(path).is_file():
-        raise ConfigError("FEED_SINK_REFUSED", f"{path} is no file on this machine.", hint="Put the PEM file there.")
+        raise ConfigError("FEED_SINK_REFUSED", f"{path} is not a file on this machine.", hint="Put the PEM file there.")
     return path

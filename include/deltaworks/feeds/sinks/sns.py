@@ -1,4 +1,4 @@
-"""The sink `sns`: a message a change, on a topic."""
+"""The `sns` sink: one message per change, to a topic."""
 
 from __future__ import annotations
 

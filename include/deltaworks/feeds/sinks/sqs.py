@@ -1,4 +1,4 @@
-"""The sink `sqs`: a message a change, in a queue."""
+"""The `sqs` sink: one message per change, to a queue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from deltaworks.specs.storage import AwsSpec
 
 
 class SqsSink(BatchedSink):
-    """A queue. How large a message may be is asked of it: queues differ.
+    """A queue. Its maximum message size is read from its attributes.
 
     Raises:
-        ConfigError: FEED_SINK_REFUSED, there is no such queue, or it may not be asked.
+        ConfigError: FEED_SINK_REFUSED, the queue is missing or access is denied.
     """
 
     def __init__(self, spec: SqsSinkSpec, messaging: AwsSpec) -> None:

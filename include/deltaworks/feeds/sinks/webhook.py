@@ -1,7 +1,7 @@
-"""The sink `webhook`: several changes a call, as JSON by POST.
+"""The `webhook` sink: several changes per call, as JSON by POST.
 
-A receiver that takes a call answers 2xx. One that took only some of it answers `{"failed": ["<id>", …]}` with a 2xx:
-these are sent again, and only these. A call is named by the header `Idempotency-Key`; changes by their ids.
+A 2xx response accepts a call. With the body `{"failed": ["<id>", …]}` only these changes are retried. Calls have the
+header `Idempotency-Key`, changes have ids.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from deltaworks.specs.storage import AwsSpec
 
 _MAX_BYTES = 4 << 20
 _TOO_LARGE = 413
-#: About what was sent, and not about us or the server: of one change alone it is final.
+#: Statuses about the content of a call; for a single change they are final.
 _CONTENT_STATUSES = frozenset({400, 409, 411, _TOO_LARGE, 415, 422, 431})
 _RETRY_STATUSES = frozenset({408, 425, 429})
 _SUCCESS, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 
 
 class WebhookSink:
-    """An address. No error holds it, since it may be a secret."""
+    """A webhook address. Errors do not contain the address, because it may be secret."""
 
     def __init__(self, spec: WebhookSinkSpec, _messaging: AwsSpec) -> None:
         import httpx
@@ -54,12 +54,12 @@ class WebhookSink:
             answer = self._client.post(self._url, content=body, headers={"Idempotency-Key": name})
         except httpx.InvalidURL as error:
             raise sink_refused_error(
-                "The webhook", "its address is none", hint="Write https://…, in the variable too."
+                "The webhook", "its address is invalid", hint="Write https://…, in the variable too."
             ) from error
         except httpx.HTTPError as error:
             return SendOutcome(failed=dict.fromkeys((item.id for item in batch), type(error).__name__))
         if _SUCCESS <= answer.status_code < _REDIRECT:
-            return SendOutcome(failed=dict.fromkeys(_failed_ids(answer, batch), "the receiver says it failed"))
+            return SendOutcome(failed=dict.fromkeys(_failed_ids(answer, batch), "the receiver reported it as failed"))
         if answer.status_code in _RETRY_STATUSES or answer.status_code >= _SERVER_ERROR:
             return SendOutcome(failed=dict.fromkeys((item.id for item in batch), f"it answered {answer.status_code}"))
         if answer.status_code not in _CONTENT_STATUSES:
@@ -80,7 +80,7 @@ class WebhookSink:
 
 
 def _failed_ids(answer: Any, batch: Sequence[Message]) -> list[str]:
-    """The ids that an answer names as failed, of those that were sent."""
+    """Returns the sent ids that the response lists as failed."""
     try:
         content = orjson.loads(answer.content)
     except orjson.JSONDecodeError:

@@ -16,13 +16,13 @@ from deltaworks.errors import FencedError
 
 
 class SimulatedCrash(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 class OwnersMachine(RuleBasedStateMachine):
-    """An owner and the owners before it. A subclass makes `harness` and the first owner, and has what happens to rows."""
+    """Current and former owners. A subclass creates `harness` and the first owner, and adds rules that change rows."""
 
-    #: Has `tables`, `follow`, `latest` and what that should be, `owed`.
+    #: Provides `tables`, `follow`, `latest` and the `expected` rows.
     harness: Any
     owner: KeyedTables
     former: list[KeyedTables]
