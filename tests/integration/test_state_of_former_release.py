@@ -20,7 +20,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.engine.runner import IngestRun
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.recovery.reprocess.run import Reprocess
-from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog

@@ -16,7 +16,7 @@ from deltaworks.operations.options import Options, Positional, TableNames
 from deltaworks.operations.restore import describe_restore
 
 if TYPE_CHECKING:
-    from deltaworks.recovery.restore.one_table import TableRestoreResult
+    from deltaworks.recovery.restore.table_restore import TableRestoreResult
 
 
 _MAX_SHOWN = 20
@@ -48,7 +48,7 @@ class LogOptions(Options):
 
 def recover_log(context: OperationContext, options: LogOptions) -> Report:
     """Recreate lost commits from prepared batches; where that is impossible, go back to before them. Idempotent."""
-    from deltaworks.recovery.recover.log_gap import mend_log
+    from deltaworks.recovery.repair.log_gap import mend_log
 
     pipeline, table = context.subject, options.table
     result = mend_log(context.catalog, pipeline, table, dry_run=options.dry_run, max_rows=options.max_rows)
@@ -72,7 +72,7 @@ class FilesOptions(Options):
 
 def recover_files(context: OperationContext, options: FilesOptions) -> Report:
     """Take lost files out of the log, and bring their rows back from the objects they came from. Idempotent."""
-    from deltaworks.recovery.recover.lost_files import mend_files
+    from deltaworks.recovery.repair.lost_files import mend_files
 
     pipeline, table = context.subject, options.table
     result = mend_files(
@@ -111,7 +111,7 @@ class TableOptions(Options):
 
 def recover_table(context: OperationContext, options: TableOptions) -> Report:
     """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
-    from deltaworks.recovery.recover.lost_files import mend_table
+    from deltaworks.recovery.repair.lost_files import mend_table
 
     pipeline, name = context.subject, options.table
     result = mend_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
@@ -157,7 +157,7 @@ class RepairOptions(Options):
 
 def repair(context: OperationContext, options: RepairOptions) -> Report:
     """Retire a damaged checkpoint and complete the ledger. The stream has to be stopped. Idempotent."""
-    from deltaworks.recovery.recover.checkpoint import repair_checkpoint
+    from deltaworks.recovery.repair.checkpoint import repair_checkpoint
 
     pipeline, dry_run = context.subject, options.dry_run
     result = repair_checkpoint(context.catalog, pipeline, dry_run=dry_run, retire=options.retire)

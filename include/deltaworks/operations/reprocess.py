@@ -18,7 +18,7 @@ from deltaworks.operations.options import Options, Section, TableNames
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.recovery.reprocess.count import ReprocessCount
+    from deltaworks.recovery.reprocess.dry_run import ReprocessCount
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
 
 _MAX_KEYS_SHOWN = 10
@@ -169,7 +169,7 @@ def _invalid(message: str, hint: str) -> ConfigError:
 
 def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool, spark: bool) -> Report:
     from deltaworks.control.home import PipelineHome
-    from deltaworks.recovery.reprocess.count import ReprocessCounter
+    from deltaworks.recovery.reprocess.dry_run import ReprocessCounter
     from deltaworks.recovery.reprocess.plan import Planner, record_resolver
     from deltaworks.recovery.reprocess.reread import landing_opener
     from deltaworks.tables.lake import Lake

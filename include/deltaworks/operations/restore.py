@@ -15,8 +15,8 @@ from deltaworks.operations.options import Options, Positional, Section, TableNam
 
 if TYPE_CHECKING:
     from deltaworks.control.records.rollback import LostCommit
-    from deltaworks.recovery.restore.one_table import TableRestoreResult
-    from deltaworks.recovery.restore.points import RestorePoint
+    from deltaworks.recovery.restore.restore_points import RestorePoint
+    from deltaworks.recovery.restore.table_restore import TableRestoreResult
 
 
 _MAX_SHOWN = 20
@@ -72,7 +72,7 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
     """
     if options.to_version is None and options.to_batch is None and options.to_time is None:
         return None
-    from deltaworks.recovery.restore.points import RestorePoint
+    from deltaworks.recovery.restore.restore_points import RestorePoint
 
     try:
         at = dt.datetime.fromisoformat(options.to_time) if options.to_time else None
@@ -90,8 +90,8 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
 
 
 def _restore_table(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
-    from deltaworks.recovery.restore.one_table import TableRestore
-    from deltaworks.recovery.restore.plan import TableRestoreRequest
+    from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+    from deltaworks.recovery.restore.table_restore import TableRestore
 
     restore = TableRestore(context.catalog, context.subject, str(options.table))
     request: TableRestoreRequest | None = None

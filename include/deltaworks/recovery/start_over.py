@@ -28,9 +28,9 @@ from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
 from deltaworks.recovery.restore.dependents import refuse_running_followers
 from deltaworks.recovery.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
-from deltaworks.recovery.restore.plan import with_columns_of
-from deltaworks.recovery.restore.points import RestorePoint
-from deltaworks.recovery.restore.ways import WayBack, WaysBack
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.rollback_strategy import WayBack, WaysBack
+from deltaworks.recovery.restore.table_plan import with_columns_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit, commit_files

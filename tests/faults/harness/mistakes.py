@@ -10,9 +10,9 @@ from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.operations import Counts, Operations

@@ -15,7 +15,7 @@ from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import redaction_keys
 from deltaworks.privacy.suppression import NO_SUPPRESSION
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.privacy_settings import PrivacySettings
 from tests.spark.engine.conftest import Shop

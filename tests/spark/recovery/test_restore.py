@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.unit.recovery.restore.source_stage import SourceStage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -14,7 +14,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.reprocess import read_records
-from deltaworks.recovery.reprocess.count import ReprocessCount, ReprocessCounter
+from deltaworks.recovery.reprocess.dry_run import ReprocessCount, ReprocessCounter
 from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection

@@ -21,9 +21,9 @@ from deltaworks.erasure import suppression as suppressing
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.unit.erasure.lakes import DAY, QUARANTINE, PeopleLake
 from tests.unit.erasure.test_erasure_run import ask, request_of
 

@@ -24,14 +24,14 @@ from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.recovery.recover.log_gap import mend_log
-from deltaworks.recovery.recover.lost_files import mend_files, mend_table
+from deltaworks.recovery.repair.log_gap import mend_log
+from deltaworks.recovery.repair.lost_files import mend_files, mend_table
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent

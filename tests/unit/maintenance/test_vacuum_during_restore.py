@@ -17,10 +17,10 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.maintenance import vacuum_files
 from deltaworks.maintenance import vacuum_holds as holds
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
-from deltaworks.recovery.restore import one_table
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore import table_restore
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.unit.engine.hold_harness import Crash, Harness, crash_at
 
 ORDERS = paths.table("shop", "orders")
@@ -67,7 +67,7 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
     stage: Harness, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
-        monkeypatch.setattr(one_table, "table_files_lock", lambda *_, **__: uncontested_turn("orders"))
+        monkeypatch.setattr(table_restore, "table_files_lock", lambda *_, **__: uncontested_turn("orders"))
     ended: list[str] = []
 
     def restoring() -> None:

@@ -21,8 +21,8 @@ from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
-from deltaworks.recovery.restore.plan import TablePlanner, missing_files, with_columns_of
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TablePlanner, missing_files, with_columns_of
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files_commit import StateDifference

@@ -14,7 +14,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.recovery.reprocess.count import ReprocessCounter
+from deltaworks.recovery.reprocess.dry_run import ReprocessCounter
 from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
 from deltaworks.recovery.reprocess.replace_rows import RowReplacer

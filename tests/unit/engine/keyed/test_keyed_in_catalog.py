@@ -1,4 +1,4 @@
-"""Who looks after tables knows the keyed ones: SQL, listings, OPTIMIZE, VACUUM, orphans and the search for damage."""
+"""Keyed tables in SQL, listings, OPTIMIZE, VACUUM, orphan removal and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
 from deltaworks.maintenance.vacuum import _select_tables
-from deltaworks.recovery.recover.check import check_pipeline
+from deltaworks.recovery.repair.check import check_pipeline
 from deltaworks.recovery.restore.dependents import refuse_mutable
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec

@@ -1,5 +1,6 @@
-"""Live tables of newest rows beside the batches of a stream: at their triggers, in a thread of their own, lent as
-others are, and known to whoever looks after tables."""
+"""Live tables of kind `latest` during a stream: merged at their triggers in a thread, held for write turns, and known
+to maintenance.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables
 from deltaworks.maintenance.vacuum import _select_tables
-from deltaworks.recovery.recover.check import check_pipeline
+from deltaworks.recovery.repair.check import check_pipeline
 from deltaworks.recovery.restore.dependents import refuse_mutable
 from deltaworks.recovery.restore.pipeline_plan import declared_tables
 from deltaworks.specs.catalog import Catalog
@@ -47,13 +48,13 @@ def live_stage(root: Path, trigger_seconds: float) -> Harness:
 
 
 def merged(harness: Harness) -> list[tuple[Any, Any]]:
-    """Key, and where the row came from."""
+    """Key and position of each row."""
     rows = harness.lake.rows(paths.table("shop", LIVE))
     return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
 
 
 def symbols(harness: KeyedHarness, table: str) -> list[Any]:
-    """The symbols that a table has."""
+    """The symbols in a table."""
     rows = harness.lake.rows(paths.table("market", table), columns=["symbol"])
     return [] if rows is None else rows.column("symbol").to_pylist()
 

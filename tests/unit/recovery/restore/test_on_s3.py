@@ -10,12 +10,12 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import S3Objects
-from deltaworks.recovery.recover.check import check_pipeline
-from deltaworks.recovery.recover.log_gap import mend_log
-from deltaworks.recovery.recover.lost_files import mend_files
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.repair.check import check_pipeline
+from deltaworks.recovery.repair.log_gap import mend_log
+from deltaworks.recovery.repair.lost_files import mend_files
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.log import state_at
 from tests.moto_server import running_moto

@@ -17,9 +17,9 @@ from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FanOutWriter
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, FencedError
-from deltaworks.recovery.restore.one_table import TableRestore
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.sources.delta.losses import check_not_rolled_back
 from deltaworks.specs.catalog import Catalog

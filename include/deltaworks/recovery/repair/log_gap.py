@@ -24,10 +24,10 @@ from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ContractError
 from deltaworks.recovery.quarantine.replay_commit import rereading
 from deltaworks.recovery.restore.dependents import refuse_mutable
-from deltaworks.recovery.restore.lost import added_files, share_of
-from deltaworks.recovery.restore.one_table import TableRestore, TableRestoreResult
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.lost_commits import added_files, share_of
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit, commit_info_action, txn_action, write_commit

@@ -21,10 +21,10 @@ from deltaworks.engine.ledger import CommittedBatches, committed_batches
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import rereading
-from deltaworks.recovery.restore.lost import added_files, share_of
-from deltaworks.recovery.restore.one_table import TableRestore, TableRestoreResult
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.lost_commits import added_files, share_of
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema

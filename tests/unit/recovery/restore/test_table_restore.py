@@ -20,10 +20,10 @@ from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
-from deltaworks.recovery.restore import one_table
-from deltaworks.recovery.restore.one_table import TableRestore, TableRestoreResult
-from deltaworks.recovery.restore.plan import TableRestoreRequest
-from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore import table_restore
+from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
@@ -89,7 +89,7 @@ def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Harness)
 def test_without_ids_of_its_own_the_way_back_is_taken_for_landed(
     stage: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_table, "rollback_step", lambda pipeline, table, n: batch_step(pipeline, 1, table, 3))
+    monkeypatch.setattr(table_restore, "rollback_step", lambda pipeline, table, n: batch_step(pipeline, 1, table, 3))
 
     restore(stage, request())
 
@@ -297,7 +297,7 @@ def test_a_table_that_only_takes_appends_is_refused(stage: Harness) -> None:
 
 def test_files_that_are_being_deleted_are_not_put_back(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened(stage).version()
-    monkeypatch.setattr(one_table, "table_files_lock", partial(table_files_lock, wait_seconds=0))
+    monkeypatch.setattr(table_restore, "table_files_lock", partial(table_files_lock, wait_seconds=0))
     with table_files_lock(stage.objects, "shop", "orders", work="VACUUM"), pytest.raises(ConcurrencyError) as refused:
         restore(stage, request())
 

@@ -14,7 +14,7 @@ from deltaworks.control.records.checkpoint import damaged_files, describe_ledger
 from deltaworks.engine.ledger import committed_batches, lost_versions
 from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.recovery.recover.log_gap import filled_without_restore
+from deltaworks.recovery.repair.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.lake import Lake

@@ -15,7 +15,7 @@ from deltaworks.engine import recovery as run_start
 from deltaworks.engine.ledger import Ledger
 from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.recovery.recover.checkpoint import repair_checkpoint
+from deltaworks.recovery.repair.checkpoint import repair_checkpoint
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_harness import TABLES, Harness
 

@@ -18,8 +18,8 @@ from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.recovery.restore.lost import Lost, LostShares, added_files
-from deltaworks.recovery.restore.points import (
+from deltaworks.recovery.restore.lost_commits import Lost, LostShares, added_files
+from deltaworks.recovery.restore.restore_points import (
     RestorePoint,
     not_one_point,
     undone_changes,

@@ -22,8 +22,8 @@ from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.recovery.restore.dependents import Follower, followers_of, refuse_mutable
-from deltaworks.recovery.restore.lost import added_files, stage_lost
-from deltaworks.recovery.restore.plan import TablePlan, TablePlanner, TableRestoreRequest
+from deltaworks.recovery.restore.lost_commits import added_files, stage_lost
+from deltaworks.recovery.restore.table_plan import TablePlan, TablePlanner, TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.files_commit import FilesCommit, FilesCommitOutcome, StateDifference, TargetState, commit_files
 from deltaworks.tables.lake import Lake

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ContractError
-from deltaworks.recovery.restore.ways import way_back
+from deltaworks.recovery.restore.rollback_strategy import way_back
 from deltaworks.sources.record_source import RecordRange
 
 OLD = RecordRange(stream="shop", partition="0", number=0, first=0, last=9, batch_id=1)

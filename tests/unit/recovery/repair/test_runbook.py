@@ -18,8 +18,8 @@ from deltaworks.engine import recovery as run_start
 from deltaworks.engine.ledger import CommittedBatches, max_owner_epoch
 from deltaworks.engine.recovery import current_checkpoint, open_batch_processor
 from deltaworks.errors import DeltaworksError
-from deltaworks.recovery.recover import lost_files
-from deltaworks.recovery.restore import lost
+from deltaworks.recovery.repair import lost_files
+from deltaworks.recovery.restore import lost_commits
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.log import state_at
 from tests.unit.recovery.restore.source_stage import ALL, SourceStage
@@ -249,7 +249,7 @@ def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     (stage.root / "lake" / ORDERS / compacted).unlink()
     # Statistics that reach too far: batch 5 is whole in a file of its own.
     monkeypatch.setattr(lost_files, "_batches", lambda *arguments: (1, 2, 3, 4, 5))
-    monkeypatch.setattr(lost._Stager, "_present", lambda self, seqs: set())
+    monkeypatch.setattr(lost_commits._Stager, "_present", lambda self, seqs: set())
 
     run(stage, "A deleted data file")
 
