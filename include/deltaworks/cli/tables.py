@@ -45,7 +45,7 @@ def check(
     table: str = typer.Argument("", help="Only this table of it."),
 ) -> CommandOutput:
     """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
-    from deltaworks.recovery.repair.check import check_pipeline
+    from deltaworks.recovery.repair.damage import check_pipeline
 
     project = catalog()
     names = [pipeline] if pipeline else list(project.pipelines)

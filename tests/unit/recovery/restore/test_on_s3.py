@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import S3Objects
-from deltaworks.recovery.repair.check import check_pipeline
+from deltaworks.recovery.repair.damage import check_pipeline
 from deltaworks.recovery.repair.log_gap import mend_log
 from deltaworks.recovery.repair.lost_files import mend_files
 from deltaworks.recovery.restore.restore_points import RestorePoint
