@@ -1,6 +1,6 @@
-"""Every error Deltaworks raises: a condition code, what happened and where, what to do next, and whether to retry.
+"""All errors that Deltaworks raises: a condition code, what happened and where, the next step, and whether to retry.
 
-Subclasses are by handling, not by place: an exit code tells the process that launched a job what to do with it.
+Subclasses differ by handling, not by origin: the exit code tells the launcher of a job how to react.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import json
 import re
 from typing import Any, ClassVar
 
-#: An error of ours in the traceback of another process.
+#: A Deltaworks error in the traceback of another process.
 _IN_TRACEBACK = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)")
 
 
 class DeltaworksError(Exception):
-    """An error with a condition code, a next step and a verdict on retrying."""
+    """An error with a condition code, a hint and a retry flag."""
 
     exit_code: ClassVar[int] = 1
     default_retryable: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class DeltaworksError(Exception):
         return (_rebuild, (type(self), self.condition, self.message, self.hint, self.retryable))
 
     def as_record(self) -> dict[str, Any]:
-        """The error as a job's last output line and the heartbeat carry it."""
+        """Returns the error as a dictionary, for a job's last output line and the heartbeat."""
         return {
             "condition": self.condition,
             "message": self.message,
@@ -42,7 +42,7 @@ class DeltaworksError(Exception):
         }
 
     def as_line(self) -> str:
-        """One line a launcher can find in a job's output and act on."""
+        """Returns one line that a launcher finds in a job's output and parses."""
         return "DELTAWORKS_ERROR " + json.dumps(self.as_record())
 
 
@@ -51,39 +51,41 @@ def _rebuild(kind: type[DeltaworksError], condition: str, message: str, hint: st
 
 
 class ConfigError(DeltaworksError):
-    """A declaration, an argument or the installation is wrong: retrying cannot help."""
+    """A spec, an argument or the installation is invalid. Retrying does not help."""
 
     exit_code = 10
 
 
 class ContractError(DeltaworksError):
-    """Data or a table on disk is not what was promised: retrying cannot help."""
+    """Data or a table on disk violates its contract. Retrying does not help."""
 
     exit_code = 11
 
 
 class ConcurrencyError(DeltaworksError):
-    """Somebody else holds or changed what this operation needed: a retry can succeed."""
+    """Another process holds or changed a resource of this operation. A retry can succeed."""
 
     exit_code = 20
     default_retryable = True
 
 
 class TransientError(DeltaworksError):
-    """A server or the network failed: a retry can succeed."""
+    """A server or the network failed. A retry can succeed."""
 
     exit_code = 21
     default_retryable = True
 
 
 class FencedError(DeltaworksError):
-    """A successor has taken over: stop quietly and write nothing more."""
+    """A new owner has taken over. The process stops without an alert and writes nothing more."""
 
     exit_code = 30
 
 
 def last_error_in(text: str) -> DeltaworksError | None:
-    """The last error of ours that a text tells of: Spark brings what its Python processes raise as their tracebacks."""
+    """Parses the last Deltaworks error in a text, such as the Python traceback that Spark reports; None if there is
+    none.
+    """
     reports = _IN_TRACEBACK.findall(text)
     if not reports:
         return None

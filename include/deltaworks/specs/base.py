@@ -1,4 +1,4 @@
-"""The ground all specs stand on: frozen, strict pydantic models and the value types they share."""
+"""Base of all specs: frozen, strict pydantic models and shared value types."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from deltaworks.errors import ConfigError
 
 NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
-#: How variables begin that Airflow sets for jobs, with the keys of a connection.
+#: Prefix of the variables by which Airflow passes a connection's keys to jobs.
 CONNECTION_VARIABLE_PREFIX = "DELTAWORKS_CONNECTION_"
 _BYTES_PATTERN = re.compile(r"^(\d+)\s*(B|KiB|MiB|GiB)?$")
-#: An element of a list, as JSONPath has it.
+#: A JSONPath index of a list.
 _LIST_INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
 _BYTE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class Spec(BaseModel):
-    """A declared thing: frozen, and refusing keys it does not know."""
+    """Base class of specs: frozen, and rejects unknown keys."""
 
-    # Built where something is checked against it: most are only ever part of another one.
+    # The pydantic model is built at its first validation: most specs are only nested in others.
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
 
     @classmethod
     def defaults(cls) -> Self:
-        """The one that declares nothing, as the default of a field. Nothing is checked, which would build the model."""
+        """Returns a spec with defaults only, without validation, which would build the pydantic model."""
         return cls.model_construct()
 
 
@@ -41,7 +41,7 @@ def _check_name(value: str) -> str:
 
 
 def parse_bytes(value: Any) -> Any:
-    """Read `64MiB` or a plain number as a count of bytes; anything else is left for pydantic to refuse."""
+    """Parses `64MiB` or a plain number to bytes. Returns any other type unchanged, for pydantic to reject."""
     if not isinstance(value, str):
         return value
     match = _BYTES_PATTERN.match(value.strip())
@@ -51,7 +51,7 @@ def parse_bytes(value: Any) -> Any:
 
 
 def check_field_path(value: str) -> str:
-    """The path, where it can be declared.
+    """Returns a dotted field path, validated.
 
     Raises:
         ValueError: what to write instead.
@@ -76,21 +76,21 @@ def _check_field_paths(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def as_tuple(value: Any) -> Any:
-    """Let a single scalar stand for a list of one."""
+    """Wraps a scalar in a tuple, so that a key accepts one value or a list."""
     return (value,) if isinstance(value, str | int | float | bool) else value
 
 
-#: A place in a declaration: keys, and numbers of items.
+#: Keys and list indexes that lead to a value of a spec, like pydantic's `loc`.
 KeyPath = tuple[str | int, ...]
-#: A place and what is wrong there, with other places that have to do with it.
+#: Key path and message of a problem, optionally with related key paths.
 Problem = tuple[KeyPath, str] | tuple[KeyPath, str, tuple[KeyPath, ...]]
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
-    """Refuse a declaration for what is wrong at places below it; nothing where there is none.
+    """Raises a pydantic ValidationError with all problems, each at its key path. Does nothing without problems.
 
     Raises:
-        ValidationError: every problem at its own place.
+        ValidationError: all problems.
     """
     if problems:
         raise ValidationError.from_exception_data(
@@ -107,29 +107,29 @@ def raise_problems(problems: Sequence[Problem]) -> None:
 
 
 def _error_context(problem: Problem) -> dict[str, Any]:
-    """What a problem's error carries. Its other places are below the same model, which `depth` keys lead back to."""
+    """Returns the context of a problem's error. Its related key paths are relative to the model `depth` keys above."""
     related = problem[2] if len(problem) == 3 else ()
     return {"problem": problem[1], "depth": len(problem[0]), "related": related}
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Which known name was meant, or all there are, as the end of a message."""
+    """Returns the closest known name, or all known names, as the end of a message."""
     names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(names) or 'none'}"
 
 
 def exclude_if_default(default: Any, **options: Any) -> Any:
-    """A key that came with a later release: where it has its default it is not written out.
+    """Declares a field that is omitted from the serialized spec while it has its default.
 
-    So a declaration that does not use it keeps its fingerprint, and an upgrade is no change of it.
+    So a new release can add a key without changing the fingerprint of specs that do not use it.
     """
     return Field(default=default, exclude_if=lambda value: value == default, **options)
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
 FieldPath = Annotated[str, AfterValidator(check_field_path)]
-#: One path, or several; one is written out as it is declared, without a list around it.
+#: One path or a list of paths. A single path is serialized without a list.
 FieldPaths = Annotated[
     tuple[str, ...],
     BeforeValidator(as_tuple),
@@ -140,16 +140,16 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
 
 class Reference(Spec):
-    """Where a value is to be found (`env:NAME`), so that no secret is ever written in a spec."""
+    """A reference to an environment variable (`env:NAME`), so that specs contain no secrets."""
 
     scheme: str
     name: str
 
     def resolve(self) -> str:
-        """Return the value now.
+        """Returns the current value.
 
         Raises:
-            ConfigError: REFERENCE_UNRESOLVED when the environment variable is not set.
+            ConfigError: REFERENCE_UNRESOLVED if the environment variable is not set.
         """
         value = os.environ.get(self.name)
         if value is None:
@@ -182,9 +182,9 @@ def _parse_reference(value: Any) -> Any:
 
 
 def find_references(declared: object, key_path: str = "") -> Iterator[tuple[str, Reference]]:
-    """Every reference at or below something declared, by the keys that lead to it, such as `channels[0].url`.
+    """Yields all references in a spec, with their keys, such as `channels[0].url`.
 
-    Settings that are handed on as they are, such as those of a transport, hold theirs as texts.
+    Settings that are passed on unparsed, such as those of a lineage transport, hold references as strings.
     """
     if isinstance(declared, Reference):
         yield key_path, declared
@@ -212,5 +212,5 @@ TextOrReference = Annotated[Reference | str, BeforeValidator(_parse_text_or_refe
 
 
 def resolve_text(value: Reference | str) -> str:
-    """Return a plain text as it is and a reference resolved."""
+    """Returns the value of a reference, or a plain text unchanged."""
     return value.resolve() if isinstance(value, Reference) else value

@@ -1,7 +1,6 @@
-"""Reads YAML within bounds: what nests or grows without end is refused with its line, before anything waits for it.
+"""Reads YAML within size limits. Documents that are too deep or too large are rejected early, with their line.
 
-A hundred bytes make billions of values by aliases, and keys that are themselves mappings cost the parser twice the time
-with each level.
+By aliases a hundred bytes can expand to billions of values, and nested mapping keys double the parser's time per level.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from ruamel.yaml.reader import ReaderError
 
 from deltaworks.specs.yaml_errors import InvalidYamlError, explain_yaml_error
 
-#: More than any declaration has.
+#: More than any spec needs.
 MAX_VALUES, MAX_DEPTH = 200_000, 100
 _MAX_MESSAGE_LENGTH = 200
 
 
 class _ScalarKeyComposer(Composer):
-    """Refuses keys that are no scalars, as they come."""
+    """Rejects mapping keys that are not scalars."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if not (isinstance(parent, MappingNode) and index is None):
@@ -37,19 +36,19 @@ class _ScalarKeyComposer(Composer):
 
 
 def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
-    """What the text of one document says.
+    """Parses one document.
 
     Args:
         kind: `rt` keeps line numbers.
 
     Raises:
-        UnreadableYaml: whatever is wrong with it.
+        InvalidYamlError: the text is not valid YAML, or too deep or too large.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise InvalidYamlError(data.count(b"\n", 0, error.start) + 1, "bytes that are no UTF-8") from error
-    # The parser in C, which `safe` takes otherwise, has no bounds.
+    # Pure Python: the C parser, the default of `safe`, has no limits.
     yaml = YAML(typ=kind, pure=True)
     yaml.Composer = _ScalarKeyComposer
     yaml.max_depth = MAX_DEPTH
@@ -64,13 +63,13 @@ def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
     except ReaderError as error:
         problem = f"the character #x{error.character:04x}, which YAML does not allow"
         raise InvalidYamlError(text.count("\n", 0, error.position) + 1, problem) from error
-    except Exception as error:  # what a text makes of tags, dates and numbers is the parser's own affair
+    except Exception as error:  # the parser raises various errors for invalid tags, dates and numbers
         raise InvalidYamlError(1, f"a value that cannot be read: {error}"[:_MAX_MESSAGE_LENGTH]) from error
     return document
 
 
 def _check_size(document: Any) -> None:
-    """Refuse what aliases make endless or huge: every reading of it would take as long."""
+    """Rejects documents that aliases make infinite or huge, since each traversal would take as long."""
     values, depth, level = 1, 0, [document]
     while level:
         level = [value for node in level for value in _children(node)]

@@ -1,6 +1,6 @@
-"""Everything declared in a project, by name: its environment, its relays, its pipelines and its collectors.
+"""All specs of a project by name: environment, relays, pipelines and collectors.
 
-`deltaworks.specs.project` reads it.
+`deltaworks.specs.project` reads them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What a project declares, by name, sorted.
+    """The specs of a project by name, sorted.
 
-    `broken` is what is declared wrongly, by kind (`pipeline`, `relay`, `collector`, `overrides`) and name; asked for by
-    name, it raises its own error. Only a tolerant reading has any.
+    `broken` has the errors of invalid specs by kind (`pipeline`, `relay`, `collector`, `overrides`) and name; looking
+        one up
+    raises its error. Only `load_catalog(skip_invalid=True)` fills it.
     """
 
     environment: EnvironmentSpec
@@ -45,35 +46,35 @@ class Catalog:
                 pipeline.privacy.bind_service(self.environment.privacy)
 
     def pipeline(self, name: str) -> PipelineSpec:
-        """The pipeline called `name`.
+        """Returns a pipeline by name.
 
         Raises:
-            ConfigError: PIPELINE_UNKNOWN with the nearest one, or what is wrong with its declaration.
+            ConfigError: PIPELINE_UNKNOWN with the closest name, or the error of its spec.
         """
         self._raise_if_invalid("pipeline", name)
         return find_by_name(name, self.pipelines, "pipeline")
 
     def relay(self, name: str) -> RelaySpec:
-        """The relay called `name`.
+        """Returns a relay by name.
 
         Raises:
-            ConfigError: RELAY_UNKNOWN with the nearest one, or what is wrong with its declaration.
+            ConfigError: RELAY_UNKNOWN with the closest name, or the error of its spec.
         """
         self._raise_if_invalid("relay", name)
         return find_by_name(name, self.relays, "relay")
 
     def collector(self, name: str) -> CollectorSpec:
-        """The collector called `name`.
+        """Returns a collector by name.
 
         Raises:
-            ConfigError: COLLECTOR_UNKNOWN with the nearest one, or what is wrong with its declaration.
+            ConfigError: COLLECTOR_UNKNOWN with the closest name, or the error of its spec.
         """
         self._raise_if_invalid("collector", name)
         return find_by_name(name, self.collectors, "collector")
 
     @property
     def namespaces(self) -> dict[str, tuple[PipelineSpec, ...]]:
-        """The pipelines with personal data, by the namespace in which their tokens join; sorted."""
+        """Pipelines with personal data by their token namespace, sorted."""
         by_name: dict[str, tuple[PipelineSpec, ...]] = {}
         for spec in self.pipelines.values():
             if spec.privacy is not None:
@@ -81,23 +82,23 @@ class Catalog:
         return dict(sorted(by_name.items()))
 
     def namespace(self, name: str) -> tuple[PipelineSpec, ...]:
-        """The pipelines of a namespace of personal data.
+        """Returns the pipelines of a namespace of personal data.
 
         Raises:
-            ConfigError: NAMESPACE_UNKNOWN with the nearest one.
+            ConfigError: NAMESPACE_UNKNOWN with the closest name.
         """
         return find_by_name(name, self.namespaces, "namespace")
 
     def declares(self, kind: Literal["pipeline", "relay"], name: str) -> bool:
-        """Whether there is a pipeline or a relay of that name, rightly declared or not."""
+        """Returns whether a pipeline or relay of that name is declared, valid or not."""
         return name in (self.pipelines if kind == "pipeline" else self.relays) or (kind, name) in self.broken
 
     def invalid_pipelines(self, section: str = "") -> dict[str, ConfigError]:
-        """What is wrong with pipelines, by name: with all that are wrong, or those whose file has a section."""
+        """Returns errors of invalid pipelines by name: of all, or of those whose file has a section."""
         return self._invalid("pipeline", section)
 
     def invalid_relays(self, section: str = "") -> dict[str, ConfigError]:
-        """What is wrong with relays, by name: with all that are wrong, or those whose file has a section."""
+        """Returns errors of invalid relays by name: of all, or of those whose file has a section."""
         return self._invalid("relay", section)
 
     def _invalid(self, kind: str, section: str) -> dict[str, ConfigError]:
@@ -109,10 +110,10 @@ class Catalog:
         }
 
     def check(self) -> None:
-        """Refuse a project of which anything is declared wrongly; for whoever shows that.
+        """Raises if any spec is invalid.
 
         Raises:
-            ConfigError: SPEC_INVALID with everything that a tolerant reading has met, one below the other.
+            ConfigError: SPEC_INVALID with all collected errors.
         """
         if self.broken:
             listed = "\n\n".join(f"{kind} {name}: {error.message}" for (kind, name), error in self.broken.items())
@@ -123,7 +124,7 @@ class Catalog:
             )
 
     def declaration_text(self, kind: str, name: str) -> str:
-        """The file of a declaration as it stands; empty where it cannot be read."""
+        """Returns the text of a spec's file; empty if it cannot be read."""
         other = self.root / "include" / f"{kind}s" / f"{name}.yaml"
         path = self.folder(name) / "pipeline.yaml" if kind == "pipeline" else other
         try:
@@ -136,15 +137,15 @@ class Catalog:
             raise self.broken[kind, name]
 
     def folder(self, pipeline: str) -> Path:
-        """The folder of a pipeline's declaration, where its SQL is."""
+        """Returns the folder of a pipeline, with its SQL files."""
         return self.root / "include" / "pipelines" / pipeline
 
 
 def find_by_name(name: str, declared: Mapping[str, T], kind: str) -> T:
-    """What is declared by that name.
+    """Returns the spec of that name.
 
     Raises:
-        ConfigError: `<KIND>_UNKNOWN` with the nearest one.
+        ConfigError: `<KIND>_UNKNOWN` with the closest name.
     """
     if name in declared:
         return declared[name]

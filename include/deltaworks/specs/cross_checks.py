@@ -1,4 +1,4 @@
-"""What a pipeline has to agree with outside of its declaration: its folder, relay, group, files, and the cluster."""
+"""Checks a pipeline against its environment: its folder and files, its relay, its stream group, and the cluster."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def cross_check_errors(
     groups: Collection[str] = (),
     channels: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[KeyPath, SpecError]]:
-    """Everything about a pipeline that does not agree with what is around it, by its place.
+    """Yields all conflicts between a pipeline and its environment, with their key paths.
 
     Args:
-        groups: the groups of streams that the environment declares; where it declares none, any name makes one.
-        channels: the kind of each channel of the environment; None where that cannot be read.
+        groups: the environment's stream groups; if it declares none, any name is valid.
+        channels: the kind of each alert channel; None if the environment cannot be read.
     """
     group = spec.stream_group
     if groups and group is not None and group not in groups:
@@ -47,14 +47,14 @@ def cross_check_errors(
 
 def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
     if spec.gold.cross_pipeline_inputs:
-        # Loaded where it is needed: hardly any pipeline reads gold of others.
+        # Imported lazily: few pipelines read gold of others.
         from deltaworks.specs.cross_pipeline_gold import gold_input_problems
 
         yield from gold_input_problems(spec, folder)
 
 
 def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) -> Iterator[tuple[KeyPath, str]]:
-    """Views that are announced on no topic."""
+    """Yields views that are announced on a channel that is not an SNS topic."""
     topics = [name for name, kind in (channels or {}).items() if kind == "sns"]
     for index, view in enumerate(spec.views):
         name = view.announce.channel if view.announce is not None and channels is not None else None
@@ -73,7 +73,7 @@ def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) ->
 
 
 def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[KeyPath, str]]:
-    """A share of its own that no cluster of the environment can give."""
+    """Yields a stream share that the cluster cannot provide."""
     own = spec.stream.share
     excess = shares.excess(shares.of_stream(own, live=bool(spec.aggregation_tables))) if own is not None else None
     if excess is not None:
@@ -101,7 +101,7 @@ def _declaration_problems(
 
 
 def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
-    """Files that are named and are not in the folder, or should not be."""
+    """Yields referenced files that are missing, outside the folder or too large."""
     files: list[tuple[KeyPath, str, str]] = [
         (("gold", "tables", index, "sql"), f"gold table {gold.name!r}", gold.sql)
         for index, gold in enumerate(spec.gold.tables)

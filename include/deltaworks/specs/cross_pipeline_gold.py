@@ -1,8 +1,7 @@
-"""Gold that reads gold of other pipelines: whether it is there, and whether two pipelines wait for each other.
+"""Checks gold tables that read gold of other pipelines: the table exists, and pipelines form no cycle.
 
-Airflow builds a pipeline's gold again when gold that it reads was built. So pipelines that read each other, by
-whichever of their tables, would build for ever. Only the declarations that are named are looked at, as they stand: what
-else is wrong with them is their own.
+Airflow rebuilds a pipeline's gold after gold that it reads, so a cycle of pipelines would rebuild forever. Only the
+referenced specs are read, unvalidated: their other errors are reported with them.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from deltaworks.specs.pipeline import PipelineSpec
 
 
 def gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
-    """What is wrong with the gold tables of other pipelines that a pipeline reads.
+    """Yields problems with gold tables of other pipelines that a pipeline reads.
 
     Args:
-        folder: where the folders of all pipelines are.
+        folder: the folder of all pipelines.
     """
     for index, gold in enumerate(spec.gold.tables):
         for position, read in enumerate(gold.reads):
@@ -48,7 +47,7 @@ def _problem(pipeline: str, reader: GoldTableSpec, other: str, table: str, folde
 
 
 def _dependency_path(start: str, end: str, folder: Path, visited: tuple[str, ...]) -> tuple[str, ...]:
-    """The pipelines from one to another, each reading gold of the next; empty where there is no way."""
+    """Returns the pipelines from one to another, each of which reads gold of the next; empty if there is no path."""
     if start == end:
         return (end,)
     for following in sorted(_upstream_pipelines(folder, start) - {start, *visited}):
@@ -67,7 +66,7 @@ def _upstream_pipelines(folder: Path, pipeline: str) -> set[str]:
 
 
 def _declared_gold_tables(folder: Path, pipeline: str) -> dict[str, Mapping[str, Any]] | None:
-    """The gold tables of a pipeline as its file has them, by name; None where there is no such pipeline."""
+    """Returns a pipeline's gold tables as written in its file, by name; None if there is no such pipeline."""
     path = folder / pipeline / "pipeline.yaml"
     if not path.is_file():
         return None

@@ -1,6 +1,6 @@
-"""Pydantic's errors in plain words: what to write, and no type of a library that a reader would have to know.
+"""Messages for pydantic's error types: what to write, without library types.
 
-A row for each type of error that a model here can raise; a test looks through all models for types without one.
+A test checks that every error type the specs can raise has an entry.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from deltaworks.specs.spec_errors import closest_match
 
-#: What a text that is held to a pattern should look like.
+#: Advice by the pattern that a text must match.
 PATTERNS: Final = {
     r"^\d+[mg]$": "write a number with m or g, such as 512m or 2g",
     r"^[1-9]\d*[mg]$": "write a number with m or g, such as 512m or 2g",
@@ -27,7 +27,7 @@ Context = Mapping[str, Any]
 
 
 def _format_value(value: Any) -> str:
-    """A value as it could be written."""
+    """Formats a value as it would be written."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -87,7 +87,7 @@ def _length_message(words: str, key: str) -> Callable[[Any, Context], str]:
 
 
 def _validator_message(value: Any, context: Context) -> str:
-    """The message of a check of ours."""
+    """Returns the message of a validator of Deltaworks."""
     return str(context.get("problem") or context.get("error") or "")
 
 
@@ -133,7 +133,7 @@ MESSAGE_BUILDERS: Final[dict[str, Callable[[Any, Context], str]]] = {
     "model_attributes_type": _instead_message("keys and values"),
     "literal_error": _choice_message,
 }
-#: What each kind of value is called, where one of several would do.
+#: Nouns for the alternatives of a union.
 _NOUNS: Final = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -150,18 +150,22 @@ _NOUNS: Final = {
 
 
 def error_message(kind: str, value: Any, context: Context, *, message: str) -> str:
-    """The sentence for an error of this type.
+    """Returns the message for an error type.
 
     Args:
-        value: what is declared.
-        message: pydantic's own, for a type without a row.
+        value: the declared value.
+        message: pydantic's own message, the fallback for an unknown type.
     """
     words = MESSAGE_BUILDERS.get(kind)
     return words(value, context) if words is not None else message.removeprefix("Value error, ")
 
 
 def union_error_message(errors: Iterable[tuple[str, Context]], value: Any) -> str:
-    """The sentence where a value is none of several that would do; each error says why it is not one of them."""
+    """Returns the message for a value that matches none of several alternatives.
+
+    Args:
+        errors: type and context of the error of each alternative.
+    """
     choices: list[str] = []
     for kind, context in sorted(errors, key=lambda error: error[0] != "literal_error"):
         if context.get("class_name") == "Reference":
@@ -172,7 +176,7 @@ def union_error_message(errors: Iterable[tuple[str, Context]], value: Any) -> st
 
 
 def unknown_key_message(key: str, names: Iterable[str]) -> str:
-    """The sentence for a key that is not among the names that may stand there."""
+    """Returns the message for an unknown key, with the closest known key or all keys."""
     nearest = closest_match(key, names)
     if nearest is not None:
         return f"unknown key {key!r}; did you mean {nearest!r}?"
@@ -180,7 +184,7 @@ def unknown_key_message(key: str, names: Iterable[str]) -> str:
 
 
 def _expected_values(context: Context) -> list[str]:
-    """The values of a choice, which pydantic lists as `'a', 'b' or 'c'`."""
+    """Returns the allowed values, which pydantic lists as `'a', 'b' or 'c'`."""
     return [part.strip().strip("'") for part in str(context.get("expected", "")).replace(" or ", ", ").split(",")]
 
 

@@ -1,4 +1,4 @@
-"""Reads a YAML file into a spec, so that a mistake is reported with file, line, key and what to write instead."""
+"""Loads a YAML file into a spec. Errors name file, line, key and the expected value."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ SpecType = TypeVar("SpecType", bound=Spec)
 
 
 def read_yaml(path: Path) -> Any:
-    """The file's content with line numbers kept.
+    """Parses a YAML file and keeps line numbers.
 
     Raises:
-        ConfigError: SPEC_MISSING, or SPEC_NOT_YAML with the line: also for what nests or grows without end.
+        ConfigError: SPEC_MISSING; SPEC_NOT_YAML with the line, also for documents that are nested too deeply or too
+            large.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
-    # Loaded where it is needed: nearly every declaration is read without it.
+    # Imported lazily: valid files are parsed without it.
     from deltaworks.specs.bounded_yaml import load_yaml
 
     try:
@@ -46,17 +47,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Declaration:
-    """The data of the file with overrides laid over it; its lines are read where a mistake has to be placed.
+    """Reads a file and merges overrides into it. Lines are only determined for errors.
 
     Raises:
-        ConfigError: SPEC_MISSING, SPEC_NOT_YAML, or SPEC_INVALID where it has no keys.
+        ConfigError: SPEC_MISSING; SPEC_NOT_YAML; SPEC_INVALID if the file has no keys.
     """
     overrides = overrides or Overrides()
     return Declaration(path, partial(_read_with_lines, path), merge(_read_plain(path), overrides.values), overrides)
 
 
 def _read_plain(path: Path) -> Any:
-    """The file's content without line numbers: fast, since nearly every file is well."""
+    """Parses the file without line numbers, which is much faster, and falls back to the full parser."""
     with contextlib.suppress(OSError, NotPlainYamlError):
         document = load_plain_yaml(path.read_bytes())
         if isinstance(document, dict):
@@ -72,23 +73,22 @@ def _read_with_lines(path: Path) -> CommentedMap:
 
 
 def load_spec(model: type[SpecType], path: Path, *, overrides: Overrides | None = None) -> SpecType:
-    """Read and check one spec file.
+    """Reads and validates a spec file.
 
     Args:
         overrides: values that replace those of the file.
 
     Raises:
-        ConfigError: SPEC_INVALID listing its mistakes, each with file, line, key and what to write; SPEC_MISSING or
-            SPEC_NOT_YAML.
+        ConfigError: SPEC_INVALID with file, line, key and advice of each error; SPEC_MISSING; SPEC_NOT_YAML.
     """
     return parse_spec(model, read_declaration(path, overrides=overrides))
 
 
 def parse_spec(model: type[SpecType], declaration: Declaration) -> SpecType:
-    """The spec of a declaration.
+    """Validates a declaration.
 
     Raises:
-        ConfigError: SPEC_INVALID listing its mistakes.
+        ConfigError: SPEC_INVALID with all errors.
     """
     try:
         return model.model_validate(declaration.data)

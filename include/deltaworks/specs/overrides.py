@@ -1,4 +1,4 @@
-"""Values that an environment or variables lay over a declaration, and where each of them is written."""
+"""Overrides of specs by an environment or by variables, with their origins."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from deltaworks.specs.spec_errors import closest_match
 from deltaworks.specs.yaml_errors import InvalidYamlError
 
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
-#: How near a name must be to one that is declared for an override of it to be a slip, and not of something removed.
+#: Similarity of an unknown name to a known one from which it counts as a typo, and not as a removed item.
 _TYPO_CUTOFF = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What replaces values of one declaration: `file` has them below the keys of `below`, but for `variables`."""
+    """Overrides of one spec. `file` declares them below `key_prefix`, except for those set by `variables`."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[KeyPath, str] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class Overrides:
     key_prefix: KeyPath = ()
 
     def variable(self, key_path: KeyPath) -> str | None:
-        """The variable that sets a place, or what it is in; None where none does."""
+        """Returns the variable that sets a key or one of its parents; None if none does."""
         return next((name for keys, name in self.variables.items() if key_path[: len(keys)] == keys), None)
 
     def is_overridden(self, key_path: KeyPath, document: Any) -> bool:
-        """Whether what stands at a place is an override, and not the file's own."""
+        """Returns whether the value at a key path comes from an override and not from the file."""
         node: Any = self.values
         for part in key_path:
             if not isinstance(node, Mapping):
@@ -49,7 +49,7 @@ def _child(node: Any, part: str | int) -> Any:
 
 
 def overrides_of(environment: EnvironmentSpec, file: Path, kind: str, name: str) -> Overrides:
-    """What the environment and variables lay over one pipeline or relay.
+    """Returns the overrides of one pipeline or relay by the environment and variables.
 
     Raises:
         ConfigError: OVERRIDE_INVALID.
@@ -65,7 +65,7 @@ def overrides_of(environment: EnvironmentSpec, file: Path, kind: str, name: str)
 
 
 def to_plain(node: Any) -> Any:
-    """Plain dicts, lists and scalars of what YAML gave."""
+    """Converts parsed YAML to plain dicts, lists and scalars."""
     if isinstance(node, Mapping):
         return {str(key): to_plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
@@ -74,7 +74,7 @@ def to_plain(node: Any) -> Any:
 
 
 def merge(base: Any, overrides: Any) -> Any:
-    """`overrides` laid over `base`, mapping by mapping; anything else is replaced whole."""
+    """Merges overrides into data, mapping by mapping; other values are replaced."""
     if not isinstance(base, Mapping) or not isinstance(overrides, Mapping):
         return to_plain(overrides)
     merged = dict(base)
@@ -84,7 +84,7 @@ def merge(base: Any, overrides: Any) -> Any:
 
 
 def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
-    """Values set by variables: `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`.
+    """Returns the values set by variables such as `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`.
 
     Raises:
         ConfigError: OVERRIDE_INVALID.
@@ -107,7 +107,7 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
 
 
 def _override_variables(kind: str, name: str) -> dict[KeyPath, str]:
-    """The variables that set something of one declaration, by the keys they set."""
+    """Returns the variables that override one spec, by key path."""
     prefix = f"{OVERRIDE_PREFIX}{kind}__{name}__"
     return {
         tuple(variable.removeprefix(prefix).split("__")): variable
@@ -122,10 +122,11 @@ def _invalid_override(variable: str, problem: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class UnusedOverride:
-    """An override of something that is not declared: it changes nothing.
+    """An override of something undeclared, which has no effect.
 
-    `slip` is whether it is taken for one: a name like one that is declared, a variable, or a kind there is not. Else it
-    is left from something that was removed, and no more than a remark.
+    `is_typo` is true if the name resembles a declared one, if a variable sets it, or if its kind does not exist.
+        Otherwise
+    it is a leftover of something removed, and only a warning.
     """
 
     key_path: KeyPath
@@ -135,7 +136,7 @@ class UnusedOverride:
 
 
 def unused_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collection[str]]) -> Iterator[UnusedOverride]:
-    """Every override of a kind or a name that is not declared."""
+    """Yields all overrides of undeclared kinds or names."""
     targets: list[tuple[str | None, str, str]] = [
         (None, kind, name) for kind, named in environment.overrides.items() for name in named
     ]

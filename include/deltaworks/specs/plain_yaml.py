@@ -1,9 +1,9 @@
-"""Reads YAML as plain as declarations are by the parser in C, many times as fast as the one that keeps lines.
+"""Fast YAML reader for plain documents, based on the C parser of PyYAML.
 
-It takes only what both parsers read alike: texts, whole numbers, decimals, booleans and nulls in lists and mappings
-with distinct keys. Anything else (anchors, tags, dates, other notations of numbers, a mistake) it leaves to
-`bounded_yaml`, which says what is wrong with its line. Its bounds hold here as well: nothing recurses, no alias is
-followed, and a text that nests or grows too far is left to it too.
+Accepts only documents that both parsers read alike: strings, integers, decimals, booleans and nulls in lists and
+mappings with distinct keys. It rejects anything else (anchors, tags, dates, other number formats, syntax errors); the
+caller then uses `bounded_yaml`, which reports errors with their lines. Size limits hold here too: nothing recurses, no
+alias is followed, and documents that are too deep or too large are rejected.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from yaml.cyaml import CParser
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,14})\.[0-9]{1,15}")
-#: What begins so and is none of the words below is a text in every version of YAML.
+#: Scalars with this start are strings in every YAML version, except for the words below.
 _STRING_START = re.compile(r"(?:--?)?[A-Za-z]|[/_]")
-#: A text too: it begins as a number, and has a letter that no number and no time has, such as `64MiB`.
+#: Strings such as `64MiB`: they start like a number and contain a letter that no number and no time contains.
 _QUANTITY = re.compile(r"[0-9][0-9A-Za-z ]*[g-np-su-wyG-NP-SU-WY][0-9A-Za-z ]*")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-#: Characters on which the two parsers may differ: breaks of lines that one version of YAML has, tabs, marks of order.
+#: Characters that the two parsers may treat differently: line breaks of one YAML version only, tabs, byte order marks.
 _AMBIGUOUS_CHARACTERS = re.compile("[\t\x85\u2028\u2029\ufeff]|^[%]|\r", re.MULTILINE)
-#: Below the bounds of `bounded_yaml`, which judges what goes beyond: a test holds that.
+#: Lower than the limits of `bounded_yaml`, which reports the error; a test checks that.
 MAX_NESTING, MAX_EVENTS = 50, 50_000
 
 
 class NotPlainYamlError(Exception):
-    """The text is to be read by the parser that knows all of YAML."""
+    """The document needs the full YAML parser."""
 
 
 def load_plain_yaml(data: bytes) -> Any:
-    """What a text of one document says, as plain dicts, lists and scalars.
+    """Parses one document to dicts, lists and scalars.
 
     Raises:
-        NotPlain: it is wrong, or not as plain as that.
+        NotPlainYamlError: the document is invalid or not plain.
     """
     try:
         text = data.decode()
@@ -48,7 +48,7 @@ def load_plain_yaml(data: bytes) -> Any:
 
 
 def _document(parser: Any) -> Any:
-    """The value of the only document."""
+    """Parses the only document."""
     values = _DocumentBuilder()
     takes = {
         yaml.ScalarEvent: values.scalar,
@@ -57,7 +57,7 @@ def _document(parser: Any) -> Any:
         yaml.MappingEndEvent: values.end,
         yaml.SequenceEndEvent: values.end,
         yaml.AliasEvent: values.reject,
-        # Values come between them; a second document makes a second value.
+        # No values: a second document adds a second value.
         yaml.StreamStartEvent: values.ignore,
         yaml.DocumentStartEvent: values.ignore,
         yaml.DocumentEndEvent: values.ignore,
@@ -71,11 +71,11 @@ def _document(parser: Any) -> Any:
 
 
 class _DocumentBuilder:
-    """Values as their events come."""
+    """Builds a document from parser events."""
 
     def __init__(self) -> None:
         self._documents: list[Any] = []
-        #: Lists and mappings that are open, and of each mapping the key whose value comes next.
+        #: Open lists and mappings, and for each mapping the key whose value comes next.
         self._stack: list[Any] = [self._documents]
         self._keys: list[str | None] = [None]
 
@@ -101,7 +101,7 @@ class _DocumentBuilder:
         raise NotPlainYamlError
 
     def ignore(self, _event: Any) -> None:
-        """Nothing to do."""
+        """Ignores an event."""
 
     def _begin(self, event: Any, value: Any) -> None:
         _reject_anchor_or_tag(event)
@@ -143,6 +143,6 @@ def _scalar(event: Any) -> Any:
 
 
 def _reject_anchor_or_tag(event: Any) -> None:
-    """What has an anchor or a tag is not plain."""
+    """Rejects values with an anchor or a tag."""
     if event.anchor is not None or event.tag is not None:
         raise NotPlainYamlError

@@ -1,6 +1,6 @@
-"""Reads everything a project declares, from its folders: whoever starts something does, once.
+"""Reads all specs of a project into a catalog.
 
-Apart from `deltaworks.specs.catalog`, since what runs needs what is declared and not the ways in which it can be wrong.
+Separate from `deltaworks.specs.catalog`, so that jobs do not import validation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.spec_errors import invalid_spec_error
 from deltaworks.specs.weak_secrets import check_secrets
 
-#: Names of the pipelines that are read, with commas between; all there are where it is not set.
+#: Comma-separated names of the pipelines to read; all if it is not set.
 PIPELINES_VARIABLE = "DELTAWORKS_PIPELINES"
 
 
@@ -34,16 +34,17 @@ def load_catalog(
     skip_invalid: bool = False,
     only: Collection[str] | None = None,
 ) -> Catalog:
-    """Read all specs of the project.
+    """Reads all specs of the project.
 
     Args:
-        only: the pipelines to read; by default those DELTAWORKS_PIPELINES names, or all.
+        only: the pipelines to read; by default those in DELTAWORKS_PIPELINES, or all.
         environment: a name under include/environments; by default DELTAWORKS_ENVIRONMENT or `local`.
-        tolerant: leave out what is declared wrongly and keep its error in `broken`, so that one pipeline does not
-            stand in the way of the others. The environment itself must be right.
+        skip_invalid: skip invalid specs and collect their errors in `broken`, so that one invalid pipeline does not
+            block
+            the others. The environment itself must be valid.
 
     Raises:
-        ConfigError: a file is missing or wrong, with file, line and key; PIPELINE_UNKNOWN for a name in `only`;
+        ConfigError: a file is missing or invalid, with file, line and key; PIPELINE_UNKNOWN for a name in `only`;
             SECRET_WEAK for a blank or well-known secret outside `local`.
     """
     root = root or project_root()
@@ -65,14 +66,14 @@ def load_catalog(
 
 @dataclass(frozen=True, slots=True)
 class _ProjectLoader:
-    """Reads the files of a project into its catalog. A pipeline is checked against what was read before it."""
+    """Reads the files of a project into its catalog. A pipeline is checked against specs read before it."""
 
     catalog: Catalog
     environment_file: Path
     pipelines: dict[str, Path]
 
     def steps(self, only: Collection[str] | None) -> Iterator[tuple[str, str, Callable[[Path], None], Path]]:
-        """What is read in which order: its kind and name, what reads it, its file."""
+        """Yields kind, name, reader and file of each spec, in reading order."""
         for path in sorted((self.catalog.root / "include" / "relays").glob("*.yaml")):
             yield "relay", path.stem, self._relay, path
         for path in selected_pipelines(self.pipelines, only):
@@ -117,15 +118,15 @@ class _ProjectLoader:
 
 
 def pipeline_files(root: Path) -> dict[str, Path]:
-    """The declaration of every pipeline of a project, by its folder's name."""
+    """Returns all pipeline.yaml files of a project, by folder name."""
     return {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
 
 
 def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | None = None) -> list[Path]:
-    """The declarations that are read: those of `only`, those DELTAWORKS_PIPELINES names, or all.
+    """Returns the pipeline files to read: those in `only`, those in DELTAWORKS_PIPELINES, or all.
 
     Raises:
-        ConfigError: PIPELINE_UNKNOWN with the nearest one.
+        ConfigError: PIPELINE_UNKNOWN with the closest name.
     """
     if only is None:
         only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
@@ -133,7 +134,7 @@ def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | No
 
 
 def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collection[str]) -> None:
-    """Refuse the name of a pipeline that is not there: its operations would have no DAGs, and nobody would know why."""
+    """Rejects unknown pipelines in `operation_dags`, whose operations would silently have no DAGs."""
     errors = [(number, name) for number, name in enumerate(env.operation_dags or ()) if name not in pipelines]
     if errors:
         file = read_declaration(path)
@@ -148,7 +149,7 @@ def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collectio
 
 
 def _check_collector(catalog: Catalog, path: Path) -> None:
-    """Refuse pods of a collector that is not declared, or that would lose what it has acknowledged."""
+    """Rejects pods of an undeclared collector, and volumes smaller than the spool."""
     kubernetes = catalog.environment.kubernetes
     if kubernetes is None or kubernetes.collector is None:
         return
@@ -167,8 +168,8 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
 
 
 def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str, Collection[str]]) -> None:
-    """Refuse an override of something that is not there and looks like a slip: nobody would notification that it changes
-    nothing. What is left from a pipeline that was removed is none."""
+    """Rejects overrides with a typo, which would silently have no effect. Overrides of removed pipelines are
+    allowed."""
     slips = [unused for unused in unused_overrides(env, declaration) if unused.is_typo]
     if not slips:
         return

@@ -1,4 +1,4 @@
-"""Where the project is. Imports nothing that is declared: whoever lists names needs no more."""
+"""Location of the project. Imports no specs, so that listing names stays fast."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ PROJECT_ROOT = Path(__file__).resolve().parents[3]
 
 
 def project_root() -> Path:
-    """The checkout's folder, or what DELTAWORKS_PROJECT says."""
+    """Returns the project folder: DELTAWORKS_PROJECT, or the checkout."""
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))

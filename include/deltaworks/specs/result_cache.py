@@ -1,7 +1,7 @@
-"""What was looked at and is right, remembered in the user's cache folder, so that nothing is looked at twice.
+"""Cache of successful check results in the user's cache folder.
 
-What a check would say follows from what it looks at and from the code that looks. A digest of both stands for it. Only
-what is right is kept: a mistake is looked for, and said, each time.
+A result depends on its input and on the code of the check; the key is a digest of both. Only successes are cached, so
+errors are determined and reported each time.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ T = TypeVar("T")
 
 
 class ResultCache(Generic[T]):
-    """Answers by digest, in a file of JSON. Where it cannot be read or written, nothing is remembered.
+    """Results by digest, in a JSON file. If it cannot be read or written, nothing is cached.
 
-    Several processes may use it at once: it is replaced as a whole, and what one of them has added may be lost.
+    Several processes may use it at the same time: the file is replaced atomically, and concurrent additions may be
+    lost.
     """
 
     def __init__(self, file: Path, *, max_entries: int, is_valid: Callable[[Any], bool]) -> None:
-        """Read the file.
+        """Reads the file.
 
         Args:
-            most: answers that are kept; the oldest ones are forgotten.
-            is_answer: whether a value is an answer; a file with any other is taken for damaged.
+            max_entries: the oldest entries beyond this number are evicted.
+            is_valid: validates a value; a file with an invalid value is ignored as corrupt.
         """
         self._file = file
         self._max_entries = max_entries
@@ -42,15 +43,15 @@ class ResultCache(Generic[T]):
         return digest in self._results
 
     def get(self, digest: str) -> T:
-        """The answer that is remembered."""
+        """Returns a cached result."""
         return self._results[digest]
 
     def put(self, digest: str, result: T) -> None:
-        """Keep what was looked at and is right. `save` writes it."""
+        """Adds a successful result; `save` writes it."""
         self._added[digest] = result
 
     def save(self) -> None:
-        """Write what is new; nothing where nothing is."""
+        """Writes new results, if there are any."""
         if not self._added:
             return
         self._results |= self._added
@@ -64,15 +65,15 @@ class ResultCache(Generic[T]):
 
 
 def cache_folder() -> Path:
-    """The user's, below XDG_CACHE_HOME or `~/.cache`."""
+    """Returns the user's cache folder, below XDG_CACHE_HOME or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "deltaworks"
 
 
 @cache
 def code_digest(libraries: Sequence[str], files: Sequence[Path]) -> str:
-    """What stands for code: the libraries' versions and the files' content, nothing of which is loaded.
+    """Returns a digest of code: library versions and file contents, without importing them.
 
-    Empty where any of it cannot be read: what that code says is not remembered.
+    Empty if any of it cannot be read; results are then not cached.
     """
     versions = [_version(library) for library in libraries]
     try:
@@ -85,8 +86,9 @@ def code_digest(libraries: Sequence[str], files: Sequence[Path]) -> str:
 
 
 def _version(library: str) -> str:
-    """The version that is installed, from the name of the folder beside the library; empty where there is none.
-    `importlib.metadata` takes longer to load than most checks take."""
+    """Returns a library's installed version from its dist-info folder; empty if there is none. Importing
+    `importlib.metadata` takes longer than most checks.
+    """
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return ""

@@ -1,6 +1,6 @@
-"""Where in a file something is that pydantic names: its place in the data, its line, and the keys that may stand there.
+"""Maps pydantic's error locations to positions in a file: key path, line and allowed keys.
 
-Pydantic puts labels between the keys where a value may be one of several: the kind of a source, the name of a class.
+For unions pydantic inserts labels between the keys: the kind of a source, or the name of a class.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from deltaworks.specs.base import KeyPath
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the data. `branches` are the values on the way that may be one of several, and which was tried."""
+    """A key path, with the values on it that are unions and the alternative that was tried for each."""
 
     key_path: KeyPath
     union_branches: tuple[tuple[KeyPath, str], ...] = ()
 
 
 def location_of(loc: KeyPath, data: Any, *, missing: bool) -> Location:
-    """A location of pydantic's without the labels it has between keys.
+    """Returns pydantic's location without union labels.
 
     Args:
-        missing: whether its last part is a key that is not there.
+        missing: whether the last part is a missing key.
     """
     kept: list[str | int] = []
     branches: list[tuple[KeyPath, str]] = []
@@ -44,7 +44,7 @@ def location_of(loc: KeyPath, data: Any, *, missing: bool) -> Location:
 
 
 def value_at(key_path: KeyPath, data: Any) -> Any:
-    """What stands at a place; None where nothing does."""
+    """Returns the value at a key path; None if there is none."""
     for part in key_path:
         if not _has_child(data, part):
             return None
@@ -59,7 +59,7 @@ def _has_child(node: Any, part: str | int) -> bool:
 
 
 def line_of(document: Any, key_path: KeyPath) -> tuple[int, KeyPath]:
-    """The 1-based line of the deepest part of a place that the file has, and the place up to the part behind it."""
+    """Returns the 1-based line of the deepest existing part of a key path, and the path including the next part."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     node, line = document, 1
@@ -77,12 +77,12 @@ def line_of(document: Any, key_path: KeyPath) -> tuple[int, KeyPath]:
 def _line(position: Any, part: str | int, default: int) -> int:
     try:
         return int(position(part)[0]) + 1
-    except (KeyError, TypeError):  # a key that came by a merge has no line of its own
+    except (KeyError, TypeError):  # keys from a YAML merge have no line
         return default
 
 
 def allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
-    """The keys that may stand where a location of pydantic's ends."""
+    """Returns the allowed keys at pydantic's location."""
     candidates, names = [model], _yaml_keys(model)
     for part in loc:
         of_kind = [inner for inner in candidates if len(candidates) > 1 and part in _union_labels(inner)]
@@ -97,18 +97,18 @@ def allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
 
 
 def _yaml_keys(model: type[BaseModel]) -> set[str]:
-    """The keys of a model as they are written, which a field may have another name for: `from` is a word of Python."""
+    """Returns the keys of a model as written in YAML: an alias where the name is a Python keyword, such as `from`."""
     return {field.alias or name for name, field in model.model_fields.items()}
 
 
 def _union_labels(model: type[BaseModel]) -> tuple[str, ...]:
-    """What pydantic puts for a model that is one of several."""
+    """Returns the labels that pydantic uses for a model in a union."""
     kind = model.model_fields.get("kind")
     return (model.__name__, *(typing.get_args(kind.annotation) if kind else ()))
 
 
 def _models_in_annotation(annotation: Any) -> list[type[BaseModel]]:
-    """The models a (possibly nested) annotation names."""
+    """Returns the models in a (possibly nested) annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:

@@ -1,7 +1,7 @@
-"""What an edit of a field of a declaration needs: markers that stand in the annotations of the spec's fields.
+"""Effects of spec changes: markers in the annotations of spec fields.
 
-A field is compared as a whole and marked with an `Edit`; or it holds specs, whose own fields are compared. A test
-refuses a field that is neither. Advice that one module alone gives is written there, beside the fields.
+A field is either marked with an `Edit` and compared as one value, or it holds specs whose own fields are compared. A
+test rejects any other field. Advice for a single module is defined there, next to its fields.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from enum import StrEnum
 
 
 class Effect(StrEnum):
-    """What a change needs. The last three are unsafe: a stream starts on them only where they are accepted, if ever."""
+    """What a change requires. The last three are unsafe: a stream only starts on them after they are accepted, if at
+    all.
+    """
 
     SAFE = "safe"
     RESTART = "restart"
@@ -22,13 +24,13 @@ class Effect(StrEnum):
 
     @property
     def is_unsafe(self) -> bool:
-        """Whether a stream refuses to start on it."""
+        """Whether the stream refuses to start after this change."""
         return self in (Effect.MIXED_ROWS, Effect.NEW_GENERATION, Effect.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A field compared as a whole. `{name}`, `{table}` and `{pipeline}` in the advice are filled in."""
+    """Marks a field that is compared as one value. `{name}`, `{table}` and `{pipeline}` in the advice are replaced."""
 
     effect: Effect
     advice: str
@@ -36,14 +38,14 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class OptionalSection:
-    """A spec that may be absent: what it means to declare or to remove it. Its own fields are compared else."""
+    """Marks an optional spec: the effect of adding or removing it. Otherwise its own fields are compared."""
 
     edit: Edit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedItems:
-    """A list of named specs, compared name by name."""
+    """Marks a list of named specs that are compared by name."""
 
     added: Edit
     removed: Edit

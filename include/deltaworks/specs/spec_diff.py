@@ -1,6 +1,6 @@
-"""What an edit of a pipeline's declaration does to a stream that has been running, field by field.
+"""Classifies spec changes by their effect on a stream that has already run, field by field.
 
-Pure comparison of two specs. Tables, columns and the like are matched by name, so their order means nothing.
+Pure comparison of two specs. Tables, columns and other named items are matched by name; their order does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deltaworks.specs.table import TableSpec
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """One field that differs. `old` or `new` is None where the item is absent; `advice` says what to do."""
+    """A changed field. `old` or `new` is None if the item is missing; `advice` says what to do."""
 
     field: str
     old: Any
@@ -35,17 +35,17 @@ class SpecChange:
 
 
 def classify_changes(old: PipelineSpec, new: PipelineSpec) -> list[SpecChange]:
-    """Every field that differs with its effect, in the order of the declaration; empty where nothing does."""
+    """Returns all changed fields with their effects, in spec order; empty if nothing changed."""
     return list(_diff(old, new, "", {"pipeline": old.pipeline, "table": ""}))
 
 
 def unsafe_changes(changes: list[SpecChange]) -> list[SpecChange]:
-    """The changes on which a stream does not start of itself."""
+    """Returns the changes that prevent the stream from starting."""
     return [change for change in changes if change.effect.is_unsafe]
 
 
 def marker_of(model: type[Spec], name: str) -> Marker | None:
-    """The marker in the annotation of a field; None where there is none."""
+    """Returns the marker in a field's annotation; None if there is none."""
     markers = (item for item in model.model_fields[name].metadata if isinstance(item, Marker))
     return next(markers, None)
 
@@ -65,7 +65,7 @@ def _diff(old: Spec, new: Spec, prefix: str, placeholders: Mapping[str, str]) ->
         elif isinstance(marker, OptionalSection) and (before is None or after is None):
             yield _change(marker.edit, field, before, after, placeholders)
         elif not specs:
-            # A field nobody has thought about is not taken to be harmless.
+            # A field without a marker is treated as unsafe.
             yield _change(CHANGES_MEANING, field, before, after, placeholders)
         elif type(before) is type(after):
             yield from _diff(before, after, f"{field}.", placeholders)
@@ -96,7 +96,7 @@ def _change(edit: Edit, field: str, old: Any, new: Any, placeholders: Mapping[st
 
 
 def _to_plain(value: Any) -> Any:
-    """A value as data, as it is printed and recorded."""
+    """Converts a value to plain data, for output and records."""
     if isinstance(value, Spec):
         return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, tuple):

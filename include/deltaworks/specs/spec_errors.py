@@ -1,4 +1,4 @@
-"""A mistake in a declaration: where it is and what to write instead, and the error that lists several."""
+"""Errors in specs, with their location and advice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from deltaworks.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SpecError:
-    """What is wrong at a line of a file.
+    """An error at a line of a file.
 
-    `key` is the place as keys between points; empty where it is the text of the file that is wrong, not a value in it.
+    `key` is the dotted path of the value; empty if the file as such is invalid.
     """
 
     file: Path
@@ -28,7 +28,7 @@ class SpecError:
 
 
 def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
-    """The error of a file with mistakes: SPEC_INVALID, listing them all."""
+    """Returns the ConfigError SPEC_INVALID with all errors of a file."""
     number = len(errors)
     listed = "\n  ".join(str(spec_error) for spec_error in errors)
     return ConfigError(
@@ -39,13 +39,13 @@ def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
 
 
 def closest_match(name: str, candidates: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """The nearest of the candidates; None where none is near."""
+    """Returns the candidate closest to a name; None if none is close."""
     nearest = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=cutoff)
     return nearest[0] if nearest else None
 
 
 def format_lines(numbers: Iterable[int]) -> str:
-    """`line 3`, `lines 3 and 9`."""
+    """Formats line numbers: `line 3`, `lines 3 and 9`."""
     ordered = [str(number) for number in sorted({*numbers})]
     if len(ordered) == 1:
         return f"line {ordered[0]}"

@@ -1,4 +1,4 @@
-"""What pydantic refuses of a declaration, as mistakes with file, line, key and what to write."""
+"""Converts pydantic's validation errors to spec errors with file, line, key and advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BRACKETS = {"(": ")", "<": ">"}
 
 @dataclass(frozen=True)
 class Declaration:
-    """A declaration as it was read: the data that overrides were laid over, and what reads the file with its lines."""
+    """A spec file as read: its data with overrides merged, and a loader of the document with line numbers."""
 
     path: Path
     read_document: Callable[[], CommentedMap]
@@ -35,11 +35,11 @@ class Declaration:
 
     @cached_property
     def document(self) -> CommentedMap:
-        """The file with its lines; read at the first mistake, of which most files have none."""
+        """The document with line numbers. Loaded for the first error only; most files have none."""
         return self.read_document()
 
     def error_at(self, key_path: KeyPath, text: str) -> SpecError:
-        """A mistake at a place; where an override put it there, at the place of that."""
+        """Returns an error at a key path. If an override sets the value, the error is located at the override."""
         key_path = _selected_source_path(key_path, self)
         line, shown = line_of(self.document, key_path)
         key = ".".join(str(part) for part in shown)
@@ -53,7 +53,7 @@ class Declaration:
         return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown), text)
 
     def line_number(self, key_path: KeyPath) -> int:
-        """The line of a place."""
+        """Returns the line of a key path."""
         return line_of(self.document, key_path)[0]
 
 
@@ -70,7 +70,7 @@ class _PydanticError:
 def to_spec_errors(
     error: ValidationError, declaration: Declaration, model: type[BaseModel]
 ) -> list[tuple[KeyPath, SpecError]]:
-    """Every mistake with its place in the data, in the order of the file."""
+    """Converts a validation error to spec errors with their key paths, in the order of the file."""
     split_types = list(_split_types(declaration.data, ()))
     problems = [
         _PydanticError(
@@ -119,7 +119,7 @@ def _to_spec_error(problem: _PydanticError, declaration: Declaration, model: typ
 
 
 def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_PydanticError]]:
-    """The problems of values that are none of several alternatives, by the place of the value."""
+    """Groups errors of values that match none of several alternatives, by the key path of the value."""
     tried: dict[KeyPath, set[str]] = {}
     for problem in problems:
         for key_path, label in problem.location.union_branches:
@@ -134,13 +134,13 @@ def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_Pydanti
 
 
 def _is_inside(problem: _PydanticError, value: KeyPath, declaration: Declaration) -> bool:
-    """Whether a problem is of something within a value, which is then meant as that alternative."""
+    """Returns whether an error lies inside a value, so that the value was meant as this alternative."""
     return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.key_path) > len(value)
 
 
 @dataclass(frozen=True, slots=True)
 class _SplitType:
-    """A type that YAML cut at its comma: `{type: decimal(12,2)}` has the keys `type` and `2)`."""
+    """A type that YAML split at its comma: `{type: decimal(12,2)}` has the keys `type` and `2)`."""
 
     key_path: KeyPath
     fragments: frozenset[str]
@@ -177,7 +177,9 @@ def _has_balanced_brackets(text: str) -> bool:
 
 
 def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], declaration: Declaration) -> bool:
-    """Whether a problem only follows from another: a piece of a cut type, or too few items where some are wrong."""
+    """Returns whether an error only follows from another: a fragment of a split type, or too few items because some are
+    invalid.
+    """
     key_path, kind = problem.key_path, problem.error["type"]
     for type_ in split_types:
         if key_path[:-1] == type_.key_path[:-1] and (
@@ -190,7 +192,7 @@ def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], decl
 
 
 def _selected_source_path(loc: KeyPath, declaration: Declaration) -> KeyPath:
-    """A location in the source, where it is one of several by name."""
+    """Returns the key path below `sources` for errors of the source that was selected by name."""
     sources, name = declaration.data.get("sources"), declaration.data.get("source")
     if loc[:1] == ("source",) and isinstance(sources, Mapping) and isinstance(name, str) and name in sources:
         return ("sources", name, *loc[1:])

@@ -1,4 +1,4 @@
-"""What a text that is no YAML should have been, in plain words: the parser's own speak of tokens."""
+"""Explains YAML syntax errors: the parser's own messages speak of tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 _DUPLICATE = re.compile(r'^found duplicate key "?(.*?)"? with value')
 _TAB = "a tab, which YAML does not take: use spaces"
 _INVALID_START = re.compile(r"^found character '(.+)' that cannot start any token")
-#: A parser's problem, and what to write instead.
+#: The parser's message, and advice.
 _ADVICE = (
     (re.compile(r"mapping values are not allowed"), "a colon too many on this line: quote the value that has it"),
     (re.compile(r"could not find expected ':'"), "a line that is no `key: value`; continue a long text below `>-`"),
@@ -24,7 +24,7 @@ _NESTED_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
 
 
 class InvalidYamlError(Exception):
-    """The text is no YAML, or none that may be read; `line` counts from 1."""
+    """A text is not valid YAML, or exceeds the size limits. `line` starts at 1."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -33,12 +33,13 @@ class InvalidYamlError(Exception):
 
 
 def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str) -> str:
-    """What is wrong and what to write.
+    """Returns a message that says what is wrong and what to write.
 
     Args:
-        problem: the parser's words, which stay where nothing better is at hand.
-        line: the line it is on, from 1; `column`, where one is said, from 0.
-        text: all of the file.
+        problem: the parser's message, which is returned if there is no better one.
+        line: 1-based line of the error.
+        column: 0-based column, if known.
+        text: the complete file.
     """
     lines = text.splitlines()
     written = lines[line - 1] if line <= len(lines) else ""
@@ -59,7 +60,7 @@ def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str
 
 
 def _duplicate_key_message(key: str, lines: list[str], line: int, column: int | None) -> str:
-    """The line of the first of two equal keys: the nearest above that begins in the same column."""
+    """Finds the line of the first of two equal keys: the nearest line above that starts in the same column."""
     start = re.compile(rf"^[\s-]{{{column or 0}}}[\"']?{re.escape(key)}[\"']?\s*:")
     first = next((number for number in range(line - 1, 0, -1) if start.match(lines[number - 1])), None)
     where = f"; the first is on line {first}" if first is not None else ""
@@ -72,7 +73,7 @@ def _quoted_star(written: str) -> str:
 
 
 def _balanced_prefix(text: str) -> str:
-    """The text up to where all its brackets are closed."""
+    """Returns the text up to the position where all brackets are closed."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "<(") - (character in ">)")
