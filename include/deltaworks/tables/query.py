@@ -137,7 +137,8 @@ def bind_named_view(
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     connection.execute(
         f'CREATE VIEW "{schema}"."{table.name}_named" AS '
-        f'SELECT rows_.*, {display_name} AS "{_name_column(table, id_column)}" FROM "{rows}"."{table.name}" AS rows_ {names_join}'
+        f'SELECT rows_.*, {display_name} AS "{_name_column(table, id_column)}" '
+        f'FROM "{rows}"."{table.name}" AS rows_ {names_join}'
     )
 
 

@@ -106,9 +106,10 @@ class Versions:
             )
         return ContractError(
             "TABLE_VERSION_VACUUMED",
-            f"{removed}, as VACUUM does after the retention. The next that is whole is {self._describe_version(readable)}.",
-            hint=f"Write VERSION AS OF {readable}. `deltaworks tables keep` keeps a version from VACUUM, and "
-            "`maintenance.time_travel_hours` all of a pipeline's.",
+            f"{removed}, as VACUUM does after the retention. The next readable version is "
+            f"{self._describe_version(readable)}.",
+            hint=f"Write VERSION AS OF {readable}. `deltaworks tables pin` protects a version from VACUUM, "
+            "`maintenance.time_travel_hours` all versions of a pipeline.",
         )
 
     def _next_readable_version(self, state: TableState, existing: set[str]) -> int | None:

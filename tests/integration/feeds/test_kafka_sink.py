@@ -1,4 +1,4 @@
-"""A feed to a real broker: a key in one partition and in order, a record too large refused, a broker that is away."""
+"""A feed to a real Kafka broker: order per key, a record that is too large, and an unavailable broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spec_of(broker: RunningBroker, topic: str = TOPIC) -> KafkaSinkSpec:
 
 
 def records(broker: RunningBroker, topic: str, count: int) -> list[tuple[int, str, dict[str, object]]]:
-    """Partition, key and content of the first records, in the order of each partition."""
+    """Partition, key and value of the first records, in order per partition."""
     consumer = Consumer(
         {"bootstrap.servers": broker.address.bootstrap, "group.id": "test", "auto.offset.reset": "earliest"}
     )

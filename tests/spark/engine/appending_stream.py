@@ -1,8 +1,8 @@
-"""A streaming query in a process of its own that appends files of events to a Delta table, as any team's would.
+"""A streaming query in its own process that appends event files to a Delta table.
 
-Arguments, as JSON: input, a folder; table and checkpoint, addresses; `app_id` of its transactions, "" for none, null
-for the sink of Delta itself; `kill_at`, the batch behind whose append the process is killed; `hold_at`, the one behind
-whose append it waits for a file `go` in `folder`. Its last line is the condition it ended with.
+Arguments, as JSON: input folder; table and checkpoint addresses; `app_id` of its transactions ("" for none, null for
+Delta's own sink); `kill_at`, the batch after whose append the process is killed; `hold_at`, the batch after whose
+append it waits for a file `go` in `folder`. Its last line is the condition it ended with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READY, ENDED = "READY", "ENDED"
 
 
 def sink(files: DataFrame, given: dict[str, Any]) -> DataStreamWriter:
-    """Where the query's batches go."""
+    """Returns the query's `foreachBatch` function."""
     writer = files.writeStream.option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True)
     if given["app_id"] is None:
         return writer.format("delta").option("path", given["table"])
@@ -51,7 +51,7 @@ def sink(files: DataFrame, given: dict[str, Any]) -> DataStreamWriter:
 
 
 def main(given: dict[str, Any]) -> None:
-    """Read what there is, and end."""
+    """Reads the available data, then ends."""
     here = StorageSpec(root="file:///unused")
     # It lives for seconds: compiling well costs more than it brings.
     small = SparkSpec(shuffle_partitions=1, java_options="-XX:TieredStopAtLevel=1")

@@ -1,4 +1,4 @@
-"""A pipeline on local disk whose batches are landed one by one, as often and by as many owners as a test likes."""
+"""A pipeline on local disk whose batches are processed one at a time, by any number of owners."""
 
 from __future__ import annotations
 
@@ -83,25 +83,25 @@ def order(number: int, **params: Any) -> dict[str, Any]:
 
 
 def login(number: int) -> dict[str, Any]:
-    """One login; countries are awkward partition values."""
+    """One login; the countries contain special characters."""
     country = ["de", None, "a/b", "c=d %é"][number % 4]
     return {"name": "login", "id": f"l{number}", "time": 1_700_000_000, "country": country}
 
 
 def payload(seq: int) -> bytes:
-    """Orders and logins one behind the other, with a misfit, an unknown event and broken bytes among them."""
+    """Orders and logins in turn, including an invalid event, an unknown event and broken bytes."""
     good = [order(seq * 100 + number) for number in range(9)] + [login(number) for number in range(4)]
     bad = [order(1, amount="much"), {"name": "unknown", "id": "u", "time": 1}]
     return "".join(json.dumps(event, ensure_ascii=False) for event in good + bad).encode() + b'{"broken"'
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 @dataclass
 class Shop:
-    """The pipeline's folders and what is needed to land batches in them."""
+    """The pipeline's folders and everything needed to process batches in them."""
 
     spark: SparkSession
     root: Path
@@ -123,7 +123,7 @@ class Shop:
         return FileOpener(self.environment.landing, compression="auto")
 
     def land_files(self, *seqs: int) -> ObjectSlice:
-        """Put one object for each seq into the landing folder, and name them as a batch does."""
+        """Writes one object per seq to the landing folder, and returns the batch's file events."""
         for seq in seqs:
             path = self.root / "landing" / f"f{seq}.json"
             path.parent.mkdir(exist_ok=True)
@@ -140,12 +140,12 @@ class Shop:
         return PipelineHome(self.objects, "shop").generations.current_checkpoint(last_completed=last, end_offset=end)
 
     def keep_checkpoint(self, spark_batch_id: int, seq: int) -> None:
-        """Write what Spark leaves in its checkpoint before a batch is processed."""
+        """Writes Spark's checkpoint files as they are before a batch is processed."""
         folder = paths.checkpoint("shop", 1, self.generations().current.ordinal)
         self.objects.put(f"{folder}/offsets/{spark_batch_id}", f'v1\n{{}}\n{{"seq":{seq}}}\n'.encode())
 
     def end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
-        """What Spark's offset log says, or, where a test keeps none, always the same."""
+        """Returns the end offset of Spark's offset log; a constant if the test keeps none."""
         folder = paths.checkpoint("shop", 1, generations.current.ordinal)
         if self.objects.get(f"{folder}/offsets/{spark_batch_id}") is None:
             return {"seq": 1_000 + spark_batch_id}
@@ -159,7 +159,7 @@ class Shop:
         generations: Generations | None = None,
         predecessor_crashed: bool = False,
     ) -> BatchProcessor:
-        """A new owner, as a new process makes it: tables opened and fenced."""
+        """Returns a new owner, as in a new process: tables opened and fenced."""
         if generations is None:
             generations = self.generations()
             started = paths.checkpoint("shop", generations.generation, generations.current.ordinal)
@@ -184,13 +184,13 @@ class Shop:
         return processor
 
     def table(self, name: str) -> pa.Table:
-        """A table's rows, read by deltalake."""
+        """Reads a table's rows through deltalake."""
         rows = self.lake.rows(paths.table("shop", name))
         assert rows is not None
         return rows
 
     def landed(self) -> Counter[tuple[str, int, int]]:
-        """How often each event is in each table."""
+        """Counts each event in each table."""
         names = [*(table.name for table in self.spec.tables), "quarantine"]
         return Counter(
             (name, row["_seq"], row["_position"])
@@ -199,7 +199,7 @@ class Shop:
         )
 
     def expected(self, *seqs: int) -> Counter[tuple[str, int, int]]:
-        """The same, as parsing these files says it."""
+        """Returns the same counts from parsing the files."""
         payloads = [Payload(seq, f"f{seq}.json", payload(seq)) for seq in seqs]
         return Counter(
             (name, row["_seq"], row["_position"])
@@ -208,7 +208,7 @@ class Shop:
         )
 
     def ledger(self, name: str) -> list[dict[str, Any]]:
-        """Rows of a ledger table."""
+        """Reads a ledger table."""
         rows = self.lake.rows(paths.pipeline_control("shop", name))
         assert rows is not None
         return sorted(rows.to_pylist(), key=lambda row: (row["batch_id"], row.get("table_name", "")))
@@ -216,7 +216,7 @@ class Shop:
 
 @pytest.fixture
 def make_shop(spark: SparkSession, tmp_path: Path) -> Callable[..., Shop]:
-    """Makes the pipeline in a temporary folder: `make_shop(tables=[...])` changes its declaration."""
+    """Creates the pipeline in a temporary folder; `make_shop(tables=[...])` changes its declaration."""
 
     def make(**changes: Any) -> Shop:
         environment = EnvironmentSpec(

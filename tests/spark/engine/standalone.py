@@ -1,4 +1,6 @@
-"""A standalone cluster in processes of its own: Spark's daemons, open or started by `docker/spark.sh` with a secret."""
+"""A standalone Spark cluster in separate processes, without authentication or started by `docker/spark.sh` with a
+secret.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ SECRET_VARIABLE = "DELTAWORKS_SPARK_SECRET"
 
 
 class Daemon:
-    """A Spark daemon in a process of its own; `ready` is what its output says once it is up."""
+    """A Spark daemon in its own process; `ready_line` matches its output once it is up."""
 
     def __init__(self, *command: str, ready_line: str, folder: Path, secret: str = "") -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -62,32 +64,32 @@ class Daemon:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return "".join(self._said)
 
     @property
     def command_line(self) -> str:
-        """The command line of the process, as everybody on the machine can read it."""
+        """The process's command line, readable by everyone on the machine."""
         return Path(f"/proc/{self._process.pid}/cmdline").read_text().replace("\0", " ")
 
     def wait(self) -> str:
-        """What `ready` matched."""
+        """Waits for `ready_line`; returns its match."""
         try:
             return self._found.get(timeout=STARTED_WITHIN_SECONDS)
         except queue.Empty:
             pytest.fail(f"{self._name} did not start:\n" + self.output)
 
     def kill(self) -> None:
-        """End it as a machine that is lost ends it."""
+        """Kills it, as if the machine was lost."""
         self._process.kill()
 
     @property
     def executors(self) -> list[psutil.Process]:
-        """The processes it has started."""
+        """Its child processes."""
         return psutil.Process(self._process.pid).children(recursive=True)
 
     def close(self) -> None:
-        """End the process."""
+        """Ends the process."""
         self._process.terminate()
         self._process.wait(timeout=30)
         self._reader.join(timeout=10)
@@ -103,14 +105,14 @@ class Cluster:
     start_worker: Callable[[], Daemon]
 
     def add_worker(self) -> Daemon:
-        """One more worker, once the master knows it."""
+        """Adds a worker and waits until the master knows it."""
         worker = self.start_worker()
         worker.wait()
         self.workers.append(worker)
         return worker
 
     def state(self) -> dict[str, Any]:
-        """What the master says of its workers and applications."""
+        """The master's state of workers and applications."""
         page = re.search(r"MasterWebUI.* at (http://\S+)", self.master.output)
         assert page is not None, self.master.output
         with urllib.request.urlopen(f"{page[1]}/json/", timeout=10) as answer:
@@ -122,10 +124,11 @@ class Cluster:
 def standalone_cluster(
     folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g", secret: str = ""
 ) -> Iterator[Cluster]:
-    """A cluster for the time of a block; with a secret, master and workers run as they do in containers.
+    """Runs a cluster in the block; with a secret, master and workers run as in containers.
 
     Args:
-        cores, memory: of each worker.
+        cores: cores per worker.
+        memory: memory per worker.
     """
     local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
@@ -154,7 +157,7 @@ def standalone_cluster(
 def run_driver(
     script: Path, *arguments: str, secret: str = "", seconds: float = 240
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python driver to its end, beside the library."""
+    """Runs a Python driver script to its end."""
     path = os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)])
     environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
     environment |= {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""Batches land in all tables exactly once, wherever the process ends and whoever continues."""
+"""Batches are committed to all tables exactly once, wherever the process ends and whoever continues."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_batch_without_files_is_recorded_and_writes_nothing(shop: Shop) -> Non
 
 
 class TestOwners:
-    """A former owner that wakes up writes nothing."""
+    """A former owner that resumes writes nothing."""
 
     def test_a_fenced_owner_commits_no_row(self, shop: Shop) -> None:
         former = shop.processor()
@@ -193,7 +193,7 @@ class TestOwners:
 
 
 class TestLostCheckpoints:
-    """Spark's checkpoint may vanish: batch ids and offsets go on after the ledger's last."""
+    """If Spark's checkpoint is lost, batch ids and offsets continue after the ledger's last batch."""
 
     def test_a_lost_checkpoint_continues_batch_ids_and_offsets(self, shop: Shop) -> None:
         processor = shop.processor()
@@ -260,7 +260,7 @@ class TestLostCheckpoints:
 
 
 def plain(value: Any) -> Any:
-    """Values as every reader's Arrow table gives them, in one form."""
+    """Values in a common form for every reader's Arrow table."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A batch on a real standalone cluster: a master and two workers in processes of their own."""
+"""A batch on a real standalone cluster: a master and two workers in separate processes."""
 
 from __future__ import annotations
 

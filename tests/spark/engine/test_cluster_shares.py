@@ -1,4 +1,4 @@
-"""Shares on a real standalone cluster: what three streams leave to a gold job, and what follows a lost worker."""
+"""Resource shares on a real standalone cluster: cores left for gold by three streams, and a lost worker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ while query.isActive:
 
 
 def wait_for(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Whether something holds within some seconds; what says that it never does has to wait for all of them."""
+    """Returns whether a condition holds within the given seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -66,29 +66,29 @@ def wait_for(condition: Callable[[], bool], *, seconds: float) -> bool:
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver in a process of its own."""
+    """A driver in its own process."""
 
     name: str
     log: Path
     process: subprocess.Popen[bytes]
 
     def has_printed(self, word: str) -> int:
-        """How many lines begin with a word."""
+        """Counts output lines that begin with a word."""
         return sum(line.split()[:1] == [word] for line in self.log.read_text(errors="replace").splitlines())
 
     def wait_until_printed(self, word: str) -> bool:
-        """Whether it comes to say a word."""
+        """Returns whether it prints a word in time."""
         return wait_for(lambda: self.has_printed(word) > 0, seconds=STARTED_WITHIN_SECONDS)
 
     def makes_progress(self) -> bool:
-        """Whether it ends another batch."""
+        """Returns whether it completes another batch."""
         before = self.has_printed("BATCH")
         return wait_for(lambda: self.has_printed("BATCH") > before + 1, seconds=120)
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """Starts drivers on a cluster, with their shares or without."""
+    """Starts drivers on a cluster, with or without shares."""
 
     folder: Path
     cluster: Cluster
@@ -96,7 +96,7 @@ class Jobs:
 
     @contextmanager
     def driver(self, name: str, job_class: str) -> Iterator[Driver]:
-        """A driver for the time of a block. It starts meanwhile."""
+        """Runs a driver during the block."""
         script, log = self.folder / "driver.py", self.folder / f"{name}.log"
         if not script.exists():
             script.write_text(DRIVER)
@@ -121,7 +121,7 @@ class Jobs:
 
     @contextmanager
     def streams(self, number: int) -> Iterator[list[Driver]]:
-        """Streams that have each ended a batch."""
+        """Returns streams that have each completed a batch."""
         with ExitStack() as stack:
             names = [f"stream{one}" for one in range(1, number + 1)]
             streams = [stack.enter_context(self.driver(name, "stream")) for name in names]
@@ -130,7 +130,7 @@ class Jobs:
             yield streams
 
     def cores_of(self, name: str) -> int:
-        """The cores that an application has from the master."""
+        """Returns an application's cores."""
         return sum(app["cores"] for app in self.cluster.state()["activeapps"] if app["name"] == name)
 
 

@@ -1,4 +1,4 @@
-"""Rules and other fields in whole batches: columns that are added, warnings in the ledger, and what stops a stream."""
+"""Rules and new fields in full batches: added columns, warnings in the ledger, and violations that stop the stream."""
 
 from __future__ import annotations
 

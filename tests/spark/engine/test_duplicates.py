@@ -1,4 +1,4 @@
-"""Flags on copies, with Spark's own tasks: fixed with the prepared batch, whatever is committed before it lands."""
+"""Duplicate flags in Spark tasks: fixed with the prepared batch, whatever is committed before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def body(*ids: str) -> bytes:
 
 
 def landed(shop: Shop, bodies: dict[int, bytes]) -> ObjectSlice:
-    """The bodies as objects of one batch, by their seq."""
+    """Processes the bodies as objects of one batch; returns them by seq."""
     for seq, content in bodies.items():
         path = shop.root / "landing" / f"f{seq}.json"
         path.parent.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def crash_at(point: str) -> Callable[[str], None]:
 
 
 def flags(shop: Shop) -> list[tuple[str, bool]]:
-    """Ids and flags in the order of arrival."""
+    """Ids and flags in order of arrival."""
     rows = shop.lake.rows(paths.table("shop", "events"))
     assert rows is not None
     ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))

@@ -1,4 +1,4 @@
-"""Events are enriched and masked in the pass that lands them: no address leaves it, and a batch has one database."""
+"""Events are enriched and masked in the same pass: no IP address is written, and a batch uses one database version."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def lines_of_log() -> list[str]:
 
 
 def line(address: str, *, status: str = "200", number: int = 0) -> str:
-    """A line of the log as it would be of another client, with a proxy and a cookie."""
+    """A log line with a client, a proxy and a cookie."""
     names = lines_of_log()[1].removeprefix("#Fields: ").split()
     values = dict(zip(names, lines_of_log()[2].split("\t"), strict=True))
     values |= {"c-ip": address, "sc-status": status, "cs(Cookie)": COOKIE, "x-edge-request-id": f"r{number}"}
@@ -92,7 +92,7 @@ def line(address: str, *, status: str = "200", number: int = 0) -> str:
 
 
 def bad_lines() -> list[str]:
-    """Lines that do not fit: too many fields, a status that is none, a rule that fails, a date that is none."""
+    """Invalid lines: too many fields, an invalid status, a failing rule, an invalid date."""
     return [
         line(IN_LONDON, number=1) + "\tmore",
         line(IN_LONDON, number=2, status=f"of {IN_LONDON[:2]}"),
@@ -102,7 +102,7 @@ def bad_lines() -> list[str]:
 
 
 def put_database(shop: Shop, path: Path) -> str:
-    """Put a database to the lake; its ETag."""
+    """Uploads a database to the lake; returns its ETag."""
     shop.objects.put(paths.database("City.mmdb"), path.read_bytes())
     etag = shop.objects.etag(paths.database("City.mmdb"))
     assert etag is not None
@@ -110,7 +110,7 @@ def put_database(shop: Shop, path: Path) -> str:
 
 
 def land(shop: Shop, **bodies: list[str]) -> ObjectSlice:
-    """Land lines as objects `f<seq>` with a header each, and name them as a batch does."""
+    """Writes lines as objects `f<seq>` with a header each; returns the batch's file events."""
     header = lines_of_log()[:2]
     references = []
     for name, body in bodies.items():
@@ -127,7 +127,7 @@ def cdn(make_shop: Callable[..., Shop]) -> Shop:
 
 
 def everything_in(folder: Path) -> str:
-    """All that the files of a folder hold, and what they are called; tables decoded, statistics with them."""
+    """Returns all file contents and names of a folder; tables are decoded, including statistics."""
     texts = []
     for path in sorted(folder.rglob("*")):
         texts.append(str(path.relative_to(folder)))
@@ -175,9 +175,9 @@ def test_no_address_of_real_lines_is_in_any_table_object_or_log(
 
 
 class Replaced(PinnedDatabases):
-    """Databases, of which the second task of a pass finds another version in the lake once the first has its own.
+    """Databases that are replaced in the lake between the first and the second task of a pass.
 
-    `gone`: the second task runs on a worker that has no copy yet.
+    `gone`: the second task runs on a worker without a copy.
     """
 
     gone = False
@@ -203,7 +203,7 @@ class Replaced(PinnedDatabases):
             tempfile.tempdir = before
 
     def apply_to_task(self, name: str) -> AddressLookup:
-        """The version that was fixed."""
+        """Returns the fixed version."""
         return super().open_lookup(name)
 
 
@@ -212,15 +212,15 @@ class ReplacedAndGone(Replaced):
 
 
 class NotFixed(Replaced):
-    """With the protection off: a task opens what is in the lake when it starts."""
+    """Without protection: a task opens the lake's version at its start."""
 
     def apply_to_task(self, name: str) -> AddressLookup:
-        """The version of now."""
+        """Returns the current version."""
         return PinnedDatabases.pin([name], StorageSpec.model_validate_json(self.storage)).open_lookup(name)
 
 
 def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
-    """Have the database replaced while the next batch is read, once its version is fixed."""
+    """Replaces the database while the next batch is read, after its version was fixed."""
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
     pin_databases = parser_inputs.pin_databases
 
@@ -241,7 +241,7 @@ def countries(shop: Shop) -> list[str | None]:
 
 
 def named(shop: Shop) -> list[list[str]]:
-    """The ETags that the ledger names, by batch."""
+    """The ETags in the ledger, by batch."""
     rows = shop.ledger("checkpoint_store")
     return [[one["etag"] for one in json.loads(row["source_metadata"])["databases"]] for row in rows]
 

@@ -1,4 +1,4 @@
-"""The archive of Java's classes in a real driver."""
+"""The Java class archive in a real driver."""
 
 from __future__ import annotations
 

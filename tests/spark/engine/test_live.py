@@ -1,4 +1,4 @@
-"""A live table: windowed counts that grow with the stream, survive replays and say what the watermark dropped."""
+"""A live table: windowed counts that grow with the stream, are idempotent, and report rows dropped by the watermark."""
 
 from __future__ import annotations
 

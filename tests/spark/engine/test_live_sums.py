@@ -1,4 +1,4 @@
-"""Sums and different values beside the count of a live table: exact within the watermark, over batches and copies."""
+"""Sums and distinct counts of a live table: exact within the watermark, across batches and duplicates."""
 
 from __future__ import annotations
 

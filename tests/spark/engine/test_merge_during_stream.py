@@ -1,4 +1,4 @@
-"""A MERGE beside an endless append commits under the write turn, and never without it."""
+"""A MERGE during a continuous append commits with the write turn, and never without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEVEL_AFTER_MERGE = 100
 
 
 class Stream:
-    """Lands batches without a pause from a thread, as a stream with a backlog does."""
+    """Processes batches continuously in a thread, like a stream with a backlog."""
 
     def __init__(self, stage: Harness) -> None:
         self._stage = stage

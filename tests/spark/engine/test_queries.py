@@ -1,4 +1,4 @@
-"""A listener hears of every batch of its query, and neither a slow nor a failing one disturbs the stream."""
+"""A listener receives every batch of its query; neither a slow nor a failing listener affects the stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REPORT = BatchReport(
 
 
 def run_three_batches(spark: SparkSession, folder: Path, land: Callable[[Any, int], None]) -> None:
-    """Three batches of five rows, under the name the listener listens to."""
+    """Runs three batches of five rows, with the query name of the listener."""
     query = (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", 5)

@@ -1,4 +1,4 @@
-"""Readers skip the files of a table written by the fan-out that they would skip of one Spark wrote, and no others."""
+"""Readers skip the same files of a table written by the fan-out as of one written by Spark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LARGEST = "\U0010ffff"
 
 
 def row(file: int, position: int) -> dict[str, Any]:
-    """Values that grow with the file, at the edges of what statistics keep."""
+    """Values that grow with the file, at the limits of the statistics."""
     at = dt.datetime(2024, 1, 1 + file, 1, 1, 1, 123_456 + position, tzinfo=UTC)
     number = file * 1_000 + position
     device = {"os": f"os{file}", "screen": {"width": number, "ratio": number / 3}, "seen": at}
@@ -115,7 +115,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, lake: Lake) -> tuple[str, str]:
-    """The same rows, a file at a time: one table by the fan-out's way of writing, one by Spark."""
+    """The same rows per file in two tables: one written by the fan-out, one by Spark."""
     made = user_metadata(pipeline="p", batch=1, operation="append")
     ours = lake.ensure("ours", arrow_schema(COLUMNS), user_metadata=made)
     theirs = lake.storage.spark_uri("theirs")
@@ -127,7 +127,7 @@ def tables(spark: SparkSession, lake: Lake) -> tuple[str, str]:
 
 
 def read(spark: SparkSession, uri: str, condition: str) -> tuple[int, set[int]]:
-    """How many files Spark's plan has left, and the rows found."""
+    """Returns the number of files in Spark's plan, and the rows."""
     frame = spark.read.format("delta").load(uri).where(condition)
     return len(frame.inputFiles()), {found["number"] for found in frame.select("number").collect()}
 

@@ -1,7 +1,7 @@
-"""Several streams append to one Delta table at once: each has a checkpoint of its own, which belongs to one writer.
+"""Several streams append to one Delta table concurrently, each with its own checkpoint.
 
-The streams are processes of their own, with JVMs of their own, on a table of an S3 server. What makes a repeated batch
-harmless is its transaction: an id of the writer's own, and the batch's number. Each of the two is taken away too.
+The streams are separate processes with their own JVMs, on a table of an S3 server. A repeated batch is harmless because
+of its transaction: the writer's application id and the batch number. Tests also run without each of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STARTED_SECONDS, ENDED_SECONDS = 120.0, 120.0
 
 @dataclass
 class Stage:
-    """A table, the folders of its writers' input, and the writers that run."""
+    """A table, the writers' input folders, and the running writers."""
 
     folder: Path
     running: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Stage:
         return DeltaTable(f"{ROOT}/all", storage_options=lake_storage(ROOT).deltalake_options())
 
     def input_of(self, writer: str) -> Counter[tuple[str, int]]:
-        """Write a writer's input; the rows it holds."""
+        """Writes a writer's input; returns its rows."""
         (self.folder / writer).mkdir()
         for number in range(FILES):
             rows = [{"writer": writer, "number": number * ROWS + each} for each in range(ROWS)]
@@ -65,7 +65,7 @@ class Stage:
         return Counter((row["writer"], row["number"]) for row in self.table().to_pyarrow_table().to_pylist())
 
     def start(self, writer: str, *, app_id: str | None, checkpoint: str = "", **more: Any) -> subprocess.Popen[str]:
-        """Start a writer; it waits until `go`."""
+        """Starts a writer, which waits for `go`."""
         given = {
             "input": str(self.folder / writer),
             "table": ROOT.replace("s3://", "s3a://") + "/all",
@@ -107,7 +107,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def go(*processes: subprocess.Popen[str]) -> None:
-    """Let writers begin, all at once."""
+    """Lets all writers start at the same time."""
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == READY
@@ -118,7 +118,7 @@ def go(*processes: subprocess.Popen[str]) -> None:
 
 
 def end_of(process: subprocess.Popen[str]) -> str:
-    """The condition a writer ended with; nothing where it was killed."""
+    """The condition a writer ended with; None if it was killed."""
     out, _ = process.communicate(timeout=ENDED_SECONDS)
     ends = [line.removeprefix(ENDED).strip() for line in out.splitlines() if line.startswith(ENDED)]
     return ends[0] if ends else ""
@@ -182,7 +182,7 @@ def test_of_two_writers_on_one_checkpoint_one_is_refused_by_name(stage: Stage, a
 
 
 def writers_of_commits(stage: Stage) -> list[str]:
-    """Whose rows each commit of the table added, oldest first."""
+    """The writer of each commit of the table, oldest first."""
     table = stage.table()
     found = []
     for version in range(1, table.version() + 1):

@@ -1,4 +1,4 @@
-"""A table gets the writer that keeps its promises: delta-rs where it may, Spark where the table asks for more."""
+"""Choice of a table's writer: delta-rs if it supports the table's features, otherwise Spark."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SUPPORTED = {
 
 @pytest.fixture
 def events_shop(make_shop: Callable[..., Shop]) -> Shop:
-    """A shop with one table that is altered, and one beside it."""
+    """A shop with one altered table and one unchanged table."""
     return make_shop(tables=[DECLARED["tables"][0], DECLARED["tables"][3]])
 
 
@@ -207,7 +207,7 @@ def test_spark_adds_columns_to_tables_it_writes(make_shop: Callable[..., Shop]) 
 
 
 class TestPausedBetweenCheckAndAppend:
-    """A former owner of a table that Spark writes wakes up after its successor has landed the batch."""
+    """A former owner of a Spark-written table resumes after its successor has committed the batch."""
 
     @pytest.mark.parametrize("protected", [True, False])
     def test_its_append_adds_nothing_because_of_the_transaction(

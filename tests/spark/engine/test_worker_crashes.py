@@ -1,4 +1,4 @@
-"""Objects that kill the Python worker that reads them: they are told apart and quarantined, and the rest lands once."""
+"""Objects that crash the Python worker: they are identified and quarantined, and the rest is committed once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TABLES = [table for table in DECLARED["tables"] if "writer" not in table]  # typ
 
 
 def crashing_payloads(opener: Callable[[FileReference], Payload]) -> Callable[[FileReference], Payload]:
-    """An opener whose workers die in the middle of payloads that begin with one of the ways. Pickled by value."""
+    """An opener whose workers crash within payloads that begin with a crash kind. Pickled by value."""
 
     ways = tuple(CRASH_KINDS.values())
 
@@ -78,7 +78,7 @@ def crashing_payloads(opener: Callable[[FileReference], Payload]) -> Callable[[F
 
 
 def batch(shop: Shop, deaths: dict[int, bytes], *seqs: int) -> ObjectSlice:
-    """Objects of these numbers, of which some kill their readers."""
+    """Objects with these numbers, some of which crash their readers."""
     source = shop.land_files(*seqs)
     for seq, way in deaths.items():
         path = shop.root / "landing" / f"f{seq}.json"
@@ -161,7 +161,7 @@ module.loads = lambda data: ctypes.string_at(0)
 
 @contextmanager
 def broken_library(spark: SparkSession, folder: Path) -> Iterator[None]:
-    """Python workers that start meanwhile die of a segmentation fault on any JSON."""
+    """Python workers started in the block crash with a segmentation fault on any JSON."""
     folder.mkdir()
     (folder / "orjson.py").write_text(BROKEN_LIBRARY)
     variables = spark.sparkContext.environment

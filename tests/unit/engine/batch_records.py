@@ -1,4 +1,4 @@
-"""Records of a batch as tests need them: everything but what a test is about is filled in."""
+"""Batch records for tests, with defaults for everything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltaworks.engine.ledger import StepOutcome
 
 
 def prepared_batch(batch_id: int, **changes: Any) -> PreparedBatch:
-    """Batch `batch_id` of the pipeline `shop`, Spark's batch of the same number in its first checkpoint."""
+    """Batch `batch_id` of the pipeline `shop`, with the same Spark batch id in its first checkpoint."""
     usual: dict[str, Any] = {
         "pipeline": "shop",
         "generation": 1,
@@ -32,7 +32,7 @@ def prepared_batch(batch_id: int, **changes: Any) -> PreparedBatch:
 
 
 def step_outcome(table: str, **changes: Any) -> StepOutcome:
-    """What the step of one table of `shop` did: it was committed."""
+    """A committed step of one table of `shop`."""
     usual: dict[str, Any] = {
         "step": f"shop/g1/{table}",
         "table_name": table,
@@ -48,7 +48,7 @@ def step_outcome(table: str, **changes: Any) -> StepOutcome:
 
 
 def asked_turn(table: str, *, reason: TurnReason = "write_turn") -> TurnRecord:
-    """What a job puts that asks for a turn."""
+    """The record of a job that requests a turn."""
     return TurnRecord(
         table=table,
         turn="t",

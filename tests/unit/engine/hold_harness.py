@@ -1,4 +1,5 @@
-"""A pipeline on local disk whose batches are prepared by the test: the whole engine but the pass that writes files."""
+"""A pipeline on local disk whose batches are prepared by the test: the full engine without the pass that writes
+files."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ TABLES = ("clicks", "orders", "logins")
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 def crash_at(point: str) -> Callable[[str], None]:
@@ -51,7 +52,7 @@ def crash_at(point: str) -> Callable[[str], None]:
 
 
 def declared(**columns: str) -> dict[str, Any]:
-    """A declaration of three tables; `columns` changes the type of a table's one column."""
+    """A declaration of three tables; `columns` changes the type of a table's only column."""
     return {
         "pipeline": "shop",
         "description": "orders",
@@ -71,7 +72,7 @@ def declared(**columns: str) -> dict[str, Any]:
 
 @dataclass
 class Harness:
-    """The lake, and what lands batches in it."""
+    """The lake and everything that processes batches."""
 
     root: Path
     spec: PipelineSpec
@@ -83,7 +84,7 @@ class Harness:
 
     @classmethod
     def with_broken_table(cls, root: Path) -> Harness:
-        """Batches 0 and 1, then what batch 0 brought to `orders` is deleted, then batches 2 and 3."""
+        """Processes batches 0 and 1, deletes the rows of batch 0 from `orders`, then processes batches 2 and 3."""
         made = cls.at(root)
         processor = made.processor()
         for batch_id in (0, 1):
@@ -96,7 +97,7 @@ class Harness:
         return made
 
     def declare(self, **columns: str) -> None:
-        """Change the declaration, as an edit of pipeline.yaml does before the next start."""
+        """Changes the declaration, like an edit of pipeline.yaml before the next start."""
         self.spec = PipelineSpec.model_validate(declared(**columns))
 
     @property
@@ -104,7 +105,7 @@ class Harness:
         return StorageSpec(root=f"file://{self.root}/lake")
 
     def catalog(self) -> Catalog:
-        """The project, with a lease that is soon given up."""
+        """The project, with a short lease timeout."""
         environment = EnvironmentSpec(
             environment="tests",
             lake=self.storage,
@@ -130,7 +131,7 @@ class Harness:
         takeover: bool = True,
         generation: int = 1,
     ) -> BatchProcessor:
-        """A new owner, as a new process makes it."""
+        """Returns a new owner, as in a new process."""
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
         call_at_points_of(self.epoch, fault)
@@ -158,9 +159,9 @@ class Harness:
         seq: int | None = None,
         generation: int = 1,
     ) -> None:
-        """Write a batch's files and fix it, as the pass of a driver does that dies right after.
+        """Writes and prepares a batch, as a driver that crashes right after.
 
-        Its rows are of the file event `seq`, by default the batch's number.
+        Its rows have the file event `seq`, by default the batch id.
         """
         shares = tuple(self._prepared_table(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
         PipelineHome(self.objects, "shop").prepared.get_or_create(
@@ -189,12 +190,12 @@ class Harness:
         return PreparedTable(table=name, writer="fan_out", rows=rows, files=tuple(asdict(file) for file in files))
 
     def land(self, processor: BatchProcessor, batch_id: int, **options: Any) -> BatchReport | None:
-        """Prepare a batch and land it."""
+        """Prepares and processes a batch."""
         self.prepare(batch_id, **options)
         return processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 
     def landed(self, name: str) -> Counter[tuple[int, int]]:
-        """How often each row is in a table."""
+        """Counts each row in a table."""
         rows = self.lake.rows(paths.table("shop", name), columns=["_seq", "_position"])
         assert rows is not None
         return Counter((row["_seq"], row["_position"]) for row in rows.to_pylist())
@@ -204,14 +205,14 @@ class Harness:
         return Counter((batch, position) for batch in batches for position in range(rows))
 
     def steps(self, name: str) -> list[tuple[int, str]]:
-        """The ledger's steps of a table: batch and outcome, in the order of batches."""
+        """The ledger's steps of a table: batch and outcome, in batch order."""
         rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
         assert rows is not None
         found = [(row["batch_id"], row["outcome"]) for row in rows.to_pylist() if row["table_name"] == name]
         return sorted(found, key=lambda step: (step[0], step[1] == "caught_up"))
 
     def version_of(self, name: str, batch_id: int) -> int:
-        """The version of a table that a batch made, as the ledger has it."""
+        """The version of a table committed by a batch, from the ledger."""
         rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
         assert rows is not None
         return next(
@@ -221,7 +222,7 @@ class Harness:
         )
 
     def break_table(self, name: str) -> Callable[[], None]:
-        """Make every commit to a table fail, whoever makes it; what is returned mends it."""
+        """Makes all commits to a table fail; returns a function that repairs it."""
         log = self.root / "lake" / paths.table("shop", name) / "_delta_log"
         aside = log.with_name("log_aside")
         log.rename(aside)

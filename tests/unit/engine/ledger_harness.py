@@ -1,4 +1,4 @@
-"""A lake with a ledger, a file event log of eleven objects, and batches of two of them each."""
+"""A lake with a ledger, a file event log of eleven objects, and batches of two objects each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 class Harness:
-    """Objects day/1.json to day/10.json; between the fourth and the fifth lies one of another bucket."""
+    """Objects day/1.json to day/10.json; one of another bucket lies between the fourth and the fifth."""
 
     def __init__(self, root: Path, spec: PipelineSpec) -> None:
         self.storage = StorageSpec(root=f"file://{root}")

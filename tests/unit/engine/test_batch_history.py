@@ -1,4 +1,4 @@
-"""What became of batches is read back from their records, while they are under way and afterwards."""
+"""Batch history from the records, for incomplete and complete batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that producers send again are flagged, first arrivals never are: held against a model that remembers all."""
+"""Duplicates from producers are flagged and first arrivals never are, compared with a model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def spec(within_days: int | None = 7, *, id_path: str = "id", **table: Any) -> P
 
 
 class Shop:
-    """Batches land in real tables, through all of the pass but Spark itself: a task is a call."""
+    """Commits batches to real tables through the full pass without Spark: a task is a function call."""
 
     def __init__(self, root: Path, declared: PipelineSpec) -> None:
         self.lake, self.spec = Lake(StorageSpec(root=f"file://{root}")), declared
@@ -67,7 +67,8 @@ class Shop:
         return duplicate_windows(self.spec, self.lake, self.tables, now=at)
 
     def write(self, tasks: Sequence[Ids], at: dt.datetime = NOW, order: random.Random | None = None) -> FanOutResult:
-        """The pass over one batch: each task has one object of so many events, and ends when `order` says."""
+        """Runs the pass over one batch: each task has one object with the given number of events; tasks end in
+        `order`."""
         names = [table.name for table in self.spec.tables] + ["quarantine"]
         roots = {name: arrow_path(self.lake.storage, paths.table("shop", name)) for name in names}
         by = {name: ("event_date",) for name in names} | {"quarantine": ("quarantine_date",)}
@@ -95,7 +96,7 @@ class Shop:
         self.tables.handles["events"].optimize.compact()
 
     def flags(self, table: str = "events") -> list[tuple[str, bool | None]]:
-        """Ids and flags in the order of arrival."""
+        """Ids and flags in order of arrival."""
         rows = self.lake.rows(paths.table("shop", table))
         assert rows is not None
         ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
@@ -108,7 +109,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def flagged(arrived: Sequence[str]) -> list[tuple[str, bool]]:
-    """The model: an id is a copy once it has been seen."""
+    """The model: an id is a duplicate once it was seen."""
     seen: set[str] = set()
     found = []
     for each in arrived:
@@ -209,7 +210,7 @@ def test_a_worker_reads_a_file_once(shop: Shop, monkeypatch: pytest.MonkeyPatch)
     read = []
     ids = task_flags.DuplicateFlagger._read_ids
     monkeypatch.setattr(
-        task_flags.DuplicateFlagger, "_ids", lambda self, root, path: (read.append(path), ids(self, root, path))[1]
+        task_flags.DuplicateFlagger, "_read_ids", lambda self, root, path: (read.append(path), ids(self, root, path))[1]
     )
 
     for number in range(6):

@@ -1,4 +1,4 @@
-"""The files that tasks of a batch write: one database for all of them, and no address in any byte of theirs."""
+"""Files written by the tasks of a batch: one database for all of them, and no IP address in any byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRIVATE = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothin
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageSpec]:
-    """A lake, and a worker's disk of its own."""
+    """A lake, and a worker's local disk."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield StorageSpec(root=f"file://{tmp_path}/lake")
     module._reader.cache_clear()
@@ -73,7 +73,7 @@ def spec_of(*, private: bool = True) -> PipelineSpec:
 
 
 def task(spec: PipelineSpec, storage: StorageSpec, databases: PinnedDatabases | None, number: int) -> TaskOutput:
-    """What one task of the batch does."""
+    """Runs one task of the batch."""
     folders = {name: paths.table("web", name) for name in partition_columns(spec)}
     target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
     good = {"t": 1_700_000_000, "ip": IN_LONDON, "cookie": COOKIE, "big": 2**70, "other": "kept"}
@@ -120,7 +120,7 @@ def test_tasks_of_a_batch_share_the_fixed_database_even_if_it_is_replaced(
 
 
 def test_without_a_fixed_database_a_batch_mixes_two_versions(storage: StorageSpec) -> None:
-    """The protection off: every task takes what it meets."""
+    """Without protection every task opens the current version."""
     put(storage, CITY)
     spec = spec_of()
 

@@ -1,4 +1,4 @@
-"""What a heartbeat says of the end of a stream: the cause, where it is known, else what was said nearest to it."""
+"""The failure record of a stream: its condition if known, otherwise the error line closest to the cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPARK = "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streami
 
 
 class StreamingQueryException(Exception):
-    """As Spark names what a query ended with."""
+    """Named like Spark's exception."""
 
 
 def test_a_deltaworks_error_of_another_process_keeps_its_condition_and_hint() -> None:

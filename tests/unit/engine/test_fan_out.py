@@ -1,4 +1,4 @@
-"""The work of one task: payloads to files, by table and partition."""
+"""The work of one task: from payloads to files, by table and partition."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_tasks_error_reaches_the_driver_with_its_type(
 
 
 class _Failing:
-    """A slice on which tasks fail: first for a reason, then because an attempt came before."""
+    """A slice whose tasks fail: first with a cause, then because an attempt came before."""
 
     metadata: Mapping[str, Any] = {}
 

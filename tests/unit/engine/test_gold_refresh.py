@@ -1,4 +1,4 @@
-"""Gold beside a stream: where it runs, and how what it cannot build gets into the heartbeat and the verdict."""
+"""Gold refresh during a stream: when it runs, and how its failures reach heartbeat and health."""
 
 from __future__ import annotations
 

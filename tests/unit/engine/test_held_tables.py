@@ -1,4 +1,4 @@
-"""A table that is held misses nothing: it catches up exactly, in order, whatever ends the process on the way."""
+"""A held table loses nothing: it catches up exactly and in order, wherever the process ends."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_an_unreachable_storage_suspends_nothing(harness: Harness) -> None:
 
 
 class TestTablesThatCannotBeOpened:
-    """A table whose log is broken, or whose schema is another one, does not keep the others from starting."""
+    """A table with a broken log or a different schema does not prevent the others from starting."""
 
     def test_a_table_that_cannot_be_opened_is_suspended_and_catches_up(self, harness: Harness) -> None:
         harness.land(harness.processor(), 0)

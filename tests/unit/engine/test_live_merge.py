@@ -1,4 +1,4 @@
-"""Counts of a live table's batches, put in the place of those before without Spark."""
+"""Merges of a live table's counts without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Counts = dict[tuple[int, str | None], int]
 
 
 class Hourly:
-    """A live table, and what merges into it."""
+    """A live table with its merge."""
 
     def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         self.lake, self.schema = Lake(StorageSpec(root=f"file://{folder}")), schema

@@ -1,4 +1,4 @@
-"""A notification table tells of every row that landed, once, and of none before it has landed."""
+"""A notification table announces every committed row once, and no row before it is committed."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def landed(harness: Harness, table: str) -> Counter[int]:
 
 
 class WatchedPipeline:
-    """A harness at which, whatever happens, `news` never tells of rows that are not in `orders`."""
+    """A harness that checks that `news` never announces rows missing in `orders`."""
 
     def __init__(self, root: Path) -> None:
         self.harness = announcing_stage(root)
@@ -227,22 +227,26 @@ class WatchedPipeline:
 
     def resume(self, table: str) -> None:
         PipelineHome(self.harness.objects, "shop").held.request_resume(table, by="ada")
-        self.processor.serve()
+        self.processor.serve_requests()
 
     def ask(self, table: str) -> None:
         self.harness.objects.put(paths.turn_request("shop", table), asked_turn(table).encode())
-        self.processor.serve()
+        self.processor.serve_requests()
 
     def release_turn(self, table: str) -> None:
         self.harness.objects.delete(paths.turn_request("shop", table))
-        self.processor.serve()
+        self.processor.serve_requests()
 
 
 EVENTS = [
     ("land", ()),
     ("land", ()),
     ("restart", ()),
-    *((name, (table,)) for table in ("orders", "news") for name in ("break_", "mend", "resume", "ask", "give_back")),
+    *(
+        (name, (table,))
+        for table in ("orders", "news")
+        for name in ("break_", "repair", "resume", "ask", "release_turn")
+    ),
     *(("crash", (point,)) for point in ("committed:orders", "committed", "caught_up:orders", "caught_up:news")),
 ]
 
@@ -262,7 +266,7 @@ def test_rows_are_never_announced_before_they_are_committed_and_always_once(
     tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     shop = WatchedPipeline(tmp_path_factory.mktemp("story"))
-    ending = [(name, (table,)) for table in ("orders", "news") for name in ("mend", "give_back")]
+    ending = [(name, (table,)) for table in ("orders", "news") for name in ("repair", "release_turn")]
     for name, arguments in [*story, *ending, ("resume", ("orders",)), ("resume", ("news",)), ("restart", ())]:
         if name == "crash":
             (shop.crash_at,) = arguments

@@ -1,4 +1,4 @@
-"""What became of an object: asked of the log, the ledger and the tables."""
+"""Status of an object from the log, the ledger and the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress is written out of band, and never stands in the way of a batch."""
+"""Progress is written out of band and never affects a batch."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> No
 
 
 class _Event:
-    """What Spark hands to a listener, as far as ours looks at it: each value by a call."""
+    """A listener event of Spark, with the values that the listener reads."""
 
     def __init__(self, **said: Any) -> None:
         self.__dict__.update({name: lambda value=value: value for name, value in said.items()})

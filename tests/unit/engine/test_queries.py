@@ -1,4 +1,4 @@
-"""How a run waits between two looks at its query."""
+"""Waiting of a run between two checks of its query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltaworks.engine import queries
 
 
 class Query:
-    """A query that has ended, however it did."""
+    """A query that has ended."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure

@@ -1,4 +1,4 @@
-"""Spark may plan a batch anew after files of its checkpoint were lost: what it planned beyond ours is never skipped."""
+"""Spark may plan a batch again after checkpoint files were lost; the additional part of its slice is never skipped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def next_checkpoint(harness: Harness) -> Generations:
 
 
 def replanned(harness: Harness, spark_batch_id: int, end: dict[str, Any]) -> None:
-    """Meet a batch of Spark's that ends elsewhere than it did."""
+    """Processes a Spark batch with a changed end offset."""
     processor = harness.processor()
     processor._end_offset = lambda generations, batch: end
     with pytest.raises(TransientError, match="CHECKPOINT_SUPERSEDED"):

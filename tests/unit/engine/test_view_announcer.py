@@ -1,4 +1,4 @@
-"""Answers of views are published on SNS when they have changed, over the wire, and never end the stream."""
+"""Changed view results are published to SNS over the wire, and never end the stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PER_SYMBOL = "SELECT symbol, version, event_time FROM prices_now WHERE version >
 
 
 class FakeLease:
-    """A lease, lost or not."""
+    """A lease that is lost or not."""
 
     lost = False
 
@@ -47,7 +47,7 @@ def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
 
 
 class Widgets:
-    """A live table, a view of it that is announced, and the queue that hears of it."""
+    """A live table, an announced view of it, and the subscribed queue."""
 
     def __init__(self, root: Path, aws: Aws, *, fifo: bool = False, every_seconds: float = 1) -> None:
         self.aws, self.root = aws, root

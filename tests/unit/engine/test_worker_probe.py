@@ -1,4 +1,4 @@
-"""The canary is one event in any format that a pipeline can declare: a worker that is well reads it to the end."""
+"""The probe is one event in any declarable format, which a healthy worker can read."""
 
 from __future__ import annotations
 

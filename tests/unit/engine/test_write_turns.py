@@ -1,4 +1,4 @@
-"""A stream lends a table between two batches and catches up exactly when the turn ends, however it ends."""
+"""A stream grants a table's write turn between two batches, and catches up exactly when the turn ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def turn_of(harness: Harness) -> TurnRecord | None:
 
 
 class Job:
-    """A job that has the turn in a thread until it is told to end."""
+    """A job that holds the turn in a thread until it is ended."""
 
     def __init__(self, harness: Harness, **options: object) -> None:
         self._end = threading.Event()
@@ -64,7 +64,7 @@ class Job:
 
 @pytest.fixture
 def lease(harness: Harness) -> Lease:
-    """The stream's: without it a job takes the turn itself."""
+    """The stream's lease; without it a job takes the turn itself."""
     lease = Lease(harness.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=60, name="shop")
     lease.acquire(wait_seconds=1)
     return lease
@@ -241,7 +241,7 @@ def test_a_turn_of_an_unknown_table_is_refused(harness: Harness, lease: Lease) -
 
 
 class _while_served:
-    """Serves requests from a thread."""
+    """Serves requests in a thread."""
 
     def __init__(self, processor: object) -> None:
         self._processor = processor
@@ -250,7 +250,7 @@ class _while_served:
 
     def _serve(self) -> None:
         while not self._ended.wait(0.05):
-            self._processor.serve()  # type: ignore[attr-defined]
+            self._processor.serve_requests()  # type: ignore[attr-defined]
 
     def __enter__(self) -> None:
         self._thread.start()

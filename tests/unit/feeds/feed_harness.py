@@ -1,4 +1,4 @@
-"""A pipeline with feeds over a real Delta table on disk, a receiver that keeps what it is sent, and the slow oracle."""
+"""A pipeline with feeds over a real Delta table, a recording receiver, and a slow oracle."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SCHEMA = pa.schema(
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the end of the process."""
 
 
 def declared(feed: Mapping[str, Any] | None = None, **more: Any) -> PipelineSpec:
-    """A shop with the gold table `turnover`, a view of it, and one feed, which `feed` changes."""
+    """A shop with the gold table `turnover`, a view of it, and one feed that `feed` overrides."""
     feeds = {
         "name": "offers",
         "reads": "turnover",
@@ -69,7 +69,7 @@ def declared(feed: Mapping[str, Any] | None = None, **more: Any) -> PipelineSpec
 
 @dataclass
 class Receiver:
-    """A sink that keeps what it takes. `faults` is called with each message first and says what becomes of it."""
+    """A sink that records accepted messages. `faults` is called with each message first and returns its result."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     faults: Callable[[Message], tuple[DeadReason, str] | str | None] = lambda message: None
@@ -91,13 +91,13 @@ class Receiver:
     def close(self) -> None: ...
 
     def received(self) -> list[dict[str, Any]]:
-        """What came since the last call."""
+        """Messages since the last call."""
         messages, self.messages = self.messages, []
         return messages
 
 
 def applied(messages: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The slow oracle: the rows that a receiver has who does what each message says, one after the other."""
+    """The slow oracle: the rows after applying each message in order."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for message in messages:
         place = tuple(message["key"][name] for name in key)
@@ -109,7 +109,7 @@ def applied(messages: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[t
 
 
 class FeedHarness:
-    """The lake, its one gold table, and the feed of it."""
+    """The lake, its only gold table, and the table's feed."""
 
     def __init__(self, root: Path, spec: PipelineSpec | None = None, *, messaging: AwsSpec | None = None) -> None:
         self.root = root
@@ -143,7 +143,7 @@ class FeedHarness:
         return Feed(self.catalog, self.spec, self.declaration, self.objects, receiver, pause=pause)
 
     def rebuild(self, day: int, rows: Mapping[str, int]) -> None:
-        """Replace the partition of a day, as a gold build does, by the orders of each country."""
+        """Replaces the partition of a day by the orders of each country, like a gold build."""
         date = DAY + dt.timedelta(days=day)
         table = pa.table(
             {
@@ -162,7 +162,7 @@ class FeedHarness:
         write_deltalake(self.uri, rows, mode="overwrite" if predicate else "append", predicate=predicate)
 
     def rows(self, key: Sequence[str] = ("event_date", "country")) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """The table's rows as a receiver would have them."""
+        """The table's rows in a receiver's form."""
         if not DeltaTable.is_deltatable(self.uri):
             return {}
         listed = DeltaTable(self.uri).to_pyarrow_table().to_pylist()

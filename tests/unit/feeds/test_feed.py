@@ -1,4 +1,4 @@
-"""A feed delivers what changed between two versions or answers, each key in order, and nothing that stayed."""
+"""A feed delivers the changes between two versions or results, in order per key, and no unchanged rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be declared of a feed, and what is refused with its place."""
+"""Valid feed declarations, and errors of invalid ones with their position."""
 
 from __future__ import annotations
 

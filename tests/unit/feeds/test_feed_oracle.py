@@ -1,4 +1,4 @@
-"""Whatever happens to a table, and wherever the process dies, who does what the messages say has the table's rows."""
+"""After any table changes and crashes, applying the messages yields the table's rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEPS = st.lists(
 
 
 class Points:
-    """Counts the points at which a process can die, and has it die at one of them."""
+    """Counts the points at which a process can crash, and crashes it at one of them."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -51,7 +51,7 @@ class Points:
 
 @pytest.fixture
 def points(monkeypatch: pytest.MonkeyPatch) -> Points:
-    """Every write of the control area, before and after it; every message, before and after the sink has it."""
+    """Before and after every write of the control area, and every message."""
     points = Points()
     monkeypatch.setattr(delivery, "CHUNK_SIZE", 2)
     for name in ("put", "put_if_absent", "put_if_match"):
@@ -68,7 +68,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> Points:
 
 
 class CrashingReceiver(Receiver):
-    """Keeps what it is sent, though its sender may die before it learns that."""
+    """Records messages even if the sender crashes before it gets the reply."""
 
     def __init__(self, points: Points) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def _totals(harness: FeedHarness) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def _ids_name_changes(messages: list[dict[str, Any]]) -> None:
-    """Messages of one id are the same, and of one key and delivery there is one."""
+    """Messages with one id are equal, and each key has one message per delivery."""
     by_id: dict[str, dict[str, Any]] = {}
     for message in messages:
         assert by_id.setdefault(message["id"], message) == message

@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/feed-other-systems.md and docs/how-to/remediate.md work, put where the pages say."""
+"""The examples of docs/how-to/feed-other-systems.md and docs/how-to/remediate.md work as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a pipeline's feeds: started as relays are, told about, stopped, and never ended by one feed."""
+"""The process of a pipeline's feeds: start, alerts, stop, and independence of its feeds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows_delivered(harness: FeedHarness, folder: str) -> int:
 
 
 class Running:
-    """A process in a thread of this one, until it is stopped by its flag."""
+    """Runs a process in a thread until it is stopped by its flag."""
 
     def __init__(self, harness: FeedHarness, **more: Any) -> None:
         self.harness = harness

@@ -1,4 +1,4 @@
-"""Sinks over their wire: queues and topics of a real server, an address of a real one."""
+"""Sinks over the wire: queues and topics of a real server, and a real HTTP server."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_failed_entry_of_a_batch_is_the_only_failed_message(aws: Aws, monkeypa
 
 
 class Receiver:
-    """A webhook's server that answers as it is told."""
+    """A webhook server with configurable responses."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[dict[str, Any], dict[str, str]]] = []

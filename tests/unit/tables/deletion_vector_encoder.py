@@ -1,4 +1,4 @@
-"""Deletion vectors as Delta's protocol and the RoaringFormatSpec have them, made the slow and obvious way."""
+"""A simple encoder of deletion vectors, following the Delta protocol and the RoaringFormatSpec literally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 
 
 def encode_vector(positions: Collection[int], *, runs: bool = False) -> bytes:
-    """The vector that marks these positions; `runs` has each container as runs where it may."""
+    """Encodes a vector of these positions; `runs` uses run containers where possible."""
     highs = sorted({position >> 32 for position in positions})
     data = struct.pack("<iq", 1681511377, len(highs))
     for high in highs:
@@ -62,7 +62,7 @@ def _container(values: Sequence[int], kind: Kind) -> bytes:
 
 
 def z85(data: bytes) -> str:
-    """Bytes as ZeroMQ's RFC 32 writes them, filled up with zeros to whole words of four."""
+    """Encodes bytes in Z85 (ZeroMQ RFC 32), padded with zeros to multiples of four."""
     text = ""
     for start in range(0, len(data), 4):
         number = int.from_bytes(data[start : start + 4].ljust(4, b"\0"), "big")
@@ -75,7 +75,7 @@ def z85(data: bytes) -> str:
 
 
 def in_file(*vectors: bytes) -> tuple[bytes, list[int]]:
-    """A file of vectors, and at which offset each begins."""
+    """Returns a file of vectors, and the offset of each."""
     data, offsets = b"\x01", []
     for vector in vectors:
         offsets.append(len(data))

@@ -1,4 +1,4 @@
-"""The age of a table's data: what its newest row is of, and when its rows last changed."""
+"""Age of a table's data: newest row time and last change."""
 
 from __future__ import annotations
 

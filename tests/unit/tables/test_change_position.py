@@ -1,4 +1,4 @@
-"""Positions of readers of changes as texts."""
+"""Text form of readers' change positions."""
 
 from __future__ import annotations
 

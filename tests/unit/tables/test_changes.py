@@ -1,4 +1,4 @@
-"""Which partitions changed between two versions, from the Delta log of a table on local disk."""
+"""Partitions changed between two versions, from the Delta log of a local table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def append(lake: Lake, batch: int, *days: int | None, partition_by: tuple[str, ...] = ("event_date",)) -> int:
-    """One commit with a row on each of these days of March 2025; the version it made."""
+    """Commits a row on each of these days of March 2025; returns the version."""
     made = user_metadata(pipeline="shop", batch=batch, operation="ingest")
     table = lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=partition_by)
     dates = [None if day is None else dt.date(2025, 3, day) for day in days]

@@ -1,4 +1,4 @@
-"""Guarded commits: each step lands once, whoever repeats it and whatever reply is lost."""
+"""Guarded commits: each step is committed once, whoever repeats it and whichever reply is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def values(uri: str) -> list[int]:
 
 
 class LosesReplies:
-    """A table whose commits land, and then fail for whoever made them, `times` times."""
+    """A table whose commits succeed but raise for the caller, `times` times."""
 
     def __init__(self, table: DeltaTable, times: int = 1) -> None:
         self._table = table
@@ -71,7 +71,7 @@ class LosesReplies:
 
 
 def unguarded_append(table: Any, value: int) -> None:
-    """What a writer without our guard does: on a failure it writes and commits again."""
+    """A writer without the guard: it writes and commits again after a failure."""
     rows = pa.table({"a": pa.array([value], pa.int64())})
     for _ in range(2):
         file = write_file(fs.LocalFileSystem(), table.table_uri.removeprefix("file://").rstrip("/"), rows, partition={})
@@ -189,7 +189,7 @@ def test_attempts_are_bounded(uri: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class TestOwners:
-    """The owner epoch in a table keeps a former owner from writing."""
+    """The owner epoch in a table prevents writes of a former owner."""
 
     def test_an_owner_writes_under_the_epoch_it_raised(self, uri: str) -> None:
         table, owner = DeltaTable(uri), Step("games/owner", 1)
@@ -248,7 +248,7 @@ class TestOwners:
 
 
 class TestEnsureTable:
-    """Creating what may be there already."""
+    """Creation of tables that may already exist."""
 
     def test_concurrent_creators_end_with_one_table(self, tmp_path: Path) -> None:
         for attempt in range(10):
@@ -375,11 +375,11 @@ def test_other_errors_are_not_retried(uri: str, monkeypatch: pytest.MonkeyPatch)
 
 
 class TestTransactionCache:
-    """A log is read for transactions only where others have written; what is decided by is the same."""
+    """A log is read for transactions only after other writers' commits, with the same result."""
 
     @pytest.fixture
     def scans(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The application ids that a log was read for."""
+        """The application ids for which a log was read."""
         asked: list[str] = []
         plain = DeltaTable.transaction_version
 

@@ -1,4 +1,4 @@
-"""Reading a table's commits from the newest down."""
+"""Reads a table's commits from the newest downwards."""
 
 from __future__ import annotations
 

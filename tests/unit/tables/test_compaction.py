@@ -1,4 +1,4 @@
-"""Small partitions are compacted without Spark: no row changes, and other partitions and writers are left alone."""
+"""Compaction of small partitions without Spark: changes no rows, other partitions or writers' commits."""
 
 from __future__ import annotations
 

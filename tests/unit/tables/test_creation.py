@@ -1,4 +1,4 @@
-"""Tables that are created with their first rows in one commit."""
+"""Tables created with their first rows in one commit."""
 
 from __future__ import annotations
 

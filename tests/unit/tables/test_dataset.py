@@ -1,4 +1,4 @@
-"""Open tables as datasets over a file system of Arrow's own: the rows of deltalake's, and no Python in its threads."""
+"""Open tables as datasets over Arrow's own file system: deltalake's rows, without Python in Arrow's threads."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def lake(request: pytest.FixtureRequest) -> Lake:
 
 
 def write(lake: Lake, rows: pa.Table = ROWS, *, key: str = KEY, partition_by: str | None = "place") -> None:
-    """Append rows as delta-rs writes them, which escapes values in paths."""
+    """Appends rows through delta-rs, which escapes values in paths."""
     write_deltalake(
         lake.storage.uri(key),
         rows,
@@ -97,7 +97,7 @@ def write(lake: Lake, rows: pa.Table = ROWS, *, key: str = KEY, partition_by: st
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """The requests a server of this process has, by their method."""
+    """Counts a server's requests by method."""
     requests: Counter[str] = Counter()
     answer = WSGIRequestHandler.run_wsgi
 

@@ -1,4 +1,4 @@
-"""The rows that a deletion vector marks are those that an encoder by the letter of the format has written."""
+"""Decoded deletion vectors equal the positions given to a literal encoder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_vector_within_the_log(lake: Lake, positions: set[int]) -> None:
 
 
 def file_vectors(lake: Lake, folder: str, *of_files: set[int]) -> list[dict[str, Any]]:
-    """Vectors in one file, as the add actions of several data files name them."""
+    """Vectors in one file, as referenced by the add actions of several data files."""
     vectors = [encode_vector(positions, runs=True) for positions in of_files]
     data, offsets = in_file(*vectors)
     name = folder + z85(uuid.uuid4().bytes)

@@ -1,4 +1,4 @@
-"""Rows that deletion vectors mark as deleted, told by logs written here as Spark writes them."""
+"""Row counts of deletion vectors, from logs in Spark's form."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_delete_replaces_a_file_by_itself_with_a_vector_and_the_next_one_with_
 
 
 def checkpoint(lake: Lake, version: int, actions: list[dict[str, Any]], name: str, hint: dict[str, Any]) -> None:
-    """A checkpoint as Spark writes it, with what `_last_checkpoint` says of it."""
+    """Writes a checkpoint in Spark's form, with `_last_checkpoint`."""
     kinds = ("add", "protocol", "metaData", "sidecar")
     rows = [{kind: action.get(kind) for kind in kinds if any(kind in each for each in actions)} for action in actions]
     target = log(lake) / name

@@ -1,4 +1,4 @@
-"""Sessions share a database and nothing in it."""
+"""Sessions share a database but none of its contents."""
 
 from __future__ import annotations
 

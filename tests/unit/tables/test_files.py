@@ -1,4 +1,4 @@
-"""Data files and their statistics: bounds that bound, partitions that lose nothing."""
+"""Data files and statistics: correct bounds, and no lost rows in partitions."""
 
 from __future__ import annotations
 

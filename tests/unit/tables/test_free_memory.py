@@ -1,4 +1,4 @@
-"""How much memory a merge in the driver may take."""
+"""Memory available to a merge in the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions as conditions: every type and value a table may be partitioned by."""
+"""Partitions as predicates, for every partition column type and value."""
 
 from __future__ import annotations
 

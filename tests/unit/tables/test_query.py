@@ -1,4 +1,4 @@
-"""SQL over the lake: every table there is, by name."""
+"""SQL over the lake: every existing table by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements that register tables in a catalog of Spark."""
+"""Statements that register tables in a Spark catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that a deletion vector marks are left out, whoever reads the table; deltalake's dataset refuses such a table."""
+"""Rows deleted by a deletion vector are excluded by every reader; deltalake's dataset rejects such tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEATURE = ["deletionVectors"]
 
 
 def vector(rows: list[int]) -> dict[str, object]:
-    """An inline deletion vector, as Delta's protocol describes it: one roaring bitmap with one container."""
+    """An inline deletion vector as in Delta's protocol: one roaring bitmap with one container."""
     bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(f"<{len(rows)}H", *rows)
     data = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
     return {"storageType": "i", "pathOrInlineDv": base85(data), "sizeInBytes": len(data), "cardinality": len(rows)}
@@ -38,7 +38,7 @@ def base85(data: bytes) -> str:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """A lake with a table of six rows in one file, of which the second and the fifth are marked."""
+    """A lake with a table of six rows in one file; the second and fifth are deleted."""
     lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
     table = lake.ensure("t", SCHEMA, user_metadata="{}")
     rows = pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""Rows of a table of many small files are found by the bounds in its log, and the other files are not opened."""
+"""Selecting rows from many small files by the statistics in the log, without opening other files."""
 
 from __future__ import annotations
 

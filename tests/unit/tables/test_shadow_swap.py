@@ -1,4 +1,4 @@
-"""A table gets the content of another one: readers have the old or the new one, and a copy is never the last one."""
+"""Swapping a table's content: readers see the old or the new one, and a copy is never the only one."""
 
 from __future__ import annotations
 

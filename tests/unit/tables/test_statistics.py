@@ -1,4 +1,4 @@
-"""Statistics of data files: bounds that bound, as tight as Delta's own, and nothing about what a table excludes."""
+"""Data file statistics: correct bounds, as tight as Delta's own, and none for excluded columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXACT = decimal.Context(prec=60)
 
 
 def read_bound(text: Any, kind: pa.DataType) -> Any:
-    """A bound as a reader of the log understands it."""
+    """A bound as understood by a reader of the log."""
     if pa.types.is_timestamp(kind):
         return dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     if pa.types.is_floating(kind):
@@ -54,7 +54,7 @@ def read_bound(text: Any, kind: pa.DataType) -> Any:
 
 
 def in_order(value: Any) -> Any:
-    """Texts are ordered by their UTF-8 bytes, by Spark as by delta-rs."""
+    """Strings are ordered by UTF-8 bytes in Spark and delta-rs."""
     return value.encode() if isinstance(value, str) else value
 
 
@@ -162,7 +162,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 def slow_leaves(kind: pa.DataType, values: list[Any], path: str) -> list[tuple[str, pa.DataType, list[Any]]]:
-    """Every leaf with its values, a null struct counting as a null in all its leaves."""
+    """Every leaf with its values; a null struct is a null in all its leaves."""
     if not pa.types.is_struct(kind):
         return [(path, kind, values)]
     below = []

@@ -1,4 +1,4 @@
-"""What lies in a table's folder and nothing needs: old orphans, and never what a version or a writer may need."""
+"""Unreferenced files in a table's folder: old orphans, but never files that a version or a writer may need."""
 
 from __future__ import annotations
 

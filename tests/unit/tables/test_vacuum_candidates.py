@@ -1,4 +1,4 @@
-"""Which files of a table may go, held against a table whose whole life is known."""
+"""VACUUM candidates, compared with a table whose complete history is known."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def z85(data: bytes) -> str:
 
 @dataclass
 class TableHistory:
-    """A table that is written here commit by commit, with what was needed from when to when, in hours ago."""
+    """A table written commit by commit, with the hours (ago) in which each file was needed."""
 
     root: Path
     hours_ago: float = 600
@@ -116,7 +116,7 @@ class TableHistory:
         del self.live[path]
 
     def mark(self, path: str) -> None:
-        """Delete some of a file's rows, as a deletion vector does."""
+        """Deletes some of a file's rows by a deletion vector."""
         removal = self._remove(path)
         name = uuid.uuid4()
         vector = self.write(f"deletion_vector_{name}.bin")
@@ -166,7 +166,7 @@ class TableHistory:
         return path in self.until and (self.until[path] is None or (self.until[path] or 0) <= KEPT_HOURS)
 
     def candidates_by_listing(self, hours: dict[str, float]) -> set[str]:
-        """Of files of these ages."""
+        """Candidates by listing, for files of these ages."""
         return {
             path
             for path, age in hours.items()

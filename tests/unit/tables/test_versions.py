@@ -1,4 +1,4 @@
-"""Versions of a table that can still be read, and the nearest ones to those that cannot."""
+"""Readable versions of a table, and the nearest ones to unreadable ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 
 
 def write(root: Path, *values: int, mode: str = "append") -> None:
-    """One commit a value."""
+    """Commits one value at a time."""
     for value in values:
         write_deltalake(root / KEY, pa.table({"value": [value]}), mode=mode)  # type: ignore[arg-type]
 

@@ -131,8 +131,8 @@ class Member:
         self.backoff.park(condition)
         parked = ContractError(
             "STREAM_PARKED",
-            f"{self.pipeline!r} failed {self.backoff.read().non_outage_failures} times in a row soon after its start, and "
-            f"is excluded from its group. Last failure: {error}",
+            f"{self.pipeline!r} failed {self.backoff.read().non_outage_failures} times in a row soon after its start, "
+            f"and is excluded from its group. Last failure: {error}",
             hint=(
                 f"Fix the cause, then run `deltaworks start {self.pipeline}`. The other pipelines of the group "
                 "continue."

@@ -1,8 +1,8 @@
 """Retention window of a live table of kind `latest`, and the expiry of older rows.
 
-The window starts `expire_after_minutes` before the newest event, or before now if that event is in the future. So a silent
-source expires nothing, recorded data can be processed, and one wrong clock does not expire all rows. The window depends
-on rows only: drivers that have read the same rows have the same window.
+The window starts `expire_after_minutes` before the newest event, or before now if that event is in the future. So a
+silent source expires nothing, recorded data can be processed, and one wrong clock does not expire all rows. The window
+depends on rows only: drivers that have read the same rows have the same window.
 
 A row before the window is never the latest of a key with a younger row, because `event_time` is compared first. So
 dropping old rows does not change results for younger ones.

@@ -40,15 +40,15 @@ class JarLock:
             if recorded is None:
                 raise ConfigError(
                     "JAR_NOT_LOCKED",
-                    f"{self.path} has no digest of {path.name}, so nobody can say whether it is the right one.",
-                    hint=f"If a pom.xml changed on purpose, write the lock anew with `{LOCK_COMMAND}` and review its diff.",
+                    f"{self.path} has no digest of {path.name}, so the file cannot be verified.",
+                    hint=f"If a pom.xml was changed intentionally, rewrite the lock with `{LOCK_COMMAND}` and review it.",
                 )
             actual = digest_of(path)
             if actual != recorded:
                 raise ContractError(
                     "JAR_DIGEST_DIFFERS",
-                    f"{path} has SHA-256 {actual}, but {self.path} records {recorded}: it is not the jar that was "
-                    "reviewed, and no JVM has loaded it.",
+                    f"{path} has SHA-256 {actual}, but {self.path} records {recorded}: it differs from the "
+                    "reviewed jar. No JVM has loaded it.",
                     hint="Delete it there and in Maven's local repository, find out who serves it, then `make jars`.",
                 )
         return len(paths)

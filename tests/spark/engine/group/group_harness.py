@@ -1,4 +1,4 @@
-"""Three pipelines of one group on local disk, whose groups are run beside the test, and what they owe."""
+"""Three pipelines of one group on local disk, their group runs in the background, and the expected rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POISON = {"rules": [{"name": "even", "check": "n % 2 = 0", "on_fail": "fail"}]}
 
 @dataclass
 class GroupHarness:
-    """A project of its own. Events are numbered through; each is owed once to the table of its pipeline."""
+    """A separate project. Events are numbered; each is expected once in its pipeline's table."""
 
     root: Path
     #: At the first failure: after one that no retry can mend the next try comes only after minutes.
@@ -48,7 +48,7 @@ class GroupHarness:
     files: int = 0
 
     def declare(self, pipeline: str, *, group: str | None = GROUP, **table: Any) -> None:
-        """Write the declaration of one pipeline, and of the environment beside it."""
+        """Writes the declaration of one pipeline, and of the environment."""
         columns = [{"name": "n", "path": "n", "type": "long"}]
         declared = {
             "pipeline": pipeline,
@@ -93,7 +93,7 @@ class GroupHarness:
         return Lake(self.catalog.environment.lake)
 
     def land(self, pipeline: str, events: int = 5, *, files: int = 1, step: int = 2) -> None:
-        """Land objects of events whose numbers are even, or odd ones among them with a `step` of 1."""
+        """Writes objects with even-numbered events, or with odd ones too if `step` is 1."""
         for _ in range(files):
             lines = []
             for _ in range(events):
@@ -114,7 +114,7 @@ class GroupHarness:
             )
 
     def landed(self, *pipelines: str) -> Counter[tuple[str, int]]:
-        """How often each event is in the table of its pipeline."""
+        """Counts each event in its pipeline's table."""
         found: Counter[tuple[str, int]] = Counter()
         for pipeline in pipelines or MEMBERS:
             rows = self.lake.rows(paths.table(pipeline, "events"), columns=["n"])
@@ -122,14 +122,14 @@ class GroupHarness:
         return found
 
     def expected(self, *pipelines: str) -> Counter[tuple[str, int]]:
-        """The same, as it should be."""
+        """The expected counts."""
         return Counter({key: count for key, count in self.owed.items() if key[0] in (pipelines or MEMBERS)})
 
     def is_exact(self, *pipelines: str) -> bool:
         return self.landed(*pipelines) == self.expected(*pipelines)
 
     def environment(self) -> dict[str, str]:
-        """What a driver of the group in a process of its own needs to find all this."""
+        """Environment variables for a driver of the group in its own process."""
         for name in ("include/deltaworks", "include/spark", "include/jars"):
             if not (self.root / name).exists():
                 (self.root / name).symlink_to(PROJECT_ROOT / name)
@@ -155,13 +155,13 @@ class GroupHarness:
         return RestartBackoff(self.objects, paths.pipeline_control(pipeline, "failures.json"))
 
     def group_run(self, spark: SparkSession, *, available_now: bool = False) -> GroupRun:
-        """A run of the group, not begun yet."""
+        """Returns a run of the group, not started."""
         load = partial(load_catalog, "local", root=self.root, skip_invalid=True)
         return GroupRun(spark, GROUP, load(), load=load, available_now=available_now)
 
     @contextmanager
     def running(self, spark: SparkSession) -> Iterator[GroupRun]:
-        """The group runs meanwhile; at the end of the block it is stopped by its flag."""
+        """Runs the group in the block, then stops it by its flag."""
         run = self.group_run(spark)
         results: list[GroupResult | BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Several pipelines in one driver: each lands exactly, and what happens to one is of no concern to the others."""
+"""Several pipelines in one driver: each is exactly once, and none affects the others."""
 
 from __future__ import annotations
 

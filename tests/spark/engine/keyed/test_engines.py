@@ -1,4 +1,4 @@
-"""Spark merges a keyed table as delta-rs does, and gold reads the result."""
+"""Spark and delta-rs merge a keyed table identically, and gold reads the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declarations of a group are read again once a change has settled, and only then."""
+"""A group's declarations are reloaded once a change is stable, and only then."""
 
 from __future__ import annotations
 

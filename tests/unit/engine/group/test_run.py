@@ -1,4 +1,4 @@
-"""The driver of a group, with runs that only pretend to: who is started, ended, parked, waited for, and read again."""
+"""The driver of a group with fake runs: members are started, ended, parked, retried and reloaded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNREACHABLE = TransientError("STORAGE_UNREACHABLE", "nobody answers")
 
 @dataclass
 class FakeRuns:
-    """What runs of pipelines do: raise the error that is set for them, or go on until they are to end."""
+    """Fake runs of pipelines: raise the configured error, or continue until ended."""
 
     errors: dict[str, DeltaworksError] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
@@ -65,7 +65,7 @@ class FakeRuns:
 
 @dataclass
 class Harness:
-    """A project of pipelines of the group `small`, and a session whose application can be ended."""
+    """A project with pipelines of the group `small`, and a session whose application can be ended."""
 
     root: Path
     pretended: FakeRuns
@@ -130,14 +130,14 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
 
 
 def ended_by(harness: Harness) -> str:
-    """Why the one run of the group ended, which it did without an error."""
+    """Returns why the group's only run ended, without an error."""
     (result,) = harness.results
     assert isinstance(result, GroupResult), result
     return result.ended_by
 
 
 def declared(root: Path, *members: str, **others: str) -> Path:
-    """Declare these members of the group, and others as they say; a file changes at once, never half."""
+    """Declares these members of the group, and others with their group; files change atomically."""
     settings = "stream_groups: {small: {non_outage_failures: 3}, other: {}}\n"
     written = project(root / "written", settings, **dict.fromkeys(members, "stream_group: small"), **others)
     environment = written / "include" / "environments" / "local.yaml"

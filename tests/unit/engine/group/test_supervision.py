@@ -1,4 +1,4 @@
-"""What becomes of a member of a group, against a slow oracle that reads the member's whole story each time."""
+"""State machine of a group's member, compared with a slow oracle that reads the complete event history each time."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NO_SIGNALS = Signals()
 
 @dataclass(frozen=True)
 class Check:
-    """Somebody looks at what is asked."""
+    """A check with the current signals."""
 
     signals: Signals
 
 
 @dataclass(frozen=True)
 class End:
-    """A run ends; passed over while none is under way."""
+    """A run ends; ignored if none is running."""
 
     outcome: Outcome
 
@@ -65,12 +65,12 @@ def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
 
 
 def is_free(asked: Signals) -> bool:
-    """Whether a member of whom this is asked may run."""
+    """Returns whether a member with these signals may run."""
     return asked == NO_SIGNALS
 
 
 def runs_after(story: Sequence[Event]) -> bool:
-    """Whether a run is under way: since the last look that let one begin, none has ended."""
+    """Returns whether a run is in progress after these events."""
     under_way = False
     for event in story:
         if isinstance(event, End):
@@ -81,7 +81,7 @@ def runs_after(story: Sequence[Event]) -> bool:
 
 
 def was_ending(before: Sequence[Event]) -> bool:
-    """Whether the run under way has been asked to end."""
+    """Returns whether the current run was asked to end."""
     begun = max(n for n in range(len(before)) if runs_after(before[: n + 1]) and not runs_after(before[:n]))
     since = [event.signals for event in before[begun + 1 :] if isinstance(event, Check)]
     return any(must_end(asked) for asked in since)
@@ -92,7 +92,7 @@ def must_end(asked: Signals) -> bool:
 
 
 def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
-    """The phase and the action at the end of a story, from the whole of it."""
+    """Returns phase and action after these events, from all of them."""
     *before, last = story
     if isinstance(last, Check):
         return expected_of_run(before, last.signals) if runs_after(before) else expected_when_idle(last.signals)

@@ -1,4 +1,4 @@
-"""A history and the keyed table beside it on local disk, and the slow answer to what the keyed table has to hold."""
+"""A history and its keyed table on local disk, with a slow oracle for the keyed table's rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 def declared(*, mutable: bool = False, partition_by: Sequence[str] = ("event_date",), **keyed: Any) -> PipelineSpec:
-    """Ticks by symbol and day; `keyed` changes the declaration of that name."""
+    """Ticks by symbol and day; `keyed` overrides the declaration of `keyed`."""
     columns = [
         {"name": "org_id", "path": "org", "type": "string"},
         {"name": "symbol", "path": "symbol", "type": "string"},
@@ -69,7 +69,7 @@ def declared(*, mutable: bool = False, partition_by: Sequence[str] = ("event_dat
 
 @dataclass
 class KeyedHarness:
-    """The lake, and what lands in the history."""
+    """The lake and the history's rows."""
 
     root: Path
     spec: PipelineSpec = field(default_factory=declared)
@@ -81,7 +81,7 @@ class KeyedHarness:
         return Lake(StorageSpec(root=f"file://{self.root}"))
 
     def tables(self, *, spark: Any = None, takeover: bool = True) -> KeyedTables:
-        """What a new owner brings the tables up to date with."""
+        """Returns the keyed tables of a new owner."""
         self.epoch += takeover
         return KeyedTables(spark, self.lake, self.spec, owner=owner_step("market", self.epoch))
 
@@ -89,7 +89,7 @@ class KeyedHarness:
         return (tables or self.tables()).catch_up(LATEST)
 
     def append(self, rows: Sequence[Mapping[str, Any]], *, batch: int | None = None) -> int:
-        """Land a batch; its number. A number that is given is landed again."""
+        """Appends a batch; returns its number. A given number is appended again."""
         number = self.batches if batch is None else batch
         self.batches = max(self.batches, number + 1)
         schema = arrow_schema(self.spec.table(HISTORY).column_types())
@@ -115,7 +115,7 @@ class KeyedHarness:
         return opened
 
     def latest(self, name: str = LATEST) -> list[dict[str, Any]]:
-        """The rows of the keyed table, in the order of their keys."""
+        """The keyed table's rows in key order."""
         rows = self.lake.rows(paths.table("market", name))
         return [] if rows is None else sorted(rows.to_pylist(), key=self._key)
 
@@ -128,7 +128,7 @@ class KeyedHarness:
         return keyed
 
     def expected(self) -> list[dict[str, Any]]:
-        """The slow answer: row by row over the history as it is, the greatest one of each key."""
+        """The slow oracle: a loop over the current history for the latest row of each key."""
         rows = self.lake.rows(paths.table("market", HISTORY))
         chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
         for row in [] if rows is None else rows.to_pylist():
@@ -153,5 +153,5 @@ def _order(newest_by: Sequence[str]) -> Callable[[Mapping[str, Any]], list[Any]]
 
 
 def tick(symbol: str | None, version: int | None, **values: Any) -> dict[str, Any]:
-    """One row; its price says which one it is."""
+    """One row; its price identifies it."""
     return {"symbol": symbol, "day": START.date(), "version": version, "org_id": "o", **values}

@@ -1,4 +1,4 @@
-"""A bronze table and the live table of its newest rows on local disk, and the slow answer to what that has to hold."""
+"""A bronze table and its live table of kind `latest` on local disk, with a slow oracle for the live table's rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPIRE_AFTER_MINUTES = 30
 
 
 def live_declared(**live: Any) -> PipelineSpec:
-    """Ticks by symbol, and the newest price of each; `live` changes the declaration of the live table."""
+    """Ticks by symbol, and the latest price of each; `live` overrides the live table's declaration."""
     mapping = declared().model_dump(mode="json", exclude_unset=True)
     del mapping["tables"][0]["keyed"]
     newest = {"name": NOW, "reads": HISTORY, "kind": "latest", "key": ["symbol"], "keep": ["price", "version"]}
@@ -28,7 +28,7 @@ def live_declared(**live: Any) -> PipelineSpec:
 
 @dataclass
 class LatestHarness(KeyedHarness):
-    """The lake, and what lands in the bronze table."""
+    """The lake and the bronze table's rows."""
 
     spec: PipelineSpec = field(default_factory=live_declared)
 
@@ -44,7 +44,7 @@ class LatestHarness(KeyedHarness):
         return latest
 
     def expected(self) -> list[dict[str, Any]]:
-        """Row by row over bronze as it is, the greatest one of each key, where that is not too old."""
+        """A loop over current bronze for the latest row of each key within the retention window."""
         rows = self.lake.rows(paths.table("market", HISTORY))
         assert rows is not None
         chosen: dict[Any, dict[str, Any]] = {}
@@ -64,7 +64,7 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def priced(symbol: str | None, minutes: float, version: int = 0, **values: Any) -> dict[str, Any]:
-    """One row, some minutes after the start; its version says which one it is."""
+    """One row some minutes after the start; its version identifies it."""
     return tick(symbol, version, event_time=START + dt.timedelta(minutes=minutes), **values)
 
 

@@ -1,5 +1,4 @@
-"""What can happen to whoever keeps a table up to date, whichever of its kinds it is: to die in a merge, to be followed
-by another owner, to wake up when that has happened long ago."""
+"""State machine of a keyed table's owners: crashes in a merge, takeovers, and former owners that resume late."""
 
 from __future__ import annotations
 
@@ -65,4 +64,4 @@ class OwnersMachine(RuleBasedStateMachine):
             self.is_exact()
 
     def is_exact(self) -> None:
-        assert self.harness.latest() == self.harness.owed()
+        assert self.harness.latest() == self.harness.expected()

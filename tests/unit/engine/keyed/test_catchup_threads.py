@@ -1,4 +1,4 @@
-"""Keyed tables beside the batches of a stream: merged in a thread of their own, suspended and lent as others are."""
+"""Keyed tables during a stream: merged in a thread, suspended, and held for write turns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def merged(harness: Harness) -> list[tuple[Any, Any]]:
-    """Key, and where the row came from."""
+    """Key and position of each row."""
     rows = harness.lake.rows(paths.table("shop", LATEST))
     return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
 
@@ -107,7 +107,7 @@ def test_a_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
         raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeyedTableCatchUp, "follow", fails)
+        patched.setattr(KeyedTableCatchUp, "catch_up", fails)
         processor.keyed.catch_up_all()
     report = harness.land(processor, 1)
     assert report is not None
@@ -133,7 +133,7 @@ def test_a_retryable_failure_is_retried_immediately(harness: Harness, monkeypatc
             raise failures.pop()
         return original(self)
 
-    monkeypatch.setattr(KeyedTableCatchUp, "follow", fails_twice)
+    monkeypatch.setattr(KeyedTableCatchUp, "catch_up", fails_twice)
     processor.keyed.catch_up_all()
     processor.serve_requests()
 
@@ -168,7 +168,7 @@ def test_a_turn_is_granted_after_the_running_merge(harness: Harness, monkeypatch
         states.append(turn_state(harness))
         return original(self)
 
-    monkeypatch.setattr(KeyedTableCatchUp, "follow", merging)
+    monkeypatch.setattr(KeyedTableCatchUp, "catch_up", merging)
     processor.keyed.catch_up_all()
     processor.serve_requests()
 

@@ -1,4 +1,4 @@
-"""A keyed table has the newest row of each key, whatever becomes of its history and of those who merge it."""
+"""A keyed table has the latest row of each key after any change of its history, crash or takeover."""
 
 from __future__ import annotations
 

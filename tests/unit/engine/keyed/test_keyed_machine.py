@@ -1,5 +1,4 @@
-"""Whatever happens to a history and to those who merge it, in whatever order: the keyed table is what a slow look at
-the history's rows gives."""
+"""After any sequence of history changes, crashes and takeovers, the keyed table equals a slow oracle."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ ROWS = st.lists(
 
 
 class KeyedMachine(OwnersMachine):
-    """One history with its keyed table, an owner and the owners before it."""
+    """One history with its keyed table, and current and former owners."""
 
     @initialize(deletes=st.booleans(), mutable=st.booleans(), parted=st.booleans())
     def begin(self, deletes: bool, mutable: bool, parted: bool) -> None:

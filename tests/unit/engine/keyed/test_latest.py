@@ -1,4 +1,4 @@
-"""A live table of newest rows follows bronze as far back as its horizon, and forgets what lies behind it."""
+"""A live table of kind `latest` follows bronze within its retention window and expires older rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LatestHarness:
 
 
 def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files of bronze that are read from now on."""
+    """Records the bronze files read from now on."""
     paths_read: list[str] = []
     original = keyed_catchup.read_file_rows
 

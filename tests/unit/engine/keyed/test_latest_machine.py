@@ -1,5 +1,6 @@
-"""Whatever is landed, late, twice or in another order, and whoever dies or loses its place: a live table of newest rows
-is the greatest row of each key of bronze, as far back as its horizon reaches."""
+"""After late, duplicate and reordered rows, crashes and lost positions, a live table of kind `latest` equals the latest
+row of each bronze key within the retention window.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ ROWS = st.lists(
 
 
 class LatestMachine(OwnersMachine):
-    """One bronze table with its live table, an owner and the owners before it."""
+    """One bronze table with its live table, and current and former owners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class LatestMachine(OwnersMachine):
 
     @rule()
     def lose_the_place(self) -> None:
-        """What says how far bronze has been read is gone: everything is read and merged again."""
+        """The position in bronze is lost: everything is read and merged again."""
         self.take_over()
         with mock.patch.object(keyed_catchup, "keyed_application", return_value=f"lost/{uuid.uuid4().hex}"):
             self.harness.follow(self.owner)
@@ -97,7 +98,7 @@ TestLatestMachine = LatestMachine.TestCase
 
 
 def test_with_the_condition_off_an_older_row_wins() -> None:
-    """The machine sees it: what it checks is held by `is_newer`."""
+    """The machine detects a missing `newer_condition`."""
     machine = LatestMachine()
     try:
         with mock.patch.object(merge, "newer_condition", return_value="true"):

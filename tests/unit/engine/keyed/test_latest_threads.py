@@ -118,7 +118,7 @@ def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest
             released.wait(30)
         return original(self)
 
-    monkeypatch.setattr(KeyedTableCatchUp, "follow", slowly)
+    monkeypatch.setattr(KeyedTableCatchUp, "catch_up", slowly)
     follower = KeyedCatchUp(harness.tables(), is_held=lambda table: False)
     follower.start()
     try:
@@ -141,7 +141,7 @@ def test_a_live_table_that_cannot_be_merged_is_suspended_and_continues_once_resu
         raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeyedTableCatchUp, "follow", fails)
+        patched.setattr(KeyedTableCatchUp, "catch_up", fails)
         processor.keyed.catch_up_all()
     harness.land(processor, 1)
 

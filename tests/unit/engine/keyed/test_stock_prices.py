@@ -1,4 +1,4 @@
-"""Real prices of shares, in two batches that come in the wrong order and are landed again."""
+"""Real stock prices, in two batches that arrive in the wrong order and are repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jars make the class path, and when the set is built again."""
+"""Jars on the class path, and when they are resolved again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ X = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"
 
 
 def web_jar() -> bytes:
-    """A WebJar with a script, the same bytes each time."""
+    """A WebJar with a script, with the same bytes each time."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr(zipfile.ZipInfo("META-INF/resources/webjars/htmx.org/2.0.10/dist/htmx.min.js"), "var htmx;")

@@ -1,4 +1,4 @@
-"""When the archive of Java's classes is made, and what happens where it cannot be."""
+"""When the Java class archive is written, and how failures are handled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The archives that a session was run for; it writes a few bytes."""
+    """The archives that a training session wrote; it writes a few bytes."""
     runs: list[Path] = []
 
     def train(archive: Path) -> str:
