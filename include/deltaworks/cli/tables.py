@@ -52,7 +52,7 @@ def check(
     damages = [damage for name in names for damage in check_pipeline(project, name, table=table)]
     listing = Listing(("pipeline", "what", "damage", "mended by"))
     for damage in damages:
-        listing.add(damage.pipeline, damage.what, damage.description, damage.repair)
+        listing.add(damage.pipeline, damage.subject, damage.description, damage.repair)
     return CommandOutput([listing], exit_code=11) if damages else CommandOutput(["Nothing is damaged.", listing])
 
 

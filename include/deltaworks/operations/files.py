@@ -120,9 +120,9 @@ def clean(context: OperationContext, options: CleanOptions) -> Report:
     would = "would be " if options.dry_run else ""
     parts = [
         f"{result.removed:,} objects ({format_bytes(result.bytes)}) {would}{verb}. Left: "
-        f"{result.unread:,} not landed everywhere, {result.young:,} too young, {result.in_quarantine:,} that "
-        f"quarantine needs, {result.unclaimed:,} that no pipeline reads, {result.changed:,} replaced since; "
-        f"{result.gone:,} gone."
+        f"{result.pending:,} not landed everywhere, {result.within_retention:,} too young, {result.in_quarantine:,} that "
+        f"quarantine needs, {result.without_reader:,} that no pipeline reads, {result.changed:,} replaced since; "
+        f"{result.already_absent:,} gone."
     ]
     if options.dry_run and result.removed:
         parts.append("Nothing was changed: --no-dry-run does it.")

@@ -130,7 +130,7 @@ def expire(context: OperationContext, options: ExpiryOptions) -> Report:
     from deltaworks.recovery.quarantine.summary import recount_quarantine
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
-    results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, bound=bound)
+    results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, limit=bound)
     # Every night, so that a summary which was lost is there again.
     recount_quarantine(context.catalog.environment.lake, context.subject)
     return Report(results=results)

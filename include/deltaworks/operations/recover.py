@@ -48,10 +48,10 @@ class LogOptions(Options):
 
 def recover_log(context: OperationContext, options: LogOptions) -> Report:
     """Recreate lost commits from prepared batches; where that is impossible, go back to before them. Idempotent."""
-    from deltaworks.recovery.repair.log_gap import mend_log
+    from deltaworks.recovery.repair.log_gap import repair_log
 
     pipeline, table = context.subject, options.table
-    result = mend_log(context.catalog, pipeline, table, dry_run=options.dry_run, max_rows=options.max_rows)
+    result = repair_log(context.catalog, pipeline, table, dry_run=options.dry_run, max_rows=options.max_rows)
     verb = "would be" if options.dry_run else "was"
     parts: list[str | Listing] = [
         f"Version {version} {verb} recreated from batch {batch}." for version, batch in result.recreated.items()
@@ -72,10 +72,10 @@ class FilesOptions(Options):
 
 def recover_files(context: OperationContext, options: FilesOptions) -> Report:
     """Take lost files out of the log, and bring their rows back from the objects they came from. Idempotent."""
-    from deltaworks.recovery.repair.lost_files import mend_files
+    from deltaworks.recovery.repair.lost_files import repair_files
 
     pipeline, table = context.subject, options.table
-    result = mend_files(
+    result = repair_files(
         context.catalog,
         pipeline,
         table,
@@ -111,10 +111,10 @@ class TableOptions(Options):
 
 def recover_table(context: OperationContext, options: TableOptions) -> Report:
     """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
-    from deltaworks.recovery.repair.lost_files import mend_table
+    from deltaworks.recovery.repair.lost_files import repair_table
 
     pipeline, name = context.subject, options.table
-    result = mend_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
+    result = repair_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
     origin = "the files of their batches" if result.repair == "prepared" else "the objects they came from"
     last = max(result.last_batches.values(), default=None)
     parts: list[str | Listing] = [f"The ledger knows {result.rows:,} rows up to batch {last}; they come from {origin}."]

@@ -101,7 +101,7 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
         recount_quarantine(context.catalog.environment.lake, context.subject)
     will = "would land" if result.dry_run else "landed"
     parts: list[str | Listing] = []
-    if result.completed_earlier:
+    if result.resumed_replays:
         parts.append("A replay that had been interrupted was completed first.")
     parts.append(
         f"{result.selected:,} open rows selected: {result.landed:,} {will}, "
@@ -111,7 +111,7 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
     for title, counts in (
         ("rows to tables", result.rows_by_table),
         ("still do not fit", result.reasons),
-        ("cannot be read again", result.causes),
+        ("cannot be read again", result.missing_causes),
     ):
         parts += _counts_line(title, counts)
     if result.dry_run and result.landed:

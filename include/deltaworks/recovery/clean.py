@@ -31,10 +31,10 @@ from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
-_REQUESTS_AT_ONCE = 8
-_CHECKED_AT_ONCE = 1_000
+_CONCURRENT_REQUESTS = 8
+_CHECK_BATCH_SIZE = 1_000
 #: The most objects one run removes, so that a mistake is a small one.
-MOST_OBJECTS = 100_000
+MAX_OBJECTS = 100_000
 _COLUMNS = ("seq", "bucket", "key", "etag", "version_id", "size", "received_at")
 
 
@@ -51,17 +51,17 @@ class CleanResult:
     dry_run: bool
     removed: int = 0
     bytes: int = 0
-    gone: int = 0
+    already_absent: int = 0
     changed: int = 0
-    unread: int = 0
-    young: int = 0
+    pending: int = 0
+    within_retention: int = 0
     in_quarantine: int = 0
-    unclaimed: int = 0
-    up_to_seq: int = 0
+    without_reader: int = 0
+    through_seq: int = 0
 
 
 def clean_source(
-    catalog: Catalog, relay: str, *, dry_run: bool = True, limit: int = MOST_OBJECTS, from_start: bool = False
+    catalog: Catalog, relay: str, *, dry_run: bool = True, limit: int = MAX_OBJECTS, from_start: bool = False
 ) -> CleanResult:
     """Remove what is landed everywhere, at most `limit` objects. Idempotent; safe beside relay and streams.
 
@@ -72,20 +72,20 @@ def clean_source(
         ConfigError: RELAY_CLEANUP_UNDECLARED, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
     """
     spec = catalog.relay(relay)
-    declared, landing = _declared(spec, catalog.environment.landing)
+    declared, landing = _require_declaration(spec, catalog.environment.landing)
     objects = open_objects(catalog.environment.lake)
-    position = 0 if from_start else _position(objects, relay)
-    result = CleanResult(relay=relay, mode=declared.mode, dry_run=dry_run, up_to_seq=position)
+    position = 0 if from_start else _read_position(objects, relay)
+    result = CleanResult(relay=relay, mode=declared.mode, dry_run=dry_run, through_seq=position)
     remover = ObjectRemover(
         landing, archive=declared.archive_storage(landing), versioned=spec.overwrites == "every_version"
     )
-    _Run(catalog, result, remover, after_days=declared.after_days, limit=limit).clean()
-    if not dry_run and result.up_to_seq > position:
-        objects.put(_position_key(relay), json.dumps({"seq": result.up_to_seq}).encode())
+    _CleanRun(catalog, result, remover, after_days=declared.after_days, limit=limit).clean()
+    if not dry_run and result.through_seq > position:
+        objects.put(_position_key(relay), json.dumps({"seq": result.through_seq}).encode())
     return result
 
 
-class _Run:
+class _CleanRun:
     """One pass over the log, from where `result` says that the last one ended."""
 
     def __init__(
@@ -96,34 +96,36 @@ class _Run:
         self._replacements = Replacements(open_objects(catalog.environment.lake)).refresh()
         self._result = result
         self._remove = remover.check if result.dry_run else remover.remove
-        self._before = utc_now() - timedelta(days=after_days)
-        self._may_remove = limit
+        self._cutoff = utc_now() - timedelta(days=after_days)
+        self._remaining_limit = limit
         #: The first `seq` that was left: the next run begins there.
-        self._first_left = sys.maxsize
+        self._first_skipped_seq = sys.maxsize
         # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
         self._readers = ObjectStatusReader(catalog, result.relay).readers()
-        self._needed = {reader.pipeline: Quarantine(lake, reader.pipeline).objects_needed() for reader in self._readers}
+        self._quarantine_seqs = {
+            reader.pipeline: Quarantine(lake, reader.pipeline).required_objects() for reader in self._readers
+        }
 
     def clean(self) -> None:
-        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            for part in self._log.read_parts(self._result.up_to_seq, columns=_COLUMNS):
-                self._remove_some(list(self._chosen(part)), threads)
-                self._result.up_to_seq = min(part.column("seq")[-1].as_py(), self._first_left - 1)
-                if not self._may_remove:
+        with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as threads:
+            for part in self._log.read_parts(self._result.through_seq, columns=_COLUMNS):
+                self._remove_batch(list(self._removable_rows(part)), threads)
+                self._result.through_seq = min(part.column("seq")[-1].as_py(), self._first_skipped_seq - 1)
+                if not self._remaining_limit:
                     break
 
-    def _remove_some(self, chosen: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
+    def _remove_batch(self, candidates: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
         """Only objects that are there count against the limit: the log may begin with many that were removed before."""
         at = 0
-        while at < len(chosen) and self._may_remove:
-            piece = chosen[at : at + min(self._may_remove, _CHECKED_AT_ONCE)]
-            for row, state in zip(piece, threads.map(self._removed, piece), strict=True):
+        while at < len(candidates) and self._remaining_limit:
+            piece = candidates[at : at + min(self._remaining_limit, _CHECK_BATCH_SIZE)]
+            for row, state in zip(piece, threads.map(self._remove_row, piece), strict=True):
                 self._count(row, state)
             at += len(piece)
-        if at < len(chosen):
-            self._leave(chosen[at])
+        if at < len(candidates):
+            self._skip(candidates[at])
 
-    def _removed(self, row: Mapping[str, Any]) -> RemovalOutcome:
+    def _remove_row(self, row: Mapping[str, Any]) -> RemovalOutcome:
         bucket, key, etag = row["bucket"], row["key"], row["etag"]
         state = self._remove(bucket, key, etag, row["version_id"])
         for tag in self._replacements.successors(bucket, key, etag):
@@ -132,10 +134,10 @@ class _Run:
                 state = "removed"
         return state
 
-    def _leave(self, row: Mapping[str, Any]) -> None:
-        self._first_left = min(self._first_left, row["seq"])
+    def _skip(self, row: Mapping[str, Any]) -> None:
+        self._first_skipped_seq = min(self._first_skipped_seq, row["seq"])
 
-    def _chosen(self, part: pa.Table) -> Iterator[dict[str, Any]]:
+    def _removable_rows(self, part: pa.Table) -> Iterator[dict[str, Any]]:
         """The objects of a part of the log that can go."""
         readers: dict[int, list[LogReader]] = {}
         for reader in self._readers:
@@ -145,31 +147,31 @@ class _Run:
         for row in part.to_pylist():
             seq, its_readers = row["seq"], readers.get(row["seq"], [])
             if not its_readers:
-                self._result.unclaimed += 1
+                self._result.without_reader += 1
                 continue
             if any(reader.seq < seq for reader in its_readers):
-                self._result.unread += 1
-            elif row["received_at"] >= self._before:
-                self._result.young += 1
-            elif any(seq in self._needed[reader.pipeline] for reader in its_readers):
+                self._result.pending += 1
+            elif row["received_at"] >= self._cutoff:
+                self._result.within_retention += 1
+            elif any(seq in self._quarantine_seqs[reader.pipeline] for reader in its_readers):
                 self._result.in_quarantine += 1
             else:
                 yield row
                 continue
-            self._leave(row)
+            self._skip(row)
 
     def _count(self, row: Mapping[str, Any], state: RemovalOutcome) -> None:
         if state == "removed":
             self._result.removed += 1
-            self._may_remove -= 1
+            self._remaining_limit -= 1
             self._result.bytes += row["size"] or 0
         elif state == "gone":
-            self._result.gone += 1
+            self._result.already_absent += 1
         else:
             self._result.changed += 1
 
 
-def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, StorageSpec]:
+def _require_declaration(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, StorageSpec]:
     if spec.clean is None:
         raise ConfigError(
             "RELAY_CLEANUP_UNDECLARED",
@@ -189,6 +191,6 @@ def _position_key(relay: str) -> str:
     return paths.relay_cleanup(relay)
 
 
-def _position(objects: ObjectStore, relay: str) -> int:
+def _read_position(objects: ObjectStore, relay: str) -> int:
     position = objects.get(_position_key(relay))
     return int(json.loads(position.data)["seq"]) if position else 0

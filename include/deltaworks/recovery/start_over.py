@@ -25,7 +25,7 @@ from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
+from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread, void_replays
 from deltaworks.recovery.restore.dependents import refuse_running_followers
 from deltaworks.recovery.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
 from deltaworks.recovery.restore.restore_points import RestorePoint
@@ -136,7 +136,7 @@ class _Operation:
         """Nobody else lands, replays or reprocesses meanwhile."""
         with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
             no_vacuum = table_files_locks(self._objects, self._pipeline, self._put_back(), work="The restore")
-            with rereading(self._home, starting_over=True), no_vacuum:
+            with exclusive_reread(self._home, starting_over=True), no_vacuum:
                 yield
 
     def _put_back(self) -> list[str]:
@@ -221,7 +221,7 @@ class _Operation:
                 f"Batches of {self._pipeline!r} hold rows back that {', '.join(sorted(held))} does not have yet.",
                 hint="Start the stream with the declaration it ran with, `deltaworks tables resume`, then stop it.",
             )
-        complete_torn_replay(self._spec, self._lake, self._home)
+        complete_prepared_replay(self._spec, self._lake, self._home)
 
     def _perform(self, begun: StartOver) -> int:
         """Every step, each of which is skipped where it was done; how many tables were recreated or put back now."""

@@ -57,7 +57,7 @@ def _blindly() -> None:
     def missing_from(self: Any, table: Any) -> Any:
         return [file.add_action() for file in self._files]
 
-    replay_commit.ReplayShare.missing_from = missing_from  # type: ignore[method-assign]
+    replay_commit.PreparedTableFiles.files_missing_from = missing_from  # type: ignore[method-assign]
 
 
 def main(root: str, spec: str, point: str, off: str) -> None:
@@ -73,7 +73,7 @@ def main(root: str, spec: str, point: str, off: str) -> None:
 
     switch_off(off)
     # Exclusion must not rest on the lease, so it is taken away here.
-    quarantine_replay.rereading = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
+    quarantine_replay.exclusive_reread = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
     catalog = Stage(Path(root)).catalog(PipelineSpec.model_validate_json(spec))
     quarantine_replay.replay_quarantine(catalog, "shop", QuarantineFilter(), dry_run=False, slice_rows=50, fault=hit)
 

@@ -78,7 +78,7 @@ def test_a_folder_that_came_back_from_outside_is_seen_and_mended_in_tables_of_an
     assert stage.of(ANN, KINDS[kind])
 
     (damage,) = check_pipeline(stage.catalog(), "shop")
-    assert (damage.what, damage.kind) == (KINDS[kind], "erased_rows_back")
+    assert (damage.subject, damage.kind) == (KINDS[kind], "erased_rows_back")
     reapplier = ErasureReapplier(stage.catalog(), "shop")
     reapplier.purge_reappeared_rows(reapplier.erasable_tables)
     stage.follow()

@@ -24,8 +24,8 @@ from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.recovery.repair.log_gap import mend_log
-from deltaworks.recovery.repair.lost_files import mend_files, mend_table
+from deltaworks.recovery.repair.log_gap import repair_log
+from deltaworks.recovery.repair.lost_files import repair_files, repair_table
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
@@ -220,12 +220,12 @@ class WaysStage(SourceStage):
         opened = self.lake.open(paths.table("shop", table))
         assert opened is not None
         Path(opened.file_uris()[0].removeprefix("file://")).unlink()
-        mend_files(self.catalog(), "shop", table, dry_run=False, max_rows=1_000)
+        repair_files(self.catalog(), "shop", table, dry_run=False, max_rows=1_000)
 
     def recover_table(self, table: str) -> None:
         """The log is deleted, and the files of all versions are left."""
         shutil.rmtree(self.folder(table) / "_delta_log")
-        mend_table(self.catalog(), "shop", table, dry_run=False)
+        repair_table(self.catalog(), "shop", table, dry_run=False)
 
     def recover_log(self, table: str) -> None:
         """The commit of the purge is lost, with a batch behind it."""
@@ -234,7 +234,7 @@ class WaysStage(SourceStage):
         purge = opened.version()
         self.land_object(self.processor(), max(BATCHES) + 1)
         (self.folder(table) / "_delta_log" / f"{purge:020}.json").unlink()
-        mend_log(self.catalog(), "shop", table, dry_run=False, max_rows=1_000)
+        repair_log(self.catalog(), "shop", table, dry_run=False, max_rows=1_000)
 
     def reprocess(self, *tables: str, shadow: bool = False) -> None:
         request = ReprocessRequest(selection=Selection(from_start=True), tables=tables, shadow=shadow)

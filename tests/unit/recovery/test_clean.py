@@ -94,7 +94,7 @@ def test_a_dry_run_counts_and_removes_nothing(landing: Landing) -> None:
 
     found = landing.clean(dry_run=True)
 
-    assert (found.removed, found.unread, found.up_to_seq) == (2, 1, 2)
+    assert (found.removed, found.pending, found.through_seq) == (2, 1, 2)
     assert landing.there() == ["a", "b", "c"]
     assert landing.clean(dry_run=True) == found
 
@@ -147,7 +147,7 @@ def test_what_no_pipeline_reads_stays(landing: Landing) -> None:
 
     found = landing.clean()
 
-    assert (found.removed, found.unclaimed) == (1, 2)
+    assert (found.removed, found.without_reader) == (1, 2)
     assert landing.there() == ["b/1", "b/2"]
 
 
@@ -167,9 +167,9 @@ def test_a_young_object_stays_and_is_looked_at_again(landing: Landing, monkeypat
     monkeypatch.setattr(cleaning, "utc_now", lambda: utc_now() + dt.timedelta(days=8))
     second = landing.clean()
 
-    assert (first.removed, first.young, first.up_to_seq) == (2, 1, 1)
-    assert (second.removed, second.gone, second.up_to_seq) == (1, 1, 3)
-    assert landing.clean().gone == 0
+    assert (first.removed, first.within_retention, first.through_seq) == (2, 1, 1)
+    assert (second.removed, second.already_absent, second.through_seq) == (1, 1, 3)
+    assert landing.clean().already_absent == 0
 
 
 def test_a_key_that_holds_another_content_by_now_keeps_it(landing: Landing) -> None:

@@ -38,8 +38,8 @@ from deltaworks.tables.table_swap import table_content
 OPERATION = "expire_quarantine"
 _EVENT_DATE = "event_date"
 #: Removed files of the table of messages are kept for so long, as VACUUM keeps those of the pipeline's tables.
-_KEPT_HOURS = 168
-_INSTANT = 'Timestamp(Microsecond, Some("UTC"))'
+_VACUUM_RETENTION_HOURS = 168
+_TIMESTAMP_TYPE = 'Timestamp(Microsecond, Some("UTC"))'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ExpiryResult:
     table: str
     dry_run: bool
     rows: int = 0
-    open: int = 0
+    open_rows: int = 0
     before: str = ""
     seconds: float = 0.0
     reason: str = ""
@@ -61,7 +61,7 @@ def expire_quarantine(
     *,
     dry_run: bool = True,
     now: dt.datetime | None = None,
-    bound: DeletionLimit | None = None,
+    limit: DeletionLimit | None = None,
 ) -> list[ExpiryResult]:
     """Remove what is older than declared from a pipeline's quarantine, archive and tables, and its relay's messages.
 
@@ -75,15 +75,17 @@ def expire_quarantine(
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, TURN_NOT_GRANTED, TURN_LOST; not in a dry run.
     """
     spec, lake, now = catalog.pipeline(pipeline), Lake(catalog.environment.lake), now or utc_now()
-    run = _Expiry(lake, pipeline, dry_run=dry_run, now=now, bound=bound)
+    run = _ExpiryRun(lake, pipeline, dry_run=dry_run, now=now, bound=limit)
     relay = catalog.relays.get(spec.source.relay) if isinstance(spec.source, FileSourceSpec) else None
 
     def results() -> list[ExpiryResult]:
-        of_tables = [run.rows(QUARANTINE_TABLE, spec.quarantine.retain_days)]
-        of_tables += [run.retained(table) for table in spec.tables if table.retention_days is not None]
+        of_tables = [run.expire_rows(QUARANTINE_TABLE, spec.quarantine.retain_days)]
+        of_tables += [run.expire_events(table) for table in spec.tables if table.retention_days is not None]
         if spec.archive is not None:
-            of_tables.append(run.rows(ARCHIVE, spec.archive.retain_days))
-        return of_tables if relay is None else [*of_tables, run.messages(relay.relay, relay.message_retention_days)]
+            of_tables.append(run.expire_rows(ARCHIVE, spec.archive.retain_days))
+        return (
+            of_tables if relay is None else [*of_tables, run.expire_messages(relay.relay, relay.message_retention_days)]
+        )
 
     if dry_run:
         return results()
@@ -91,7 +93,7 @@ def expire_quarantine(
         return results()
 
 
-class _Expiry:
+class _ExpiryRun:
     """One run over the tables of a pipeline."""
 
     def __init__(
@@ -101,31 +103,31 @@ class _Expiry:
         self._pipeline = pipeline
         self._dry_run = dry_run
         self._now = now
-        self._bound = bound
+        self._limit = bound
         self._home = PipelineHome.open(lake.storage, pipeline)
 
-    def rows(self, name: str, days: int | None) -> ExpiryResult:
+    def expire_rows(self, name: str, days: int | None) -> ExpiryResult:
         """Rows of the quarantine or of the archive."""
-        return self._dates(name, days, f"{name}_date")
+        return self._expire_dates(name, days, f"{name}_date")
 
-    def retained(self, spec: TableSpec) -> ExpiryResult:
+    def expire_events(self, spec: TableSpec) -> ExpiryResult:
         """Rows of a table whose events are older than it declares. One that requests change is taken for a turn."""
         if spec.mutable is None or self._dry_run:
-            return self._dates(spec.name, spec.retention_days, _EVENT_DATE)
+            return self._expire_dates(spec.name, spec.retention_days, _EVENT_DATE)
         with write_turn(self._home.objects, self._pipeline, spec.name, by=current_run()) as turn:
-            return self._dates(spec.name, spec.retention_days, _EVENT_DATE, check=turn.check)
+            return self._expire_dates(spec.name, spec.retention_days, _EVENT_DATE, check=turn.check)
 
-    def _dates(
+    def _expire_dates(
         self, name: str, days: int | None, column: str, *, check: Callable[[], None] = lambda: None
     ) -> ExpiryResult:
         started = time.monotonic()
         table = self._lake.open(self._home.table(name))
         if table is None or days is None:
-            return self._left(name, days)
+            return self._nothing_to_expire(name, days)
         # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
         before = (self._now - dt.timedelta(days=days)).date()
         old = rows_of(self._lake, table, columns=[column], filters=pc.field(column) < before)
-        bounded = self._bounded(name, table, old.column(column).to_pylist(), before)
+        bounded = self._limited_cutoff(name, table, old.column(column).to_pylist(), before)
         if bounded != before:
             before = bounded
             old = old.filter(pc.field(column) < before)
@@ -140,58 +142,58 @@ class _Expiry:
             table=name,
             dry_run=self._dry_run,
             rows=old.num_rows,
-            open=still_open,
+            open_rows=still_open,
             before=before.isoformat(),
             seconds=time.monotonic() - started,
         )
 
-    def messages(self, relay: str, days: int | None) -> ExpiryResult:
+    def expire_messages(self, relay: str, days: int | None) -> ExpiryResult:
         started, name = time.monotonic(), f"message_quarantine of {relay}"
         table = self._lake.open(message_quarantine_key(relay))
         if table is None or days is None:
-            return self._left(name, days)
+            return self._nothing_to_expire(name, days)
         before = self._now - dt.timedelta(days=days)
         old = rows_of(self._lake, table, columns=["received_at"], filters=pc.field("received_at") < before)
         received = [at.date() for at in old.column("received_at").to_pylist()]
-        bounded = self._bounded(f"message_quarantine_{relay}", table, received, before.date())
+        bounded = self._limited_cutoff(f"message_quarantine_{relay}", table, received, before.date())
         if bounded != before.date():
             before = dt.datetime.combine(bounded, dt.time(), tzinfo=dt.UTC)
             old = old.filter(pc.field("received_at") < before)
         text = before.isoformat()
         if not self._dry_run:
             if old.num_rows:
-                self._delete(table, f"received_at < arrow_cast('{text}', '{_INSTANT}')", text)
-            table.vacuum(_KEPT_HOURS, dry_run=False, commit_properties=self._properties(text))
+                self._delete(table, f"received_at < arrow_cast('{text}', '{_TIMESTAMP_TYPE}')", text)
+            table.vacuum(_VACUUM_RETENTION_HOURS, dry_run=False, commit_properties=self._properties(text))
         return ExpiryResult(
             table=name,
             dry_run=self._dry_run,
             rows=old.num_rows,
-            open=old.num_rows,
+            open_rows=old.num_rows,
             before=text,
             seconds=time.monotonic() - started,
         )
 
-    def _bounded(self, what: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
+    def _limited_cutoff(self, subject: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
         """The day before which rows go: an earlier one than `before` where these are more than a night removes."""
-        if self._bound is None or self._dry_run:
+        if self._limit is None or self._dry_run:
             return before
-        most = self._bound.max_rows(table_content(table).rows)
-        if len(days) <= most:
-            resolve_limit_exceeded(self._home, what)
+        max_rows = self._limit.max_rows(table_content(table).rows)
+        if len(days) <= max_rows:
+            resolve_limit_exceeded(self._home, subject)
             return before
         counts = sorted(Counter(days).items())
         rows, fits = 0, counts[0][0]
         for day, count in counts:
             rows += count
-            if rows > most and day != counts[0][0]:
+            if rows > max_rows and day != counts[0][0]:
                 break
             fits = day
         summary = f"{len(days):,} rows are older than declared, more than a night removes: the oldest went."
         command = f"`deltaworks quarantine expire {self._pipeline} --no-dry-run`, or let the next nights do it"
-        alert_limit_exceeded(self._home, what, summary=summary, command=command)
+        alert_limit_exceeded(self._home, subject, summary=summary, command=command)
         return fits + dt.timedelta(days=1)
 
-    def _left(self, name: str, days: int | None) -> ExpiryResult:
+    def _nothing_to_expire(self, name: str, days: int | None) -> ExpiryResult:
         reason = "it is kept for ever, as declared" if days is None else "it does not exist yet"
         return ExpiryResult(table=name, dry_run=self._dry_run, reason=reason)
 

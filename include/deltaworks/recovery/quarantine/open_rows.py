@@ -135,7 +135,7 @@ class Quarantine:
             query, values = f"{query} LIMIT ?", [*values, limit]
         return self._connection.sql(query, params=values).to_arrow_table()
 
-    def count_kept(self, selection: QuarantineFilter) -> tuple[int, int]:
+    def count_replayable(self, selection: QuarantineFilter) -> tuple[int, int]:
         """How many open rows there are, and how many of them hold their event whole."""
         condition, values = selection.condition()
         counted = self._rows(
@@ -149,7 +149,7 @@ class Quarantine:
         """The newest batch of any row, open or not; -1 where there is none."""
         return int(self._rows("SELECT coalesce(max(_batch_id), -1) AS last FROM rows_", [])[0]["last"])
 
-    def objects_needed(self) -> set[int]:
+    def required_objects(self) -> set[int]:
         """The `_seq` of open rows that a replay can land from their object alone: whole objects, and cut values."""
         rows = self._rows(
             "SELECT DISTINCT _seq FROM open_rows"
@@ -158,14 +158,14 @@ class Quarantine:
         )
         return {row["_seq"] for row in rows}
 
-    def closed_places(self, condition: str = "true") -> set[tuple[int, int]]:
+    def closed_keys(self, condition: str = "true") -> set[tuple[int, int]]:
         """The places of rows that are in quarantine and not open, where `condition` on `_seq` holds."""
         rows = self._rows(
             f"SELECT _seq, _position FROM rows_ SEMI JOIN landed USING (_seq, _position) WHERE {condition}", []
         )
         return {(row["_seq"], row["_position"]) for row in rows}
 
-    def still_open(self, keys: pa.Table) -> list[dict[str, Any]]:
+    def open_rows(self, keys: pa.Table) -> list[dict[str, Any]]:
         """The rows of these keys that are open, whole, in the order they arrived."""
         if not keys.num_rows:
             return []
@@ -191,7 +191,7 @@ def _source(all_rows: bool) -> str:
     return "rows_" if all_rows else "open_rows"
 
 
-def slices(keys: pa.Table, *, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
+def split_keys(keys: pa.Table, *, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
     """Keys in runs of bounded size; a whole object makes a run of its own."""
     start = rows = size = 0
     for index, row in enumerate(keys.select(["_position", "raw_bytes"]).to_pylist()):
@@ -214,7 +214,7 @@ def landed_seqs(lake: Lake, pipeline: str) -> set[int]:
     return {row["_seq"] for row in rows.to_pylist() if row["outcome"] == LANDED} if rows is not None else set()
 
 
-def note_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reprocess_id: str, fingerprint: str) -> None:
+def record_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reprocess_id: str, fingerprint: str) -> None:
     """Record that all rows of these objects were replaced, in tables and in quarantine: what replays landed of them
     before is void, and a row of theirs that is in quarantine is open. Idempotent by the reprocess's id.
 

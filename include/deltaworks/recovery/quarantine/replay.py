@@ -34,14 +34,14 @@ from deltaworks.engine.notifications import notification_tables_by_source, with_
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, to_records
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.recovery.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
-from deltaworks.recovery.quarantine.replay_commit import Fault, ReplayCommits, rereading
+from deltaworks.recovery.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, split_keys
+from deltaworks.recovery.quarantine.replay_commit import Fault, ReplayCommits, exclusive_reread
 from deltaworks.recovery.quarantine.replay_rows import (
     LandedObjects,
     PayloadFinder,
     ReplayRows,
-    key_of,
     replay_rows,
+    row_key,
 )
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener
@@ -65,10 +65,10 @@ class ReplayResult:
     still_rejected: int = 0
     not_replayable: int = 0
     replays: int = 0
-    completed_earlier: int = 0
+    resumed_replays: int = 0
     rows_by_table: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    causes: Counter[str] = field(default_factory=Counter)
+    missing_causes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
     def add(self, rows: ReplayRows) -> None:
@@ -78,7 +78,7 @@ class ReplayResult:
         self.still_rejected += len(rows.rejected)
         self.not_replayable += len(rows.missing)
         self.reasons.update(rows.rejection_counts())
-        self.causes.update(rows.missing.values())
+        self.missing_causes.update(rows.missing.values())
         if self.dry_run:
             for table, parts in rows.by_table.items():
                 self.rows_by_table[table] += sum(part.num_rows for part in parts)
@@ -112,34 +112,34 @@ def replay_quarantine(
     result = ReplayResult(pipeline=pipeline, dry_run=dry_run)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     spec = catalog.pipeline(pipeline)
-    _refuse_withheld(spec, lake, selection)
+    _reject_withheld(spec, lake, selection)
     commits = ReplayCommits(spec, lake, home, fault=fault)
     replayer = _Replayer(catalog, lake, home, commits, result)
 
     def parts() -> Iterator[pa.Table]:
         keys = Quarantine(lake, pipeline).keys(selection, limit=limit)
-        return slices(keys, max_rows=slice_rows, max_bytes=SLICE_BYTES)
+        return split_keys(keys, max_rows=slice_rows, max_bytes=SLICE_BYTES)
 
     if dry_run:
         for part in parts():
-            replayer.count(part)
+            replayer.count_slice(part)
     else:
         commits.tables.open()
-        with rereading(home):
-            result.completed_earlier = commits.complete_torn()
+        with exclusive_reread(home):
+            result.resumed_replays = commits.complete_prepared()
             for part in parts():
-                while not replayer.land(part):
-                    commits.complete_torn()
+                while not replayer.land_slice(part):
+                    commits.complete_prepared()
         result.rows_by_table = commits.rows_by_table
     result.seconds = time.monotonic() - started
     return result
 
 
-def _refuse_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter) -> None:
+def _reject_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter) -> None:
     """Refuse to read records again that are nowhere any more: their values were withheld for private fields."""
     if not spec.private or isinstance(spec.source, FileSourceSpec):
         return
-    rows, whole = Quarantine(lake, spec.pipeline).count_kept(selection)
+    rows, whole = Quarantine(lake, spec.pipeline).count_replayable(selection)
     if rows and not whole:
         raise ContractError(
             "QUARANTINE_EVENTS_NOT_KEPT",
@@ -169,20 +169,20 @@ class _Replayer:
             opener = FileOpener.for_source(environment.landing, self._spec.source, lake=environment.lake)
             self._landed = LandedObjects(log, opener)
 
-    def count(self, keys: pa.Table) -> None:
+    def count_slice(self, keys: pa.Table) -> None:
         """What `land` would do, were no table held; nothing is written."""
-        rows, _, _ = self._read(keys)
+        rows, _, _ = self._read_slice(keys)
         tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
         refused = [name for name, table in tables.items() if table is not None and reasons_to_use_spark(table)]
-        rows.without(dict.fromkeys(refused, "table_needs_spark"))
+        rows.exclude_tables(dict.fromkeys(refused, "table_needs_spark"))
         self._result.add(rows)
 
-    def land(self, keys: pa.Table) -> bool:
+    def land_slice(self, keys: pa.Table) -> bool:
         """Land the rows of these keys that fit; False where another process prepared the next replay first."""
         # The ordinal first: what is selected after it has seen every replay before it.
         ordinal = self._commits.next_ordinal()
-        rows, new_columns, open_rows = self._read(keys)
-        rows.without(self._blocked(rows))
+        rows, new_columns, open_rows = self._read_slice(keys)
+        rows.exclude_tables(self._unavailable_tables(rows))
         if rows.landed or rows.rejected:
             replay_id, at = uuid.uuid4().hex, utc_now()
             shares = [
@@ -192,22 +192,22 @@ class _Replayer:
                     partition_by=self._partition_by[name],
                     new_columns=to_records(new_columns.get(name, ())),
                 )
-                for name, part in self._by_table(rows)
+                for name, part in self._rows_in_commit_order(rows)
                 if part.num_rows
             ]
             fingerprint = self._spec.fingerprint()
             shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": fingerprint}
-            if not self._commits.land(ordinal, replay_id, shares, _outcomes(rows, shared)):
+            if not self._commits.land(ordinal, replay_id, shares, _outcome_rows(rows, shared)):
                 return False
             self._result.replays += 1
-            landed = [row for row in open_rows if key_of(row) in rows.landed]
+            landed = [row for row in open_rows if row_key(row) in rows.landed]
             with log_failures(f"What was quarantined lately of {self._spec.pipeline}"):
-                record_replayed(self._home.objects, self._home.control(), _by_when(landed), now=utc_now())
+                record_replayed(self._home.objects, self._home.control(), _throughput_of(landed), now=utc_now())
         self._result.add(rows)
         return True
 
-    def _read(self, keys: pa.Table) -> tuple[ReplayRows, EvolvedColumns, list[dict[str, Any]]]:
-        open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
+    def _read_slice(self, keys: pa.Table) -> tuple[ReplayRows, EvolvedColumns, list[dict[str, Any]]]:
+        open_rows = Quarantine(self._lake, self._spec.pipeline).open_rows(keys)
         passes: list[ReplayRows] = []
         now_us = time.time_ns() // 1000
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
@@ -222,7 +222,7 @@ class _Replayer:
         written = write_with_new_columns(one_pass, self._spec, self._commits.tables.evolved())
         return passes[-1], written.new_columns, open_rows
 
-    def _blocked(self, rows: ReplayRows) -> dict[str, str]:
+    def _unavailable_tables(self, rows: ReplayRows) -> dict[str, str]:
         """The tables nothing can be added to now, and why."""
         held, handles = self._home.held.read(), self._commits.tables.handles
         blocked = {}
@@ -236,7 +236,7 @@ class _Replayer:
                     blocked[name] = "table_needs_spark"
         return blocked
 
-    def _by_table(self, rows: ReplayRows) -> Iterator[tuple[str, pa.Table]]:
+    def _rows_in_commit_order(self, rows: ReplayRows) -> Iterator[tuple[str, pa.Table]]:
         """What is added to each table, and last to those that announce rows of others."""
         data = ((name, part) for name, parts in sorted(rows.by_table.items()) for part in parts)
         parts: dict[str, list[pa.Table]] = {}
@@ -247,7 +247,7 @@ class _Replayer:
             yield name, pa.concat_tables(parts[name])
 
 
-def _by_when(landed: Sequence[Mapping[str, Any]]) -> Throughput:
+def _throughput_of(landed: Sequence[Mapping[str, Any]]) -> Throughput:
     """Rows that have landed, by when they went to quarantine and why. An event is one row there."""
     record, now = Throughput(), utc_now()
     for at_us, rows in groupby(sorted(landed, key=_quarantined_us), key=_quarantined_us):
@@ -263,7 +263,7 @@ def _quarantined_us(row: Mapping[str, Any]) -> int:
     return int(row["ingested_at_us"])
 
 
-def _outcomes(rows: ReplayRows, shared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _outcome_rows(rows: ReplayRows, shared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The record of the slice: what became of each row."""
     outcomes = [(place, LANDED, tables) for place, tables in sorted(rows.landed.items())]
     outcomes += [(place, STILL_REJECTED, ()) for place in sorted(rows.rejected)]

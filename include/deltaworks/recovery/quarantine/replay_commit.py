@@ -41,7 +41,7 @@ Fault = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: bool = False) -> Iterator[None]:
+def exclusive_reread(home: PipelineHome, *, starting_over: bool = False, rolling_back: bool = False) -> Iterator[None]:
     """The right to read landed rows again: a replay does not run beside a reprocess, which decides by quarantine.
 
     Args:
@@ -60,12 +60,12 @@ def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: 
         yield
 
 
-def complete_torn_replay(spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
+def complete_prepared_replay(spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
     """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
     if home.replays.read(1 + read_last_replay(lake, spec.pipeline)) is not None:
         commits = ReplayCommits(spec, lake, home)
         commits.tables.open()
-        commits.complete_torn()
+        commits.complete_prepared()
 
 
 def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_id: str) -> int:
@@ -75,7 +75,7 @@ def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_i
     """
     commits = ReplayCommits(spec, lake, home)
     while (ordinal := commits.void_all(replay_id)) is None:
-        commits.complete_torn()
+        commits.complete_prepared()
     return ordinal
 
 
@@ -94,15 +94,15 @@ class ReplayCommits:
         self._lake = lake
         self._home = home
         self._fault = fault
-        self._record: DeltaTable | None = None
+        self._replays_table: DeltaTable | None = None
 
     def next_ordinal(self) -> int:
         """The ordinal after that of the last complete replay."""
-        record = self._opened_record()
+        record = self._open_replays_table()
         refresh(record)
         return 1 + last_replay(record, self._spec.pipeline)
 
-    def complete_torn(self) -> int:
+    def complete_prepared(self) -> int:
         """Complete the replay that was prepared and is not complete; how many there were, one or none."""
         replay = self._home.replays.read(self.next_ordinal())
         if replay is None:
@@ -111,7 +111,11 @@ class ReplayCommits:
         return 1
 
     def land(
-        self, ordinal: int, replay_id: str, shares: Sequence[PreparedTable], outcomes: Sequence[Mapping[str, Any]]
+        self,
+        ordinal: int,
+        replay_id: str,
+        prepared_tables: Sequence[PreparedTable],
+        outcomes: Sequence[Mapping[str, Any]],
     ) -> bool:
         """Prepare and commit a replay; False where another process prepared that ordinal first.
 
@@ -128,7 +132,7 @@ class ReplayCommits:
             prepared_at=iso_now(),
             spec_fingerprint=self._spec.fingerprint(),
             code_version=__version__,
-            tables=(*shares, record),
+            tables=(*prepared_tables, record),
         )
         self._fault("files_written")
         if not self._home.replays.create(replay):
@@ -176,11 +180,11 @@ class ReplayCommits:
             return paths.quarantine_replays(self._spec.pipeline)
         return paths.table(self._spec.pipeline, table)
 
-    def _opened_record(self) -> DeltaTable:
-        if self._record is None:
+    def _open_replays_table(self) -> DeltaTable:
+        if self._replays_table is None:
             created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
-            self._record = self._lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
-        return self._record
+            self._replays_table = self._lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
+        return self._replays_table
 
     def _commit(self, replay: PreparedReplay) -> None:
         """Commit every share, the record of the rows last. Idempotent."""
@@ -200,28 +204,28 @@ class ReplayCommits:
                 step=step.app_id,
                 step_version=step.version,
             )
-            handle = self._handle(share.table)
+            handle = self._open_table(share.table)
             if share.new_columns:
                 add_columns(handle, share.new_columns, owner=None, user_metadata=metadata)
             if share.table == REPLAYS or share.table in self.tables.announced_table_of:
                 actions = [WrittenFile(**file).add_action() for file in share.files]
                 commit_step(handle, actions, step=step, user_metadata=metadata)
             else:
-                files = ReplayShare(self._lake, self._key(share.table), share)
-                if commit_step(handle, files.missing_from, step=step, user_metadata=metadata).newly_committed:
+                files = PreparedTableFiles(self._lake, self._key(share.table), share)
+                if commit_step(handle, files.files_missing_from, step=step, user_metadata=metadata).newly_committed:
                     self.rows_by_table[share.table] += files.rows
             self._fault(f"committed:{share.table}")
 
-    def _handle(self, table: str) -> DeltaTable:
+    def _open_table(self, table: str) -> DeltaTable:
         if table == REPLAYS:
-            return self._opened_record()
+            return self._open_replays_table()
         handle = self.tables.handles.get(table) or self._lake.open(self._key(table))
         if handle is None:
             raise self.tables.problems[table]
         return handle
 
 
-class ReplayShare:
+class PreparedTableFiles:
     """One table's share of a prepared replay. `rows` counts what was last offered to the table.
 
     An event may have come another way since the replay was prepared, by reprocessing its object. So what is added is
@@ -232,27 +236,29 @@ class ReplayShare:
         self._lake = lake
         self._root = arrow_path(lake.storage, key)
         self._files = [WrittenFile(**record) for record in share.files]
-        self._places = [set(row_keys(self._read(file, list(ROW_KEY_COLUMNS)))) for file in self._files]
+        self._row_keys = [set(row_keys(self._read(file, list(ROW_KEY_COLUMNS)))) for file in self._files]
         self.rows = share.rows
 
     def _read(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
         with self._lake.filesystem.open_input_file(f"{self._root}/{file.path}") as source:
             return pq.read_table(source, columns=columns)
 
-    def missing_from(self, table: DeltaTable) -> list[AddAction]:
+    def files_missing_from(self, table: DeltaTable) -> list[AddAction]:
         """The actions that add what this snapshot of the table has not."""
-        seqs = sorted({seq for file_places in self._places for seq, _ in file_places})
+        seqs = sorted({seq for file_places in self._row_keys for seq, _ in file_places})
         condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
         present = set(row_keys(rows_of(self._lake, table, columns=ROW_KEY_COLUMNS, filters=condition)))
         offered = [
             rest
-            for file, file_places in zip(self._files, self._places, strict=True)
-            if (rest := self._without(file, file_places, present)) is not None
+            for file, file_places in zip(self._files, self._row_keys, strict=True)
+            if (rest := self._without_present_rows(file, file_places, present)) is not None
         ]
         self.rows = sum(file.rows for file in offered)
         return [file.add_action() for file in offered]
 
-    def _without(self, file: WrittenFile, file_places: set[RowKey], present: set[RowKey]) -> WrittenFile | None:
+    def _without_present_rows(
+        self, file: WrittenFile, file_places: set[RowKey], present: set[RowKey]
+    ) -> WrittenFile | None:
         """The file, one with fewer rows in its stead, or none."""
         if not file_places & present:
             return file

@@ -24,7 +24,7 @@ from deltaworks.events.source_fields import RowKey, row_keys
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
-_CUT_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
+_TRUNCATED_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
 Row = Mapping[str, Any]
 
 
@@ -40,7 +40,7 @@ class ReplayPayloads:
         self.by_batch.setdefault((row["_batch_id"], row["ingested_at_us"]), []).append(payload)
 
 
-def key_of(row: Row) -> RowKey:
+def row_key(row: Row) -> RowKey:
     """What identifies a row."""
     return row["_seq"], row["_position"]
 
@@ -90,10 +90,10 @@ class PayloadFinder:
         """The payloads of these rows, which are in the order of their `_seq`."""
         payloads = ReplayPayloads()
         for _, group in groupby(rows, key=lambda row: row["_seq"]):
-            self._of_object(list(group), payloads)
+            self._find_in_object(list(group), payloads)
         return payloads
 
-    def _of_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
+    def _find_in_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
         rest = []
         for row in rows:
             event = self._from_row(row)
@@ -128,27 +128,27 @@ class PayloadFinder:
     def _from_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
         payload = self._landed.payload(rows[0]) if self._landed else "record_gone"
         if isinstance(payload, str):
-            payloads.missing.update({key_of(row): payload for row in rows})
+            payloads.missing.update({row_key(row): payload for row in rows})
             return
         by_position = {row["_position"]: row for row in rows}
         whole = by_position.pop(ENTIRE_OBJECT, None)
         if whole is not None:
             payloads.add(whole, payload)
-        for position, event in self._framed(payload) if by_position else ():
+        for position, event in self._frame_or_nothing(payload) if by_position else ():
             row = by_position.get(position)
-            if row is not None and _is_same(row, *self._parser.redaction.redact_raw(event[1])):
+            if row is not None and _is_same_event(row, *self._parser.redaction.redact_raw(event[1])):
                 del by_position[position]
                 payloads.add(row, replace(payload, data=None, events=((position, event),)))
-        payloads.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
+        payloads.missing.update({row_key(row): "event_not_found" for row in by_position.values()})
 
-    def _framed(self, payload: Payload) -> Iterator[PositionedEvent]:
+    def _frame_or_nothing(self, payload: Payload) -> Iterator[PositionedEvent]:
         try:
             yield from self._parser.frame(payload)
         except ConversionError:  # nothing of it can be read
             return
 
 
-def _is_same(row: Row, raw: bytes, length: int) -> bool:
+def _is_same_event(row: Row, raw: bytes, length: int) -> bool:
     """Whether an event of the object is the one the row was made of, as far as the row tells."""
     kept = str(row["raw"] or "")
     return length == row["raw_bytes"] and raw.decode("utf-8", "backslashreplace").startswith(
@@ -170,7 +170,7 @@ class ReplayRows:
     rejected: dict[RowKey, tuple[str, ...]] = field(default_factory=dict)
     missing: dict[RowKey, str] = field(default_factory=dict)
 
-    def without(self, tables: Mapping[str, str]) -> None:
+    def exclude_tables(self, tables: Mapping[str, str]) -> None:
         """Leave out every event that belongs to one of these tables, whose values are causes as in `missing`."""
         for table, cause in tables.items():
             blocked = {key for part in self.by_table.get(table, ()) for key in row_keys(part)}
@@ -200,14 +200,14 @@ def replay_rows(
     """Read the rows again. They keep their batch, their place, when they arrived and, for their age, when they were
     read first."""
     result = ReplayRows(missing=dict(payloads.missing))
-    readable = {key_of(row) for row in rows} - result.missing.keys()
+    readable = {row_key(row) for row in rows} - result.missing.keys()
     whole = {seq for seq, position in readable if position == ENTIRE_OBJECT}
     tables: dict[RowKey, list[str]] = {(seq, ENTIRE_OBJECT): [] for seq in whole}
     for (batch_id, read_at_us), group in sorted(payloads.by_batch.items()):
         stamp = BatchStamp(batch_id, now_us, fingerprint, read_at_us)
         for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
             if name == QUARANTINE_TABLE:
-                _note_rejected(result, part, whole)
+                _record_rejected(result, part, whole)
                 continue
             result.by_table.setdefault(name, []).append(part)
             for key in row_keys(part):
@@ -218,7 +218,7 @@ def replay_rows(
     return result
 
 
-def _note_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
+def _record_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
     """A row that still does not fit stays as it is; an event of a whole object becomes a row of its own."""
     new_rows = []
     for key, reasons in zip(row_keys(part), part.column("reasons").to_pylist(), strict=True):

@@ -54,7 +54,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
         generations = home.generations.read()
         last = read_last_completed(lake, pipeline, generation)
         evidence = describe_ledger_gap(home, generations, generation=generation, last_completed=last)
-        waiting = _to_record(home.prepared.numbers(generation), last, pipeline) if evidence else []
+        waiting = _missing_batches(home.prepared.numbers(generation), last, pipeline) if evidence else []
         damaged = damaged_files(home, generations) if generations and not generations.current.retired else []
         if not dry_run:
             if waiting:
@@ -77,7 +77,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
     )
 
 
-def _to_record(prepared: list[int], last: int | None, pipeline: str) -> list[int]:
+def _missing_batches(prepared: list[int], last: int | None, pipeline: str) -> list[int]:
     """The prepared batches the ledger lacks, without a gap."""
     missing = [batch for batch in prepared if last is None or batch > last]
     first = missing[0] if last is None and missing else (last or 0) + 1

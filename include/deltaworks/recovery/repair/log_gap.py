@@ -22,7 +22,7 @@ from deltaworks.engine.ledger import CommittedBatches, committed_batches, lost_v
 from deltaworks.engine.writers import commit_metadata
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ContractError
-from deltaworks.recovery.quarantine.replay_commit import rereading
+from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
 from deltaworks.recovery.restore.dependents import refuse_mutable
 from deltaworks.recovery.restore.lost_commits import added_files, share_of
 from deltaworks.recovery.restore.restore_points import RestorePoint
@@ -35,12 +35,12 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, commit_history, list_log, state_at
 from deltaworks.tables.steps import batch_step, rollback_step
 
-FILLED = "fill_log"
+FILL_LOG = "fill_log"
 _COMMITS_SEARCHED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogMend:
+class LogRepair:
     """What was done to a log, or would be.
 
     `recreated` maps versions to their batches; `filled` are versions filled in without change; `restore` is how the
@@ -55,7 +55,7 @@ class LogMend:
     restore: TableRestoreResult | None
 
 
-def mend_log(
+def repair_log(
     catalog: Catalog,
     pipeline: str,
     table: str,
@@ -63,7 +63,7 @@ def mend_log(
     dry_run: bool = True,
     max_rows: int | None = None,
     fault: Callable[[str], None] = lambda point: None,
-) -> LogMend:
+) -> LogRepair:
     """Write the missing commits of a table's log. Idempotent; the stream holds the table meanwhile.
 
     Args:
@@ -76,13 +76,13 @@ def mend_log(
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
     refuse_mutable(catalog.pipeline(pipeline), table)
-    mend = _Mend(catalog, pipeline, table)
+    mend = _LogRepairRun(catalog, pipeline, table)
     if dry_run:
         return mend.plan_log(dry_run=True)
     with mend.exclusive():
         done = mend.make_readable()
     fault("readable")
-    return mend.go_back(done, max_rows)
+    return mend.restore_before_filled(done, max_rows)
 
 
 def filled_without_restore(lake: Lake, objects: ObjectStore, key: str) -> int | None:
@@ -94,12 +94,12 @@ def filled_without_restore(lake: Lake, objects: ObjectStore, key: str) -> int | 
         operation = commit.metadata.get("operation")
         if operation == "restore":
             restored_to.append(int(commit.metadata.get("to_version", 0)))
-        elif operation == FILLED and not any(version < commit.version for version in restored_to):
+        elif operation == FILL_LOG and not any(version < commit.version for version in restored_to):
             pending = commit.version
     return pending
 
 
-class _Mend:
+class _LogRepairRun:
     def __init__(self, catalog: Catalog, pipeline: str, table: str) -> None:
         self._catalog = catalog
         self._pipeline = pipeline
@@ -113,13 +113,13 @@ class _Mend:
     def exclusive(self) -> Iterator[None]:
         """Nobody else reads landed rows again or commits to the table."""
         with (
-            rereading(self._home, rolling_back=True),
+            exclusive_reread(self._home, rolling_back=True),
             write_turn(self._objects, self._pipeline, self._table, by=current_run()) as turn,
         ):
             turn.check()
             yield
 
-    def plan_log(self, *, dry_run: bool) -> LogMend:
+    def plan_log(self, *, dry_run: bool) -> LogRepair:
         """What is missing, and how each version comes back."""
         log = list_log(self._objects, self._key)
         if log.newest is None or (0 not in log.commits and log.checkpoint_up_to(log.newest) is None):
@@ -136,12 +136,12 @@ class _Mend:
         recreated, filled = {}, []
         landed = dict(before.transactions)
         for version in (*missing, *cut_off):
-            batch = self._batch(batches, version, landed)
+            batch = self._recreatable_batch(batches, version, landed)
             if batch is not None:
                 recreated[version] = batch[0].batch_id
             elif version < log.newest:
                 filled.append(version)
-        return LogMend(
+        return LogRepair(
             pipeline=self._pipeline,
             table=self._table,
             dry_run=dry_run,
@@ -150,13 +150,13 @@ class _Mend:
             restore=None,
         )
 
-    def make_readable(self) -> LogMend:
+    def make_readable(self) -> LogRepair:
         """Write the missing commits, oldest first."""
         plan = self.plan_log(dry_run=False)
         batches = committed_batches(self._lake, self._home, self._table)
         for version in sorted((*plan.recreated, *plan.filled)):
-            batch = self._batch(batches, version, {}) if version in plan.recreated else None
-            actions = self._empty(version) if batch is None else _commit_of(*batch)
+            batch = self._recreatable_batch(batches, version, {}) if version in plan.recreated else None
+            actions = self._empty_commit(version) if batch is None else _batch_commit(*batch)
             write_commit(self._objects, self._key, version, actions)
         if plan.recreated or plan.filled:
             # A purge of erased people may be among the commits that are lost.
@@ -165,7 +165,7 @@ class _Mend:
             ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=lambda: None)
         return plan
 
-    def go_back(self, done: LogMend, max_rows: int | None) -> LogMend:
+    def restore_before_filled(self, done: LogRepair, max_rows: int | None) -> LogRepair:
         """To before what was filled in, now or by a call that was interrupted after it, if anything was."""
         pending = filled_without_restore(self._lake, self._objects, self._key)
         if pending is None:
@@ -175,7 +175,7 @@ class _Mend:
         restored = TableRestore(self._catalog, self._pipeline, self._table).run(request)
         return replace(done, restore=restored)
 
-    def _batch(
+    def _recreatable_batch(
         self, batches: CommittedBatches, version: int, landed: dict[str, int]
     ) -> tuple[PreparedBatch, PreparedTable] | None:
         """The batch whose commit this version was, where it can be recreated from its prepared object.
@@ -197,14 +197,14 @@ class _Mend:
         landed[step.app_id] = number
         return batch, share
 
-    def _empty(self, version: int) -> list[Action]:
-        metadata = user_metadata(pipeline=self._pipeline, batch="none", operation=FILLED)
+    def _empty_commit(self, version: int) -> list[Action]:
+        metadata = user_metadata(pipeline=self._pipeline, batch="none", operation=FILL_LOG)
         step = rollback_step(self._pipeline, self._table, 0)
         commit = FilesCommit(step=step, user_metadata=metadata, operation="RECOVER")
         return [commit_info_action(commit, read_version=version - 1, at_ms=int(time.time() * 1000))]
 
 
-def _commit_of(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
+def _batch_commit(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
     """A batch's commit as it was: its step, its owner, its files."""
     now = int(time.time() * 1000)
     step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)

@@ -20,7 +20,7 @@ from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import CommittedBatches, committed_batches
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
-from deltaworks.recovery.quarantine.replay_commit import rereading
+from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
 from deltaworks.recovery.restore.lost_commits import added_files, share_of
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
@@ -39,7 +39,7 @@ OPERATION = "recover_table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilesMend:
+class FilesRepair:
     """The files that are missing, their rows by the statistics, the batches of these rows, and what was done."""
 
     pipeline: str
@@ -51,7 +51,7 @@ class FilesMend:
     restore: TableRestoreResult | None
 
 
-def mend_files(
+def repair_files(
     catalog: Catalog,
     pipeline: str,
     table: str,
@@ -59,7 +59,7 @@ def mend_files(
     dry_run: bool = True,
     max_rows: int | None = None,
     allow_missing: bool = False,
-) -> FilesMend:
+) -> FilesRepair:
     """Find the missing files and, unless it is a dry run, bring their rows back. Idempotent.
 
     Args:
@@ -71,7 +71,7 @@ def mend_files(
     """
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     restore = TableRestore(catalog, pipeline, table)
-    nothing = FilesMend(pipeline=pipeline, table=table, dry_run=dry_run, files=(), rows=0, batches=(), restore=None)
+    nothing = FilesRepair(pipeline=pipeline, table=table, dry_run=dry_run, files=(), rows=0, batches=(), restore=None)
     if not dry_run and restore.unfinished:
         return replace(nothing, restore=restore.run(allow_missing=allow_missing))
     key = home.table(table)
@@ -79,7 +79,9 @@ def mend_files(
     missing = set(find_missing_files(lake, key, state.files))
     affected = {file: added for file, added in state.files.items() if missing & set(required_objects(added))}
     files, rows = tuple(sorted(path for path, _ in affected)), sum(map(row_count, affected.values()))
-    batches = _batches(BatchHistory(lake, home.objects, catalog.pipeline(pipeline)), state, files) if files else ()
+    batches = (
+        _batches_in_files(BatchHistory(lake, home.objects, catalog.pipeline(pipeline)), state, files) if files else ()
+    )
     damage = replace(nothing, files=files, rows=rows, batches=batches)
     if dry_run or not files:
         return damage
@@ -94,7 +96,7 @@ def mend_files(
     return replace(damage, restore=restore.run(request, allow_missing=allow_missing))
 
 
-def _batches(history: BatchHistory, state: TableState, files: tuple[str, ...]) -> tuple[int, ...]:
+def _batches_in_files(history: BatchHistory, state: TableState, files: tuple[str, ...]) -> tuple[int, ...]:
     """The batches that may have rows in these files: all between the least and the greatest in their statistics."""
     batches: set[int] = set()
     for (path, _), added in state.files.items():
@@ -108,7 +110,7 @@ def _batches(history: BatchHistory, state: TableState, files: tuple[str, ...]) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableMend:
+class TableRepair:
     """How the rows of a dropped table come back: which batches, how many rows the ledger knows, and what was done."""
 
     pipeline: str
@@ -120,9 +122,9 @@ class TableMend:
     restore: TableRestoreResult | None
 
 
-def mend_table(
+def repair_table(
     catalog: Catalog, pipeline: str, table: str, *, dry_run: bool = True, allow_missing: bool = False
-) -> TableMend:
+) -> TableRepair:
     """Create a dropped bronze table, or quarantine, and bring all its batches back. Resumes where it was interrupted.
 
     Args:
@@ -147,28 +149,28 @@ def mend_table(
             f"{pipeline}.{table} is there, at version {newest}.",
             hint=f"`deltaworks tables check {pipeline}` lists what is damaged, and how to repair it.",
         )
-    plan = TableMend(
+    plan = TableRepair(
         pipeline=pipeline,
         table=table,
         dry_run=dry_run,
         last_batches=dict(landed.last_by_generation),
         rows=landed.rows,
-        repair=_repair(lake, home, table, landed),
+        repair=_row_source(lake, home, table, landed),
         restore=None,
     )
     if dry_run:
         return plan
     if restore.unfinished:
         return replace(plan, restore=restore.run(allow_missing=allow_missing))
-    with rereading(home):
-        _create(spec, table, lake, home, landed)
+    with exclusive_reread(home):
+        _create_table(spec, table, lake, home, landed)
     request = TableRestoreRequest(
         point=RestorePoint(version=0), repair=plan.repair, max_rows=0, reason="the table was dropped"
     )
     return replace(plan, restore=restore.run(request, allow_missing=allow_missing))
 
 
-def _repair(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> RowSource:
+def _row_source(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> RowSource:
     """From prepared batches where all of these and all of their files are still there."""
     for generation, batch in landed.by_version.values():
         prepared = home.prepared.read(generation, batch)
@@ -180,7 +182,7 @@ def _repair(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches
     return "prepared"
 
 
-def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: CommittedBatches) -> None:
+def _create_table(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: CommittedBatches) -> None:
     """The declared table, and the transactions of all that had landed in it."""
     pipeline, key = home.pipeline, home.table(table)
     schema = QUARANTINE_SCHEMA if table == QUARANTINE_TABLE else arrow_schema(spec.table(table).column_types())

@@ -26,8 +26,8 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
-from deltaworks.recovery.quarantine.open_rows import landed_seqs, note_reprocessed
-from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
+from deltaworks.recovery.quarantine.open_rows import landed_seqs, record_reprocessed
+from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
 from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
 from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES, DirectReplacer
 from deltaworks.recovery.reprocess.replace_rows import Replaced, RowReplacer, landed_version
@@ -130,8 +130,8 @@ class Reprocess:
         """
         started = time.monotonic()
         pipeline = self._spec.pipeline
-        with rereading(self._home):
-            complete_torn_replay(self._spec, self._lake, self._home)
+        with exclusive_reread(self._home):
+            complete_prepared_replay(self._spec, self._lake, self._home)
             records = ReprocessRecords(self._objects, pipeline, reprocess_id)
             plan = self._planned(records, request)
             self._fault("planned")
@@ -160,7 +160,9 @@ class Reprocess:
             return
         ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE_TABLE))
         landed = [seq for seq in landed_seqs(self._lake, plan.pipeline) if seq in ranges]
-        note_reprocessed(self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint())
+        record_reprocessed(
+            self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint()
+        )
 
     def _planned(self, records: ReprocessRecords, request: ReprocessRequest | None) -> ReprocessPlan:
         planner = Planner(self._lake, self._objects, self._spec, records=self._resolver)

@@ -197,7 +197,7 @@ class Stager:
         key = paths.table(self._spec.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
         # A row that a replay has landed is in its tables, though it is in quarantine still.
-        closed = Quarantine(self._lake, self._spec.pipeline).closed_places()
+        closed = Quarantine(self._lake, self._spec.pipeline).closed_keys()
         positions: dict[int, set[int]] = {}
         for row in rows.to_pylist() if rows is not None else ():
             if (row["_seq"], row["_position"]) not in closed:

@@ -274,7 +274,7 @@ class _Stager:
         condition = ds.field("_seq").isin(sorted(seqs))
         key = paths.table(self._rollback.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=list(ROW_KEY_COLUMNS), filters=condition)
-        closed = Quarantine(self._lake, self._rollback.pipeline).closed_places()
+        closed = Quarantine(self._lake, self._rollback.pipeline).closed_keys()
         return set() if rows is None else {place for place in row_keys(rows) if place not in closed}
 
     def _evolved(self) -> EvolvedColumns:

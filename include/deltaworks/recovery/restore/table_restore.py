@@ -20,7 +20,7 @@ from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
 from deltaworks.engine.ledger import Ledger
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
+from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
 from deltaworks.recovery.restore.dependents import Follower, followers_of, refuse_mutable
 from deltaworks.recovery.restore.lost_commits import added_files, stage_lost
 from deltaworks.recovery.restore.table_plan import TablePlan, TablePlanner, TableRestoreRequest
@@ -120,8 +120,8 @@ class TableRestore:
             ConcurrencyError: LEASE_HELD, TABLE_FILES_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
         """
         started = time.monotonic()
-        with rereading(self._home, rolling_back=True):
-            complete_torn_replay(self._spec, self._lake, self._home)
+        with exclusive_reread(self._home, rolling_back=True):
+            complete_prepared_replay(self._spec, self._lake, self._home)
             begun = self._begun()
             # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
             # the stream need not wait for a VACUUM.

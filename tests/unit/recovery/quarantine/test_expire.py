@@ -56,12 +56,12 @@ def expire(stage: Stage, *, after: dt.timedelta, dry_run: bool = False, days: in
 def test_rows_go_after_their_days_and_a_dry_run_only_counts_them(stage: Stage) -> None:
     assert expire(stage, after=30 * DAY).rows == 0
     counted = expire(stage, after=31 * DAY, dry_run=True)
-    assert (counted.rows, counted.open) == (3, 3)
+    assert (counted.rows, counted.open_rows) == (3, 3)
     assert len(stage.rows("quarantine")) == 3
 
     done = expire(stage, after=31 * DAY)
 
-    assert (done.rows, done.open) == (3, 3)
+    assert (done.rows, done.open_rows) == (3, 3)
     assert stage.rows("quarantine") == []
     assert len(stage.rows("orders")) == 1, "no other table loses a row"
     assert expire(stage, after=31 * DAY).rows == 0
@@ -72,7 +72,7 @@ def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: Stage) -> None:
 
     done = expire(stage, after=31 * DAY)
 
-    assert (done.rows, done.open) == (3, 1)
+    assert (done.rows, done.open_rows) == (3, 1)
     assert len(stage.rows("orders")) == 3
     assert not +stage.open_places()
 
@@ -100,7 +100,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
 
     def night(share: float) -> list[int]:
         done = expire_quarantine(
-            stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, bound=DeletionLimit(share=share)
+            stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, limit=DeletionLimit(share=share)
         )
         open_ones = [alert.cause for alert in alerts(open_objects(stage.environment.lake)) if alert.state.is_open]
         return [done[0].rows, len(stage.rows("quarantine")), len(open_ones)]
@@ -204,6 +204,6 @@ def test_rows_of_a_table_go_by_the_date_of_their_event_once_they_are_as_old_as_i
 
     done = run(with_retention(30), dry_run=False)[1]
 
-    assert (done.rows, done.open) == (3, 0)
+    assert (done.rows, done.open_rows) == (3, 0)
     assert sorted(row["level_int"] for row in stage.rows("orders")) == times[3:]
     assert run(with_retention(30), dry_run=False)[1].rows == 0

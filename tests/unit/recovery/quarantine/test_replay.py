@@ -27,9 +27,9 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine import replay_commit
-from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter, note_reprocessed
+from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter, record_reprocessed
 from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine
-from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay
+from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.protected_files import uncommitted_files
@@ -162,7 +162,7 @@ def test_a_replay_that_dies_anywhere_is_completed_by_the_next_and_doubles_nothin
         replay(stage, mended, slice_rows=2, fault=die)
     result = replay(stage, mended, slice_rows=2)
 
-    assert result.completed_earlier == (point not in ("files_written", "committed:quarantine_replays"))
+    assert result.resumed_replays == (point not in ("files_written", "committed:quarantine_replays"))
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (1, 1)])
     assert stage.open_places() == Counter([(1, 2)])
 
@@ -253,11 +253,11 @@ def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: Stage, m
         table.delete("_seq = 1")
 
     for _ in range(2):
-        note_reprocessed(stage.lake, "shop", [1, 7], reprocess_id="r1", fingerprint="fp")
+        record_reprocessed(stage.lake, "shop", [1, 7], reprocess_id="r1", fingerprint="fp")
 
     found = Quarantine(stage.lake, "shop")
     assert found.keys(ALL).column("_seq").to_pylist() == [1]
-    assert found.closed_places() == {(2, 0)}
+    assert found.closed_keys() == {(2, 0)}
     assert replay(stage, mended).landed == 1
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (2, 0)])
     assert Quarantine(stage.lake, "shop").keys(ALL).num_rows == 0
@@ -286,7 +286,7 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage:
 
 def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make_spec: MakeSpec) -> None:
     mended = spec_with(make_spec, "string")
-    complete_torn_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
+    complete_prepared_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
     assert not stage.record(), "without replays there is nothing to complete"
     stage.ingest(spec_with(make_spec), event("one"))
 
@@ -296,7 +296,7 @@ def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make
 
     with pytest.raises(Died):
         replay(stage, mended, fault=die)
-    complete_torn_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
+    complete_prepared_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
 
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
     assert not stage.open_places()
@@ -307,7 +307,7 @@ def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monke
     monkeypatch.setattr(replay_commit, "WAIT_SECONDS", 2)
     catalog = stage.catalog(spec_with(make_spec))
 
-    held = replay_commit.rereading(PipelineHome.open(stage.lake.storage, "shop"))
+    held = replay_commit.exclusive_reread(PipelineHome.open(stage.lake.storage, "shop"))
     with held, pytest.raises(ConcurrencyError, match="LEASE_HELD"):
         replay_quarantine(catalog, "shop", ALL, dry_run=False)
 
@@ -358,7 +358,7 @@ def test_a_value_that_was_cut_and_whose_object_is_gone_is_told(
 
     result = replay(stage, spec_with(make_spec, "string"))
 
-    assert (result.landed, result.not_replayable, result.causes) == (0, 2, {cause: 2})
+    assert (result.landed, result.not_replayable, result.missing_causes) == (0, 2, {cause: 2})
     assert stage.open_places() == Counter([(1, 0), (1, 1)])
 
 
@@ -397,7 +397,7 @@ class TestWholeObjects:
 
         result = replay(stage, spec)
 
-        assert (result.not_replayable, result.causes) == (1, {"object_unreadable": 1})
+        assert (result.not_replayable, result.missing_causes) == (1, {"object_unreadable": 1})
         assert stage.open_places() == Counter([(1, -1)])
 
 
@@ -508,7 +508,7 @@ def test_events_of_a_held_table_wait(stage: Stage, make_spec: MakeSpec) -> None:
 
     result = replay(stage, mended)
 
-    assert (result.landed, result.causes) == (0, {"table_held": 1})
+    assert (result.landed, result.missing_causes) == (0, {"table_held": 1})
     assert not stage.places("events"), "an event is in all its tables or in none"
     objects.delete(key)
     assert replay(stage, mended).landed == 1
@@ -529,7 +529,7 @@ def test_a_table_held_since_a_replay_was_prepared_holds_it_up_until_it_is_free(
         replay(stage, mended, fault=hold)
     objects.delete(key)
 
-    assert replay(stage, mended).completed_earlier == 1
+    assert replay(stage, mended).resumed_replays == 1
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
 
 
@@ -549,7 +549,7 @@ def test_a_table_that_spark_writes_by_choice_is_replayed_and_one_that_needs_it_i
 
     results = [replay(stage, written_by_spark("string"), dry_run=dry_run) for dry_run in (True, False)]
 
-    assert [(result.landed, result.causes) for result in results] == [(0, {"table_needs_spark": 1})] * 2
+    assert [(result.landed, result.missing_causes) for result in results] == [(0, {"table_needs_spark": 1})] * 2
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
 
 

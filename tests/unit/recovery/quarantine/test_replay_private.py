@@ -66,7 +66,7 @@ def test_an_object_that_is_gone_leaves_its_rows_open(stage: Stage, make_spec: Ma
 
     result = replay(stage, spec_of(make_spec, "string"))
 
-    assert (result.landed, result.not_replayable, dict(result.causes)) == (0, 1, {"object_missing": 1})
+    assert (result.landed, result.not_replayable, dict(result.missing_causes)) == (0, 1, {"object_missing": 1})
     assert stage.open_places() == Counter([(1, 0)])
 
 
@@ -79,7 +79,7 @@ def test_an_object_that_was_replaced_by_another_of_its_length_is_not_taken_for_i
 
     result = replay(stage, spec_of(make_spec, "string"))
 
-    assert (result.landed, dict(result.causes)) == (0, {"object_changed": 1})
+    assert (result.landed, dict(result.missing_causes)) == (0, {"object_changed": 1})
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -100,7 +100,7 @@ def test_records_that_were_kept_before_their_fields_were_private_can_be_replayed
 
     result = replay(stage, spec_of(make_spec, "string", source=KAFKA))
 
-    assert (result.landed, result.not_replayable, dict(result.causes)) == (1, 1, {"record_gone": 1})
+    assert (result.landed, result.not_replayable, dict(result.missing_causes)) == (1, 1, {"record_gone": 1})
     assert {row["network"] for row in stage.rows("orders")} == {"203.0.113.0"}
 
 

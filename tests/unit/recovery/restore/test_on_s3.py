@@ -11,8 +11,8 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import S3Objects
 from deltaworks.recovery.repair.damage import check_pipeline
-from deltaworks.recovery.repair.log_gap import mend_log
-from deltaworks.recovery.repair.lost_files import mend_files
+from deltaworks.recovery.repair.log_gap import repair_log
+from deltaworks.recovery.repair.lost_files import repair_files
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
@@ -72,13 +72,13 @@ def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage: S3Stage) ->
 
     stage.objects.delete(f"{ORDERS}/_delta_log/{table.version():020d}.json")
     assert [each.kind for each in check_pipeline(stage.catalog(), "shop")] == ["log_gap"]
-    mended = mend_log(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
+    mended = repair_log(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
     assert mended.filled == (table.version(),)
     assert stage.contents() == before
 
     name = next(iter(state_at(stage.lake, stage.objects, ORDERS).files))[0]
     stage.objects.delete(f"{ORDERS}/{name}")
     assert [each.kind for each in check_pipeline(stage.catalog(), "shop")] == ["files_absent"]
-    mend_files(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
+    repair_files(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
     assert stage.contents() == before
     assert check_pipeline(stage.catalog(), "shop") == []
