@@ -1,4 +1,4 @@
-"""What an event of a pipeline has: a wrapper it comes in, a name, a time and an id."""
+"""Spec of a pipeline's events: wrapper, name, time and id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.specs.times import CHANGES_TIMES, PatternText, TimeFormat, TimeU
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: Of which events the time of arrival stands for their own: none, all, those that have none, or none of use.
+#: Which events get their arrival time as event time: none, all, those without a time, or those without a usable time.
 Arrival = Literal[False, True, "when_missing", "when_unusable"]
 
 _ARRIVAL_CHANGE = Edit(
@@ -22,17 +22,17 @@ _ARRIVAL_CHANGE = Edit(
     "Holds for what is read from the stream's next start on. Rows that have landed keep their times; those in "
     "quarantine for want of one land by `deltaworks quarantine replay {pipeline}`.",
 )
-#: Names of what the engine adds to an event: `events.origins`.
+#: Fields that the engine adds to events; see `events.source_fields`.
 _ENGINE_FIELDS = ("_partition", "_record")
-#: Keys that mean nothing without a path.
+#: Keys that require a path.
 _PATH_KEYS = ("unit", "format", "zone", "max_age_days", "max_future_minutes")
 
 
 class EventTimeSpec(Spec):
-    """The event's time: where it is, how it is written, and how far it may lie from the arrival of the event.
+    """Event time: its path, its format, and its allowed distance from the arrival time.
 
-    Of several paths the texts are read as one, with a blank between them. `arrival` lets the time the event arrived at
-    stand for its own: of every event, of those that have none, or also of those whose time cannot be used.
+    Values of several paths are joined with a blank. `arrival` uses the arrival time as event time: for all events, for
+    events without a time, or also for events whose time is unusable.
     """
 
     path: Annotated[FieldPaths, CHANGES_MEANING] = ()
@@ -62,14 +62,14 @@ class EventTimeSpec(Spec):
 
     @property
     def time_format(self) -> TimeFormat:
-        """How the time is written."""
+        """The format of the time."""
         return TimeFormat(self.unit, self.format, self.zone)
 
 
 class UnwrapSpec(Spec):
-    """Where the event sits inside a wrapper; a string there is read as JSON.
+    """Path of the events inside a wrapper. A string there is parsed as JSON.
 
-    What lies at the paths of `keep` in the wrapper is in each of its events, at the same paths.
+    Wrapper fields in `keep` are copied to each event at the same paths.
     """
 
     path: FieldPath
@@ -79,7 +79,7 @@ class UnwrapSpec(Spec):
 
 
 class EventNameSpec(Spec):
-    """The event's name: found at a path, or the same for every event."""
+    """Event name: a path, or a constant for all events."""
 
     path: FieldPath | None = None
     constant: str | None = None
@@ -92,7 +92,7 @@ class EventNameSpec(Spec):
 
 
 class EventSpec(Spec):
-    """What every event of the pipeline has: a name, a time and, where producers send one, an id."""
+    """Name and time of an event and, if producers send one, its id."""
 
     name: Annotated[EventNameSpec, CHANGES_MEANING]
     time: EventTimeSpec
@@ -100,7 +100,7 @@ class EventSpec(Spec):
 
 
 def unwrap_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between the wrapper of events, the source that gives them, and what is read of them."""
+    """Yields conflicts between the wrapper, the source and the event's paths."""
     unwrap, source = pipeline.unwrap, pipeline.source
     if unwrap is None:
         return
@@ -117,7 +117,7 @@ def unwrap_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Problem]:
-    """Fields that cannot be kept: the event itself, one twice, or one whose name an event has of its own."""
+    """Yields invalid paths in `keep`: the events themselves, duplicates, or names of an event's own fields."""
     read = _paths_read_from_events(pipeline)
     for index, path in enumerate(unwrap.keep):
         key_path = ("unwrap", "keep", index)
@@ -153,7 +153,7 @@ def _overlap(path: str, other: str) -> bool:
 
 
 def _paths_read_from_events(pipeline: PipelineSpec) -> list[str]:
-    """Every path at which something is read of an event."""
+    """Returns all paths that are read from events."""
     event = pipeline.event
     paths = [*event.time.path, *event.id, *([event.name.path] if event.name.path is not None else [])]
     for table in pipeline.tables:

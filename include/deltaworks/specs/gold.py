@@ -1,5 +1,4 @@
-"""What answers a pipeline gives: gold tables built by SQL, which rows count once, and when they are rebuilt; the small
-tables they read that are kept in files, and views over all tables."""
+"""Specs of gold tables, of reference tables in files, and of views."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def _check_input(value: str) -> str:
     return value
 
 
-#: A table of the pipeline, or `pipeline.table`: a gold table of another one.
+#: A table of this pipeline, or `pipeline.table`: a gold table of another pipeline.
 GoldInput = Annotated[str, AfterValidator(_check_input)]
 
 _NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
@@ -34,7 +33,7 @@ _GOLD_TABLES = Edit(
 
 
 class DedupeSpec(Spec):
-    """Producer duplicates: one row per key is kept, the first to arrive."""
+    """Deduplication of events: the first arrival per key is kept."""
 
     by: str = "event_id"
     within_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
@@ -44,20 +43,20 @@ class DedupeSpec(Spec):
 
 
 class AffectsSpec(Spec):
-    """Which dates of a gold table change when a date of its input changes; which hours, in one with a grain."""
+    """The dates of a gold table that change with a date of its input; hours in a table with a grain."""
 
     days: tuple[int, ...] = (0,)
     hours: tuple[int, ...] = exclude_if_default((), description="of a table with a grain, instead of days")
 
 
 class GrainSpec(Spec):
-    """What is rebuilt of a date: the hours that changed, by a timestamp of the answer that lies in its row's date."""
+    """Rebuilds only changed hours of a date. `column` is a timestamp of the result within the row's date."""
 
     column: str
     part: Literal["hour"] = "hour"
 
 
-#: What a change of one input affects: dates near its own, all dates from its own on, or all there are.
+#: Effect of an input's change: dates near it, all dates from it on, or the complete table.
 InputAffects = AffectsSpec | Literal["all", "onwards"]
 
 
@@ -76,8 +75,8 @@ Affects = Annotated[
 
 
 class IntervalsSpec(Spec):
-    """Rows that say what held when. Of each value of `by` they follow one another without a gap: `start` is part of an
-    interval, `end` is not, and is the start of the next; only the last one may have no end.
+    """Rows with validity intervals. For each value of `by` they are contiguous: `start` is inclusive, `end` is
+    exclusive and equals the next start; only the last interval may be open.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -88,10 +87,10 @@ class IntervalsSpec(Spec):
 
 
 class ChecksSpec(Spec):
-    """What has to hold for an answer before it is published, and how old the table may become.
+    """Checks of a result before it is published, and the maximum age of the table.
 
-    Counts are of the part that a build writes. `max_drop` is a share: a partition that would have fewer rows than
-    before by more than it is taken for half-built.
+    Counts refer to the rebuilt part. `max_drop` is a fraction: a partition that loses more of its rows counts as
+    incomplete.
     """
 
     min_rows: int = Field(default=0, ge=0)
@@ -105,17 +104,16 @@ class ChecksSpec(Spec):
 
     @property
     def has_result_checks(self) -> bool:
-        """Whether there is anything to look at in an answer."""
+        """Whether a result is checked before its commit."""
         return bool(self.min_rows or self.unique or self.not_null or self.max_drop or self.intervals)
 
 
 class GoldTableSpec(Spec):
-    """A table of answers, built by SQL from what it reads: bronze tables of the pipeline, other gold tables of it, and
-    gold tables of other pipelines as `pipeline.table`, which SQL calls `pipeline__table`.
+    """A gold table, built by SQL from bronze and gold tables of the pipeline, and from gold of other pipelines:
+    `pipeline.table`, in SQL `pipeline__table`.
 
-    With `affects: same` its inputs are partitioned by its own partition column, and rows of a value change the part of
-    that value alone. `affects` may say for each input which dates a change of it affects, and in a table with a grain
-    which hours.
+    With `affects: same` its inputs share its partition column, and a changed value rebuilds only its own partition.
+    `affects` may name the affected dates per input and, with a grain, the affected hours.
     """
 
     name: Name
@@ -135,25 +133,25 @@ class GoldTableSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _affects_hours(cls, declared: Any) -> Any:
-        """With a grain, an hour that changed affects itself, where nothing else is declared."""
+        """With a grain a changed hour affects itself by default."""
         if isinstance(declared, Mapping) and declared.get("grain") is not None and declared.get("affects") is None:
             return {**declared, "affects": {"hours": (0,)}}
         return declared
 
     @property
     def is_partitioned_by_date(self) -> bool:
-        """Whether it is partitioned by a date, so that some of its dates can be rebuilt."""
+        """Whether it is partitioned by a date, so that single dates can be rebuilt."""
         return not isinstance(self.affects, str)
 
     def affects_for_input(self, name: str) -> InputAffects | Literal["same"]:
-        """What a change of the input called `name` affects."""
+        """Returns the effect of an input's change."""
         if isinstance(self.affects, str | AffectsSpec):
             return self.affects
         return self.affects.get(name, AffectsSpec())
 
 
 class GoldSpec(Spec):
-    """The pipeline's answers and when they are rebuilt."""
+    """Gold tables of a pipeline and their schedule."""
 
     schedule: Annotated[Schedule | None, IMMEDIATE] = None
     deadline_minutes: Annotated[float | None, IMMEDIATE] = Field(
@@ -164,12 +162,12 @@ class GoldSpec(Spec):
 
     @property
     def stream_refreshed_tables(self) -> tuple[GoldTableSpec, ...]:
-        """The tables that the stream builds too, each after those of them that it reads."""
+        """Tables that the stream builds too, in build order."""
         return tuple(table for table in build_order(self.tables) if table.refresh_seconds is not None)
 
     @property
     def cross_pipeline_inputs(self) -> tuple[tuple[str, str], ...]:
-        """The gold tables of other pipelines that are read: pipeline and table, sorted."""
+        """Gold tables of other pipelines that are read, as pipeline and table, sorted."""
         reads = {
             key_path
             for table in self.tables
@@ -180,22 +178,22 @@ class GoldSpec(Spec):
 
 
 def cross_pipeline_table(read: str) -> tuple[str, str] | None:
-    """Pipeline and name of a table that is another pipeline's; None for one of the pipeline itself."""
+    """Splits an input into pipeline and table; None for a table of the pipeline itself."""
     pipeline, separator, table = read.partition(".")
     return (pipeline, table) if separator else None
 
 
 def view_name(read: str) -> str:
-    """What SQL calls a table that is read."""
+    """Returns the name of an input in SQL."""
     return read.replace(".", "__")
 
 
-#: A file of a reference table that is larger is no small table.
+#: Maximum size of a reference table's file.
 MAX_REFERENCE_BYTES = 16 << 20
 
 
 class ReferenceColumn(Spec):
-    """A column of a reference table, by the name it has in the file's first line."""
+    """A column of a reference table, named as in the file's header."""
 
     name: Name
     type: TypeText
@@ -203,10 +201,10 @@ class ReferenceColumn(Spec):
 
 
 class ReferenceSpec(Spec):
-    """A small table kept in a CSV file: one in the pipeline's folder, or an object of the lake.
+    """A small table in a CSV file: a file in the pipeline's folder, or an object in the lake.
 
-    Gold builds take it over as a whole where it differs from the table. `effective_date` is the date from which on a row
-    matters, for gold tables that it affects onwards.
+    Gold builds replace the table if the file changed. `effective_date` is the date from which a row matters, for gold
+    tables with `affects: onwards`.
     """
 
     name: Name
@@ -218,19 +216,19 @@ class ReferenceSpec(Spec):
     description: str = ""
 
     def column_types(self) -> dict[str, str]:
-        """The columns with their types, as they are in the file and the table."""
+        """Returns the columns with their types."""
         return {column.name: column.type for column in self.columns}
 
 
 class AnnounceSpec(Spec):
-    """Where the answer of a view is published whenever it has changed: a channel of the environment, of kind `sns`."""
+    """Publishes a view's result on an `sns` channel of the environment whenever it changes."""
 
     channel: Name
     every_seconds: float = Field(default=5, ge=1, le=3600, description="how often the stream looks for another answer")
 
 
 class ViewSpec(Spec):
-    """A question that is kept: SQL in DuckDB's dialect over tables and other views of the pipeline."""
+    """A named query in DuckDB's dialect over tables and views of the pipeline."""
 
     name: Name
     sql: str
@@ -250,16 +248,16 @@ class _Reader(Protocol):
 
 
 def view_order(views: Iterable[ViewSpec]) -> list[ViewSpec]:
-    """The views, each after those it reads, which are in no circle."""
+    """Returns the views in dependency order. There must be no cycle."""
     declared = {view.name: view for view in views}
     return [declared[name] for name in _topological_sorter(declared).static_order()]
 
 
 def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
-    """The tables, each after those it reads, else as they are declared.
+    """Returns the tables in dependency order, otherwise as declared.
 
     Raises:
-        ValueError: tables read each other in a circle, which is named.
+        ValueError: tables form a cycle, which the message names.
     """
     declared = {table.name: table for table in tables}
     cycle = find_cycle(declared.values())
@@ -269,8 +267,9 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
 
 
 def find_cycle(tables: Iterable[_Reader]) -> list[str]:
-    """The names of tables, or of views, that read each other in a circle, each reading the next, the first one last
-    again; none where there is no circle."""
+    """Returns the names of a cycle of tables or views, each reading the next, with the first repeated at the end; empty
+    if there is no cycle.
+    """
     sorter = _topological_sorter({table.name: table for table in tables})
     try:
         sorter.prepare()

@@ -1,4 +1,4 @@
-"""Gold tables that are rebuilt by hours: what of their declaration does not fit together."""
+"""Checks gold tables that are rebuilt by hours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
-    """What does not hold of a gold table's grain, and of hours without one, each at its place below the table."""
+    """Yields problems with a gold table's grain, or with hours without a grain, with key paths below the table."""
     if gold.grain is None:
         yield from _hours_without_grain(gold)
         return

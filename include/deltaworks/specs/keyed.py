@@ -1,4 +1,4 @@
-"""A keyed table: beside the table that keeps every row, the newest row of each key."""
+"""Spec of a keyed table: the newest row of each key of a bronze table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from deltaworks.specs.types import Decimal, parse_type
 if TYPE_CHECKING:
     from deltaworks.specs.table import TableSpec
 
-#: Types whose values every engine takes for the same, and puts in the same order.
+#: Types that all engines compare and sort alike.
 KEY_TYPES = ("string", "int", "long", "boolean", "date", "timestamp")
 ORDER_TYPES = ("string", "int", "long", "date", "timestamp")
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 DELETION_TYPES: dict[str, type] = {"string": str, "int": int, "long": int, "boolean": bool}
-#: Where a row came from, which no two rows of a table share: of rows that are as new, the one that came last stays.
+#: The row's origin, unique per table: breaks ties between equally new rows, the last arrival wins.
 ARRIVAL_COLUMNS = ("_seq", "_position")
 
 _REBUILT = Edit(Effect.RESTART, "The stream rebuilds the keyed table from the rows of {table} at its next start.")
@@ -39,10 +39,10 @@ _FIXED_ON_DISK = Edit(
 
 
 class KeyedSpec(Spec):
-    """The newest row of each key, kept in a table of its own beside the one that declares this.
+    """A separate table with the newest row of each key.
 
-    A row is newer by `newest_by`, value by value, null being the oldest; of rows that are as new, the one that arrived
-    last is kept. A row with null in a column of `by` has no key.
+    Rows are compared by `newest_by`, column by column; null is the oldest. Of equally new rows the last arrival wins. A
+    row with null in a column of `by` has no key.
     """
 
     table: Annotated[Name | None, _RENAMED] = Field(
@@ -64,10 +64,11 @@ class KeyedSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """A keyed table as it follows from its history, the bronze table that keeps every row.
+    """A keyed table, derived from its history (the bronze table with all rows).
 
-    One with `expire_after_minutes`, a live table, keeps no row that is this much older than the newest one, and is looked at
-    every `trigger_seconds`; any other one after each batch. `history_types` are of the columns that are taken over.
+    With `expire_after_minutes` it is a live table: rows this much older than the newest row are removed, and it is
+    updated every `trigger_seconds`. Other keyed tables are updated after each batch. `history_types` are the types of
+    its columns.
     """
 
     name: str
@@ -83,7 +84,7 @@ class KeyedTable:
 
     @classmethod
     def from_history(cls, history: TableSpec) -> KeyedTable | None:
-        """The keyed table beside a bronze table; None where that declares none."""
+        """Returns the keyed table of a bronze table; None if it declares none."""
         declared = history.keyed
         if declared is None:
             return None
@@ -100,21 +101,23 @@ class KeyedTable:
 
     @property
     def types(self) -> Mapping[str, str]:
-        """Its columns: those of its history, and whether the key is deleted where rows can say so."""
+        """Its columns with types: those of the history and, if rows can mark deletions, a deletion flag."""
         return {**self.history_types, **({DELETED_COLUMN: "boolean"} if self.has_tombstones else {})}
 
     @property
     def sort_columns(self) -> tuple[str, ...]:
-        """What decides between two rows of a key, the first column first; no two rows have the same values."""
+        """Columns that decide between two rows of a key, most significant first; no two rows are equal in all."""
         return (*self.newest_by, *(name for name in ARRIVAL_COLUMNS if name not in self.newest_by))
 
     @property
     def has_tombstones(self) -> bool:
-        """Whether keys that were deleted stay as marked rows, so that an older row does not bring them back."""
+        """Whether deleted keys remain as tombstones, so that an older row does not restore them."""
         return bool(self.deleted_when)
 
     def digest(self, history_id: str) -> str:
-        """A short digest of what the content follows from, beside rows: the declaration and which table is read."""
+        """Returns a short digest of the declaration and the source table, on which the content depends in addition to
+        the rows.
+        """
         parts: list[object] = [history_id, list(self.by), list(self.newest_by), sorted(self.deleted_when.items())]
         if self.expire_after_minutes is not None:
             parts += [sorted(self.history_types.items()), self.expire_after_minutes]
@@ -122,7 +125,7 @@ class KeyedTable:
 
 
 def keyed_problems(table: TableSpec) -> Iterator[Problem]:
-    """What a table declares as keyed that its columns do not allow."""
+    """Yields conflicts between a keyed table and the columns of its history."""
     keyed = table.keyed
     if keyed is None:
         return
@@ -162,7 +165,7 @@ def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[P
 def column_problem(
     column: str, types: Mapping[str, str], allowed: tuple[str, ...], *, decimals: bool = False
 ) -> str | None:
-    """Why a column is none of the types that are allowed; None where it is."""
+    """Returns why a column has none of the allowed types; None if it has one."""
     if column not in types:
         return f"there is no column {column!r} in this table; {suggest_name(column, types)}"
     if types[column] in allowed or (decimals and isinstance(parse_type(types[column]), Decimal)):

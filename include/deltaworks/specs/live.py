@@ -1,7 +1,7 @@
-"""Live tables: answers that are seconds old, kept by a pipeline's stream beside its bronze tables.
+"""Spec of live tables, which a pipeline's stream updates within seconds.
 
-Of kind `counts`: a streaming aggregation of events by window and group. Of kind `latest`: the newest row of each key,
-for as long as it is not older than `expire_after_minutes`.
+`counts`: a streaming aggregation of events by window and group. `latest`: the newest row of each key, for as long as it
+is not older than `expire_after_minutes`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _LIVE_STATE = Edit(
     "or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
 _REBUILT = Edit(Effect.RESTART, "The stream builds the table anew from the rows it reads, at its next start.")
-#: What every table of kind `latest` has beside its key and what it keeps: what decides which row is newer.
+#: Columns of every `latest` table in addition to `key` and `keep`: they decide which row is newer.
 LATEST_COLUMNS: Final = ("event_time", *ARRIVAL_COLUMNS)
-#: What is summed, and to what sums of it grow.
+#: Types that can be summed, with the type of the sum.
 _SUM_TYPES: Final[Mapping[str, str]] = {"int": "long", "long": "long", "float": "double", "double": "double"}
 _MAX_DECIMAL_DIGITS = 38
 _EXTRA_SUM_DIGITS = 10
@@ -55,7 +55,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
 class LiveTableSpec(Spec):
-    """A table that is seconds old: counts of events by window and group, or the newest row of each key."""
+    """A live table: event counts by window and group, or the newest row of each key."""
 
     name: Annotated[Name, _LIVE_STATE]
     reads: Annotated[Name, _LIVE_STATE]
@@ -113,7 +113,7 @@ class LiveTableSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _omit_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What was not declared is not written out either, so that what is read back is no mistake."""
+        """Omits keys of the other kind, so that the serialized spec is valid again."""
         dumped: dict[str, Any] = handler(self)
         if self.kind == "latest":
             for name in _COUNTS_KEYS:
@@ -121,17 +121,17 @@ class LiveTableSpec(Spec):
         return dumped
 
     def sum_columns(self, types: Mapping[str, str]) -> dict[str, str]:
-        """The columns of sums with their types, `<column>_sum`, from the types of what is read."""
+        """Returns the sum columns, `<column>_sum`, with types derived from the input's types."""
         return {f"{name}_sum": sum_type(types[name]) or "" for name in self.sum}
 
     @property
     def distinct_columns(self) -> tuple[str, ...]:
-        """The columns of counts of different values, `<column>_distinct`."""
+        """Names of the distinct counts, `<column>_distinct`."""
         return tuple(f"{name}_distinct" for name in self.distinct)
 
 
 def sum_type(type_: str) -> str | None:
-    """To what type a sum of values of a type grows; None where they cannot be added up."""
+    """Returns the type of a sum; None for a type that cannot be summed."""
     parsed = parse_type(type_)
     if isinstance(parsed, Decimal):
         return f"decimal({min(_MAX_DECIMAL_DIGITS, parsed.precision + _EXTRA_SUM_DIGITS)},{parsed.scale})"
@@ -139,7 +139,7 @@ def sum_type(type_: str) -> str | None:
 
 
 def latest_table(history: TableSpec, live: LiveTableSpec) -> KeyedTable:
-    """The table of the newest rows as a keyed table: what it is brought up to date by."""
+    """Returns a live table of kind `latest` as a keyed table."""
     types = history.column_types()
     return KeyedTable(
         name=live.name,
@@ -156,7 +156,7 @@ def latest_table(history: TableSpec, live: LiveTableSpec) -> KeyedTable:
 
 
 def live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between live tables and what they read."""
+    """Yields conflicts between live tables and their inputs."""
     bronze = {table.name: table for table in pipeline.tables}
     for index, live in enumerate(pipeline.live):
         if live.reads not in bronze:

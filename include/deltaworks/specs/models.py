@@ -1,4 +1,4 @@
-"""Models a pipeline declares: what is predicted of whom, from which columns, how it is judged, when it is trained."""
+"""Specs of prediction models: target, features, evaluation and training schedule."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MODEL_COLUMNS: Final[dict[str, str]] = {
     "inputs": "array<string>",
     "expression": "string",
 }
-#: What the rows of its features get where gold reads the model.
+#: Columns added to the feature rows where gold reads the model.
 SCORE_COLUMNS: Final = {"model": "string", "score": "double", "threshold": "double"}
 _MINUTES_A_DAY = 1_440
 
 
 class FoldsSpec(Spec):
-    """How often and on how many days a model is judged, each time on days after those it was trained on."""
+    """Backtest folds: each model is evaluated on days after its training days."""
 
     train_days: int = Field(default=28, ge=1, le=3_650)
     test_days: int = Field(default=7, ge=1, le=3_650)
@@ -43,18 +43,19 @@ class FoldsSpec(Spec):
 
 
 class PublishSpec(Spec):
-    """What a model has to add to be published: in each fold so much more area under precision and recall than the
-    better baseline has."""
+    """Publishing requires this much more area under the precision-recall curve than the better baseline, in
+    each fold."""
 
     gain: float = Field(default=0.02, ge=0, lt=1)
 
 
 class ModelSpec(Spec):
-    """A model: of each entity named by `of`, at each row of `features`, whether a state begins to hold within the
-    horizon (`begins`), or does not hold at all (`absent`).
+    """A model that predicts for each feature row of an entity whether a state begins within the horizon (`begins`), or
+    never holds (`absent`).
 
-    The label is SQL in Spark's dialect over gold tables. Its answer has the columns `of`, the column `at` and `holds`,
-    whether the state held at that instant. A date stands for its end, in features and in labels.
+    The label is SQL in Spark's dialect over gold tables. Its result has the `entity` columns, the `timestamp` column
+    and
+    `holds`: whether the state held at that time. A date means its end, in features and labels.
     """
 
     name: Name
@@ -90,12 +91,12 @@ class ModelSpec(Spec):
 
     @property
     def horizon_seconds(self) -> int:
-        """How far it looks ahead, in seconds."""
+        """The horizon in seconds."""
         return (self.horizon_minutes or 0) * 60 + (self.horizon_days or 0) * _MINUTES_A_DAY * 60
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns it predicts from, in the order of their groups."""
+        """All feature columns, in the order of their groups."""
         return tuple(column for columns in self.feature_groups.values() for column in columns)
 
     def _own_problems(self) -> Iterator[Problem]:
@@ -124,21 +125,22 @@ class ModelSpec(Spec):
 
 
 class TrainingSpec(Spec):
-    """When the models of a pipeline are trained again."""
+    """When the models of a pipeline are trained."""
 
     schedule: Schedule | None = Field(default="0 4 * * 0", description="null: by hand only")
 
 
 def instant_sql(column: str, kind: str) -> str | None:
-    """The instant of a row in seconds since 1970, as Spark's SQL, by the type of its column; a date's is its end, by
-    which all of it can be known. None where a column of that type says no instant."""
+    """Returns Spark SQL for the time of a row in epoch seconds, by column type; for a date its end, when all of it is
+    known. None for other types.
+    """
     if kind == "timestamp":
         return f"unix_seconds({column})"
     return f"CAST(unix_date({column}) + 1 AS BIGINT) * 86400" if kind == "date" else None
 
 
 def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between models and gold tables, each at its place."""
+    """Yields conflicts between models and gold tables, with their key paths."""
     gold = {table.name: table for table in pipeline.gold.tables}
     for index, model in enumerate(pipeline.models):
         for key_path, text in (*_table_problems(model, gold), *_warning_problems(model, gold)):
@@ -171,7 +173,7 @@ def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> It
 
 
 def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[KeyPath, str]]:
-    """What a gold table that reads a model lacks."""
+    """Yields problems with a gold table that reads a model."""
     for position, name in enumerate(table.reads):
         model = models.get(name)
         if model is None:

@@ -1,4 +1,4 @@
-"""What may change in landed rows: mutable tables, the requests that change them, and the notifications of it."""
+"""Specs of mutations: mutable tables, requests, and notifications of changes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from deltaworks.specs.base import Name, Spec, parse_bytes
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Edit, Effect
 
-#: Rows, requests and names belong to an organisation: nothing is changed, resolved or joined across two of them.
+#: Rows, requests and names belong to an organisation; no operation crosses organisations.
 ORG_COLUMN = "org_id"
-#: Whether a mutation deleted the row. Null in a row that none has touched.
+#: Whether a mutation deleted the row; null if none changed it.
 DELETED_COLUMN = "_deleted"
-#: The last mutation batch that changed the row. Null in a row that none has touched.
+#: The last mutation batch that changed the row; null if none did.
 MUTATION_COLUMN = "_mutation"
-#: Columns the engine adds to a mutable table.
+#: Columns that the engine adds to a mutable table.
 MUTABLE_COLUMNS: tuple[tuple[str, str], ...] = ((DELETED_COLUMN, "boolean"), (MUTATION_COLUMN, "long"))
 
-#: What a request may ask for. The last one touches the mapping table alone.
+#: Operations of a request. The last one changes only the mapping table.
 OPERATIONS = ("rename", "merge", "update", "delete", "undelete", "rename_name")
-#: Columns of the table of requests beside the envelope; a request's time is its `event_time`.
+#: Columns of the request table in addition to the envelope. A request's time is its `event_time`.
 REQUEST_COLUMNS: dict[str, str] = {
     ORG_COLUMN: "string",
     "op": "string",
@@ -31,7 +31,7 @@ REQUEST_COLUMNS: dict[str, str] = {
     "fields": "map<string,string>",
     "seq": "long",
 }
-#: The mapping table: one row for each id that was ever given a name.
+#: The mapping table: one row per id that ever had a name.
 NAMES_COLUMNS: dict[str, str] = {
     ORG_COLUMN: "string",
     "id": "string",
@@ -41,7 +41,7 @@ NAMES_COLUMNS: dict[str, str] = {
     DELETED_COLUMN: "boolean",
     MUTATION_COLUMN: "long",
 }
-#: The resolved intervals: where rows that arrived under an id, within a time, end.
+#: Resolved intervals: the final id of rows that arrived under an id within an interval.
 INTERVALS_COLUMNS: dict[str, str] = {
     ORG_COLUMN: "string",
     "id": "string",
@@ -54,10 +54,10 @@ INTERVALS_COLUMNS: dict[str, str] = {
     "last_time": "timestamp",
     "last_seq": "long",
 }
-#: Keys one notification names at most.
+#: Maximum number of keys in a notification.
 KEYS_PER_NOTIFICATION = 10_000
-#: Columns of a notification table behind those it takes over from the table it announces. `batch` is a row's
-#: `_batch_id` where `batch_kind` is `stream`, its `_mutation` where that is `mutation`.
+#: Columns of a notification table after those copied from the announced table. `batch` is a row's `_batch_id` if
+#: `batch_kind` is `stream`, and its `_mutation` if it is `mutation`.
 NOTIFICATION_COLUMNS: dict[str, str] = {
     "ingested_at": "timestamp",
     "ingested_date": "date",
@@ -78,10 +78,11 @@ _CHANGES_MUTATIONS = Edit(
 
 
 class MutableSpec(Spec):
-    """Which columns of a table requests change. What arrived stays in columns of its own and is never rewritten.
+    """Columns of a table that requests can change. Original values stay in separate columns.
 
-    `id` is the column requests speak of and `origin` the id as it arrived. `fields` are those an update may set, each
-    with the column that keeps what arrived.
+    `id` is the column that requests refer to, and `origin` the id on arrival. `fields` maps columns that an update can
+        set to
+    the columns with their original values.
     """
 
     id: Annotated[str, _CHANGES_MUTATIONS]
@@ -93,9 +94,9 @@ class MutableSpec(Spec):
 
 
 class AnnouncesSpec(Spec):
-    """A notification table: each batch says in it which rows of `table` are new, once these have landed.
+    """A notification table: lists the new rows of `table` per batch, after they were committed.
 
-    `key` is a text column of that table, whose values tell the rows.
+    `key` is a string column of that table that identifies rows.
     """
 
     table: Name

@@ -1,4 +1,4 @@
-"""A pipeline: one use case from its source through bronze, live and gold tables to maintenance."""
+"""Spec of a pipeline: source, bronze, live and gold tables, rules, feeds and maintenance of one use case."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _ARCHIVE = OptionalSection(
 
 
 class QuarantineSpec(Spec):
-    """How much of a row that did not fit is kept, and for how long."""
+    """How much of a rejected row is kept in quarantine, and for how long."""
 
     retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
     retain_days: Annotated[int | None, NEXT_MAINTENANCE] = Field(
@@ -113,7 +113,7 @@ class QuarantineSpec(Spec):
 
 
 class StreamSpec(Spec):
-    """How the pipeline's stream runs. Seconds throughout."""
+    """Settings of the pipeline's stream. All times are in seconds."""
 
     trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
     max_run_seconds: Annotated[int, NEXT_START] = Field(default=14_400, ge=10)
@@ -143,7 +143,7 @@ class StreamSpec(Spec):
 
 
 class HealthLimitsSpec(Spec):
-    """Bounds of the health check. What is not declared follows from the source, or from what is usual."""
+    """Limits of the health check. Defaults follow from the source or from usual values."""
 
     backlog_minutes: float = Field(default=60, gt=0, description="an alert is raised when something waits for longer")
     no_input_minutes: float | None = Field(
@@ -252,50 +252,50 @@ class PipelineSpec(Spec):
 
     @property
     def event_tables(self) -> tuple[TableSpec, ...]:
-        """The tables that events land in: all but those that only announce another."""
+        """Tables that receive events: all but notification tables."""
         return tuple(table for table in self.tables if table.announces is None)
 
     @property
     def keyed_tables(self) -> tuple[KeyedTable, ...]:
-        """The tables of the newest row of each key, beside the bronze tables that declare them."""
+        """Keyed tables (the newest row of each key) of bronze tables that declare them."""
         return tuple(keyed for table in self.tables if (keyed := KeyedTable.from_history(table)) is not None)
 
     @property
     def latest_tables(self) -> tuple[KeyedTable, ...]:
-        """The live tables of the newest row of each key, which are brought up to date as keyed tables are."""
+        """Live tables of kind `latest`, which are updated like keyed tables."""
         return tuple(latest_table(self.table(live.reads), live) for live in self.live if live.kind == "latest")
 
     @property
     def aggregation_tables(self) -> tuple[LiveTableSpec, ...]:
-        """The live tables that are streaming aggregations, each a query of its own."""
+        """Live tables that are streaming aggregations, each a query of its own."""
         return tuple(live for live in self.live if live.kind == "counts")
 
     @property
     def engine_tables(self) -> tuple[str, ...]:
-        """The tables that every batch may land in though nobody declares them: quarantine, and the archive if any."""
+        """Undeclared tables that every batch may write: quarantine and, if declared, the archive."""
         return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
 
     def table(self, name: str) -> TableSpec:
-        """The bronze table called `name`.
+        """Returns a bronze table by name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such table.
         """
         return {table.name: table for table in self.tables}[name]
 
     def fingerprint(self) -> str:
-        """A short digest of everything declared, carried by each batch."""
+        """Returns a short digest of the complete spec, which each batch records."""
         import hashlib
 
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """The effective spec as plain data, for printing."""
+        """Returns the effective spec with defaults as plain data, for output."""
         return self.model_dump(mode="json", exclude_defaults=False)
 
 
 def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What the source does not give."""
+    """Yields keys that the source does not support."""
     source = pipeline.source
     if pipeline.event.time.arrival and isinstance(source, DeltaSourceSpec):
         yield (

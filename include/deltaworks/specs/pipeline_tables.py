@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Everything that does not fit between the tables, each at its place."""
+    """Yields all conflicts between tables, with their key paths."""
     yield from _duplicate_name_problems(pipeline)
     yield from live_problems(pipeline)
     yield from _gold_problems(pipeline)
@@ -44,7 +44,7 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def declared_tables(
     pipeline: PipelineSpec,
 ) -> Iterator[tuple[KeyPath, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
-    """Every bronze, live, gold and reference table, every view and the table of each model, with its place."""
+    """Yields every bronze, live, gold and reference table, view and model table with its key path."""
     for index, table in enumerate(pipeline.tables):
         yield ("tables", index), table
     for index, live in enumerate(pipeline.live):
@@ -110,7 +110,7 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
-    """What a gold table says of its inputs one by one, and of intervals, that does not hold."""
+    """Yields problems in a gold table's effects per input and in its intervals."""
     intervals = gold.checks.intervals
     whole = gold.affects == "all" or (
         gold.affects == "same" and intervals is not None and gold.partition_by in intervals.by
@@ -137,7 +137,7 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
 
 
 def _missing_date(pipeline: PipelineSpec, name: str) -> str:
-    """What an input lacks for the date of a change to be known; empty where it lacks nothing."""
+    """Returns the missing declaration if the date of an input's change is unknown; empty otherwise."""
     tables = {gold.name: gold for gold in pipeline.gold.tables}
     references = {reference.name: reference for reference in pipeline.references}
     if name in {model.name for model in pipeline.models}:
@@ -202,7 +202,7 @@ def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def readable_by_views(pipeline: PipelineSpec) -> list[str]:
-    """The names of the tables and views that a view may read."""
+    """Returns the names of tables and views that a view can read."""
     names = [declared.name for _, declared in declared_tables(pipeline)]
     names += [keyed.name for keyed in pipeline.keyed_tables] + [*pipeline.engine_tables]
     mutations = pipeline.mutations
@@ -210,7 +210,7 @@ def readable_by_views(pipeline: PipelineSpec) -> list[str]:
 
 
 def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
-    """The columns that each table is partitioned by that gold may read."""
+    """Returns the partition columns of each table that gold can read."""
     columns: dict[str, tuple[str, ...]] = {table.name: table.partition_by for table in pipeline.tables}
     if pipeline.mutations is not None:
         columns[pipeline.mutations.names] = (ORG_COLUMN,)
@@ -221,7 +221,7 @@ def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
 
 
 def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between the tables of a pipeline and its mutations."""
+    """Yields conflicts between a pipeline's tables and its mutations."""
     for index, table in enumerate(pipeline.tables):
         for problem in _announced_problems(pipeline, table):
             yield ("tables", index, *problem[0]), problem[1]
@@ -276,7 +276,7 @@ def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
 
 
 def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Names of the tables that mutations make and keep, and of the one they only write to."""
+    """Yields invalid names of the tables that mutations create, and of their notification table."""
     mutations = pipeline.mutations
     if mutations is None:
         return

@@ -1,4 +1,4 @@
-"""A table of a pipeline: which events land in it, its columns, and what is checked of a row."""
+"""Spec of a bronze table: which events it receives, its columns, and checks of its rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from deltaworks.specs.types import TypeText, contains_type, parse_type
 Scalar = str | int | float | bool
 Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
 
-#: Columns the engine adds to every bronze table; a declared column may not take their names.
+#: Columns that the engine adds to every bronze table. Declared columns cannot use these names.
 ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("event_id", "string"),
     ("event_name", "string"),
@@ -50,11 +50,11 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("_seq", "long"),
     ("_position", "long"),
 )
-#: JSON of the fields no column takes, in tables that keep them.
+#: JSON of undeclared fields, in tables with schema evolution.
 RESCUED_COLUMN = "_rescued"
-DUPLICATE_COLUMN = "_duplicate"  # whether an event was sent before, in tables that flag it
+DUPLICATE_COLUMN = "_duplicate"  # whether a row repeats an earlier event, in tables that flag duplicates
 RESERVED_TABLES = ("quarantine",)
-#: Types whose values every reader spells the same in a Delta log.
+#: Types that all readers serialize alike in a Delta log.
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 
 _FIXED_ON_DISK = Edit(
@@ -102,7 +102,7 @@ _ANNOUNCES_CHANGE = Edit(Effect.RESTART, "Holds for what lands from the stream's
 
 
 class ColumnSpec(Spec):
-    """One column of a bronze table and the path its value comes from."""
+    """A column of a bronze table and the path of its value."""
 
     name: Annotated[Name, _FIXED_ON_DISK]
     path: Annotated[FieldPath, CHANGES_MEANING]
@@ -132,14 +132,14 @@ class ColumnSpec(Spec):
 
     @property
     def time_format(self) -> TimeFormat:
-        """How its times are written, where it has any."""
+        """The format of its times, if it has any."""
         return TimeFormat(self.unit, self.format, self.zone)
 
 
 class DuplicatesSpec(Spec):
-    """Copies that producers send again are flagged as they land, against what arrived within some days.
+    """Flags repeated events on arrival, compared with events of the last `flag_within_days` days.
 
-    A Python worker keeps 16 bytes an id of them, of `max_ids` of the newest at most.
+    Each Python worker needs 16 bytes per id, for the newest `max_ids` ids at most.
     """
 
     flag_within_days: int = Field(ge=1, le=400)
@@ -147,7 +147,7 @@ class DuplicatesSpec(Spec):
 
 
 class TableSpec(Spec):
-    """A bronze table: which events land in it and what is kept of them."""
+    """A bronze table: which events it receives and its columns."""
 
     name: Annotated[Name, _FIXED_ON_DISK]
     description: Annotated[str, IMMEDIATE] = ""
@@ -193,7 +193,7 @@ class TableSpec(Spec):
         return self
 
     def column_types(self) -> dict[str, str]:
-        """Every column with its type, in the order of the table: the envelope first, or a notification's own last."""
+        """Returns all columns with their types in table order: envelope columns first, notification columns last."""
         if self.announces is not None:
             return {column.name: column.type for column in self.columns} | NOTIFICATION_COLUMNS
         types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
@@ -203,12 +203,12 @@ class TableSpec(Spec):
 
 
 def _engine_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
-    """The columns that the engine adds, which may be named beside those declared."""
+    """Returns the columns that the engine adds."""
     return ENVELOPE_COLUMNS if table.announces is None else tuple(NOTIFICATION_COLUMNS.items())
 
 
 def _column_problems(table: TableSpec) -> Iterator[Problem]:
-    """What takes the table's events, and names of columns."""
+    """Yields problems with event routing and column names."""
     if table.name in RESERVED_TABLES:
         yield ("name",), f"the name {table.name!r} is the engine's own; choose another"
     if table.announces is None and bool(table.catch_all) == bool(table.when):
@@ -230,7 +230,7 @@ def _column_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _layout_problems(table: TableSpec) -> Iterator[Problem]:
-    """Columns by which the table is partitioned, ordered or clustered."""
+    """Yields problems with partition, Z-order and clustering columns."""
     types = dict(_engine_columns(table)) | {column.name: column.type for column in table.columns}
     for field in ("partition_by", "zorder_by", "cluster_by"):
         for index, key in enumerate(getattr(table, field)):
@@ -273,7 +273,7 @@ def _rule_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _writer_problems(table: TableSpec) -> Iterator[Problem]:
-    """What the writer of the table cannot do."""
+    """Yields options that the table's writer does not support."""
     if table.evolve == "add_columns" and table.writer == "spark":
         yield (
             ("evolve",),
@@ -287,7 +287,7 @@ def _writer_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
-    """What a mutable table lacks: columns of their own for values that change and for those that arrived."""
+    """Yields problems with a mutable table's columns: changing values and original values need separate columns."""
     mutable = table.mutable
     if mutable is None:
         return
@@ -311,7 +311,7 @@ def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _mutable_columns(mutable: MutableSpec) -> list[tuple[tuple[str | int, ...], str]]:
-    """Every column that is named, with the place that names it."""
+    """Returns the columns named in `mutable`, each with its key path."""
     key_paths: list[tuple[tuple[str | int, ...], str]] = [
         (("mutable", "id"), mutable.id),
         (("mutable", "origin"), mutable.origin),
@@ -337,7 +337,7 @@ def _origin_problems(
 
 
 def _announcing_problems(table: TableSpec) -> Iterator[Problem]:
-    """What a notification table declares that is not its own to declare."""
+    """Yields options that a notification table cannot have."""
     if table.announces is None:
         return
     for name in ("when", "catch_all", "rules", "duplicates", "mutable", "keyed"):

@@ -1,10 +1,9 @@
-"""Rules of a table: SQL expressions over its columns, checked against their types when the spec is read.
+"""Rules of a table: SQL expressions over its columns, validated against their types when the spec is read.
 
-A rule is held by a row when it is not false: as with CHECK in SQL, an unknown answer (null) passes. The dialect is
-DuckDB's. An expression may use the row's columns and nothing else: no other table, no aggregate, no clock, no chance.
+A row passes a rule unless it is false; like SQL's CHECK, null passes. The dialect is DuckDB's. An expression can only
+use the row's columns: no other table, aggregate, clock or random function.
 
-Rules that were right are remembered: whoever reads a spec, each parse of the DAGs and each command, would load DuckDB
-for them, which takes as long as all else of it.
+Valid rules are cached: DuckDB's import would double the time of each DAG parse and each command.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ _DUCKDB_NAMES = {
     "binary": "BLOB",
 }
 _UNKNOWN_COLUMN = re.compile(r'[Cc]olumn(?: named)? "([^"]+)"')
-#: The clock under the names SQL writes without parentheses; DuckDB has them as functions of these names or others.
+#: Clock functions that SQL writes without parentheses.
 _CLOCK_FUNCTIONS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
-#: No file, no network, no extension that is fetched: what a rule may touch is the row it is given.
+#: Rules have no access to files, network or downloaded extensions.
 _SANDBOX_CONFIG = {
     "threads": "1",
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-#: Rules that are remembered; more than a project has.
+#: Cached rules; more than a project has.
 MAX_CACHED_RULES = 2_000
-#: What decides, beside DuckDB, whether a rule is right.
+#: Code that decides, together with DuckDB, whether a rule is valid.
 _CODE_FILES = (Path(__file__), Path(__file__).with_name("types.py"))
 
 
 class TableRuleSpec(Spec):
-    """What must not be false of a row, and what happens where it is."""
+    """A condition on each row and the action if it is false."""
 
     name: Name
     check: Annotated[str, StringConstraints(min_length=1)]
@@ -63,7 +62,7 @@ class TableRuleSpec(Spec):
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """An engine of its own in memory: one thread, UTC, cut off from files and network."""
+    """Opens an isolated in-memory DuckDB: one thread, UTC, no files and no network."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config=dict(_SANDBOX_CONFIG))
@@ -72,7 +71,7 @@ def open_duckdb() -> duckdb.DuckDBPyConnection:
 
 
 def duckdb_type(kind: ColumnType) -> str:
-    """The DuckDB name of a declared type."""
+    """Returns the DuckDB name of a type."""
     match kind:
         case Primitive(name):
             return _DUCKDB_NAMES[name]
@@ -88,12 +87,12 @@ def duckdb_type(kind: ColumnType) -> str:
 
 
 def select_item(check: str) -> str:
-    """A rule as an item of a select list. Line breaks keep a comment in it from swallowing what follows."""
+    """Wraps a rule as an item of a SELECT list. Line breaks keep a trailing comment from hiding what follows."""
     return f"(\n{check}\n)"
 
 
 def table_rule_problem(check: str, columns: Mapping[str, str]) -> str | None:
-    """What is wrong with a rule over columns of these declared types; None where nothing is."""
+    """Returns what is wrong with a rule over typed columns; None if it is valid."""
     return _cached_problem(check, tuple(columns.items()))
 
 
@@ -117,7 +116,9 @@ def _rule_cache(file: Path) -> ResultCache[bool]:
 
 
 def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
-    """What DuckDB says of a rule; nothing where it is not installed, as in a Lambda, which only takes events."""
+    """Validates a rule with DuckDB. Skipped if DuckDB is not installed, as in a Lambda function that only receives
+    events.
+    """
     try:
         import duckdb
     except ModuleNotFoundError:
@@ -132,9 +133,9 @@ def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
         connection.execute("INSERT INTO rows_ DEFAULT VALUES").fetchall()
         query = f"SELECT {select_item(check)} FROM (SELECT * FROM rows_) AS row_"
         try:
-            # As a condition no aggregate and no window is allowed.
+            # A WHERE condition allows no aggregate and no window function.
             kinds = [str(kind) for kind in connection.sql(f"{query} WHERE {select_item(check)}").types]
-            # Constants are read when it runs: a text that is compared with a number fails here, not in a batch.
+            # Constants are only parsed on execution: comparing a text with a number fails here instead of in a batch.
             connection.execute(query).fetchall()
         except duckdb.Error as error:
             return _duckdb_message(error, [name for name, _ in columns])
@@ -142,7 +143,7 @@ def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
 
 
 def _forbidden_use(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
-    """What in the expression is not of the row alone, found in its syntax."""
+    """Returns a construct of the expression that is not allowed, from its syntax tree."""
     ((answer,),) = connection.execute(
         "SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {select_item(check)}"]
     ).fetchall()

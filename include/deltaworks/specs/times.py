@@ -1,7 +1,7 @@
-"""How times are written in events: as an epoch, in ISO 8601, or by a pattern; and where texts name no offset, the zone.
+"""Formats of event times: epoch, ISO 8601 or a strptime pattern, and the zone for texts without an offset.
 
-Patterns are those of strptime, the ones that DuckDB's SQL and the log formats of web servers have too. Each directive
-means one thing: names of months and days are English, whatever the locale, and no text depends on the machine's zone.
+Patterns are those of strptime, as in DuckDB and the log formats of web servers. Names of months and days are English,
+independent of locale and time zone of the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHANGES_TIMES = Edit(
     "{pipeline} --from-start` reads landed rows again.",
 )
 
-#: What a directive is about; a pattern says each of these once.
+#: The component of each directive; a pattern contains each component once.
 _COMPONENTS = {
     "Y": "year",
     "y": "year",
@@ -45,7 +45,7 @@ _COMPONENTS = {
     "f": "fraction of a second",
     "z": "offset",
 }
-#: What to write for directives that are none here.
+#: Alternatives for unsupported directives.
 _ALTERNATIVES = {
     "T": "write %H:%M:%S",
     "F": "write %Y-%m-%d",
@@ -56,9 +56,9 @@ _ALTERNATIVES = {
     "Z": "write GMT or UTC as it stands in the texts, and declare `zone` for others",
     "s": "declare unit: epoch_seconds",
 }
-#: What goes with what: a directive, and those of which it needs one beside it.
+#: Directives that require one of other directives.
 _REQUIRED_WITH = (("I", "p"), ("p", "I"), ("M", "HI"), ("S", "M"), ("f", "S"))
-#: The letters of Spark's and Java's patterns, by their first where their number says no more.
+#: Letters of Spark's and Java's patterns; a single letter applies to any repetition.
 _SPARK_LETTERS = {
     "yyyy": "%Y",
     "uuuu": "%Y",
@@ -80,34 +80,34 @@ _SPARK_LETTERS = {
     "Z": "%z",
 }
 _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
-#: Names of zones that mean another one on another machine, or that count leap seconds.
+#: Zones that depend on the machine or count leap seconds.
 _UNPORTABLE_ZONES = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
 
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """A pattern taken apart: `parts` are directives such as `%d`, and the texts between them, which have no `%`."""
+    """A parsed pattern: `parts` are directives such as `%d` and the texts between them, which contain no `%`."""
 
     text: str
     parts: tuple[str, ...]
 
     @property
     def has_offset(self) -> bool:
-        """Whether the texts say how far from UTC they are."""
+        """Whether it contains a UTC offset."""
         return "%z" in self.parts
 
     @property
     def has_time_of_day(self) -> bool:
-        """Whether the texts say more than a date."""
+        """Whether it contains a time of day."""
         return "%H" in self.parts or "%I" in self.parts
 
 
 @lru_cache(maxsize=1024)
 def parse_pattern(text: str) -> TimePattern:
-    """Take a pattern apart.
+    """Parses a pattern.
 
     Raises:
-        ValueError: it is none, or does not make a date; the message says what to write.
+        ValueError: it is invalid or contains no complete date; the message says what to write.
     """
     parts: list[str] = []
     end = 0
@@ -146,7 +146,7 @@ def _check(pattern: TimePattern) -> None:
 
 
 def _spark_to_strptime(text: str) -> str | None:
-    """A pattern of Spark's as one of strptime's; None where it is none."""
+    """Converts a Spark pattern to strptime; None if it is not one."""
 
     def directive(match: re.Match[str]) -> str:
         quoted, run = match.group(1), match.group(0)
@@ -182,7 +182,7 @@ ZoneName = Annotated[str, AfterValidator(_check_zone)]
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """How the times of a column are written."""
+    """The time format of a column."""
 
     unit: TimeUnit = "iso8601"
     format: str | None = None
@@ -190,7 +190,7 @@ class TimeFormat:
 
     @property
     def pattern(self) -> TimePattern | None:
-        """The pattern taken apart; None for an epoch or ISO 8601."""
+        """The parsed pattern; None for an epoch or ISO 8601."""
         return None if self.format is None else parse_pattern(self.format)
 
 
@@ -198,7 +198,7 @@ ISO_8601 = TimeFormat()
 
 
 def time_format_problems(time_format: TimeFormat) -> Iterator[tuple[str, str]]:
-    """What of a form contradicts the rest of it: a key, and why."""
+    """Yields contradictions in a time format: key and message."""
     pattern = time_format.pattern
     if pattern is not None and time_format.unit != "iso8601":
         yield "format", f"it says how a time is written, and so does unit: {time_format.unit}; leave one of them out"

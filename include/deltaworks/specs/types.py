@@ -1,7 +1,7 @@
-"""Column types as they are declared: `string`, `decimal(12,2)`, `array<struct<item: string, count: int>>`.
+"""Column types: `string`, `decimal(12,2)`, `array<struct<item: string, count: int>>`.
 
-The grammar is the one Spark DDL and Delta use. Parsing gives a small tree that other modules render to Arrow,
-to Spark DDL or to DuckDB, so that specs themselves need none of these libraries.
+The grammar is that of Spark DDL and Delta. Parsing returns a small tree; other modules render it to Arrow, Spark DDL or
+DuckDB, so that specs do not depend on these libraries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type without parts."""
+    """A primitive type."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A decimal number of `precision` digits, `scale` of them behind the point."""
+    """A decimal with `precision` digits, `scale` of them after the point."""
 
     precision: int
     scale: int
@@ -51,7 +51,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list of one element type."""
+    """A list of an element type."""
 
     element: ColumnType
 
@@ -61,7 +61,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map from strings (JSON object keys) to one value type."""
+    """A map from strings (JSON keys) to a value type."""
 
     value: ColumnType
 
@@ -82,12 +82,12 @@ class Struct:
 ColumnType = Primitive | Decimal | Array | Map | Struct
 
 
-#: As deep as any engine that reads the tables takes them, and far from what recursion here can reach.
+#: The limit of the engines that read the tables; far below Python's recursion limit.
 _MAX_NESTING = 64
 
 
 class _Parser:
-    """A recursive-descent reader of one type expression."""
+    """Recursive-descent parser of a type."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -184,16 +184,16 @@ class _Parser:
 
 
 def parse_type(text: str) -> ColumnType:
-    """Read a type expression.
+    """Parses a type.
 
     Raises:
-        ValueError: the text is no type of the grammar; the message says what was expected.
+        ValueError: the text is not a valid type; the message says what was expected.
     """
     return _Parser(text).parse()
 
 
 def contains_type(kind: ColumnType, *names: str) -> bool:
-    """Whether a value of this type is, or has inside, one of a primitive type of these names."""
+    """Returns whether a type is, or contains, one of the named primitive types."""
     match kind:
         case Primitive(name):
             return name in names
