@@ -124,7 +124,7 @@ def main(root: str, way: str) -> None:
     import psutil
 
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
-    from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
+    from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
     from deltaworks.recovery.reprocess.run import Reprocess
     from deltaworks.recovery.reprocess.selection import Selection
 
@@ -138,7 +138,7 @@ def main(root: str, way: str) -> None:
             sessions.append(build_session(catalog.environment, app_name="small_reprocess"))
         return sessions[0]
 
-    job = Reprocess(spark, catalog, PIPELINE, direct_bytes=0 if way == "spark" else DIRECT_BYTES)
+    job = Reprocess(spark, catalog, PIPELINE, direct_bytes=0 if way == "spark" else MAX_DIRECT_BYTES)
     result = job.run("again", ReprocessRequest(selection=Selection(from_start=True)))
     if any(table.rows_out != table.rows_in for table in result.tables):
         raise RuntimeError(f"rows were lost or doubled: {result.tables}")

@@ -48,7 +48,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
 from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA
-from deltaworks.recovery.reprocess.run import TableReprocess
+from deltaworks.recovery.reprocess.run import TableReprocessResult
 from deltaworks.sources.objects.file_event_log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
 from deltaworks.specs.collector import CollectorSpec
@@ -304,7 +304,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 ReprocessPlan,
                 StagedFiles,
                 StagedTable,
-                TableReprocess,
+                TableReprocessResult,
                 SpecRecord,
                 CurrentSpec,
                 AcceptedChange,

@@ -95,7 +95,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
         counts = (f"{table.rows_out:,}", f"{table.rows_in:,}", str(len(table.dates)), str(table.version))
         listing.add(table.table, table.target, table.outcome, *counts, f"{table.seconds:.1f}")
     summary = f"{_describe_input(result.objects, result.bytes, result.origins)}, {result.seconds:.1f} s."
-    rest = _skipped_lines(result.gone, result.not_fitting, result.kept_in_quarantine)
+    rest = _skipped_lines(result.missing_keys, result.unmatched, result.still_quarantined)
     return Report(parts=[listing, summary, *rest], results=[result])
 
 
@@ -170,25 +170,25 @@ def _invalid(message: str, hint: str) -> ConfigError:
 def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool, spark: bool) -> Report:
     from deltaworks.control.home import PipelineHome
     from deltaworks.recovery.reprocess.dry_run import ReprocessCounter
-    from deltaworks.recovery.reprocess.plan import Planner, record_resolver
-    from deltaworks.recovery.reprocess.reread import landing_opener
+    from deltaworks.recovery.reprocess.plan import ReprocessPlanner, open_record_resolver
+    from deltaworks.recovery.reprocess.reread import open_landing
     from deltaworks.tables.lake import Lake
 
     environment, spec = context.catalog.environment, context.catalog.pipeline(context.subject)
     lake, home = Lake(environment.lake), PipelineHome.open(environment.lake, spec.pipeline)
-    records = record_resolver(context.catalog, spec, lake, home)
-    counter = ReprocessCounter(Planner(lake, home.objects, spec, records=records), lake, home.objects, spec)
+    records = open_record_resolver(context.catalog, spec, lake, home)
+    counter = ReprocessCounter(ReprocessPlanner(lake, home.objects, spec, records=records), lake, home.objects, spec)
     if records is not None and not spark:
         return Report(parts=["Records of a stream are read by Spark."], results=[ReprocessRemainder(id="")])
     if records is not None:
-        count = counter.of_records(context.spark(), request, exact=exact)
+        count = counter.count_records(context.spark(), request, exact=exact)
     else:
-        count = counter.of_objects(request, landing_opener(environment, spec), exact=exact)
+        count = counter.count_objects(request, open_landing(environment, spec), exact=exact)
     return Report(parts=_count_parts(count), results=[count])
 
 
 def _count_parts(count: ReprocessCount) -> list[str | Listing]:
-    how = "all read" if count.exact else f"estimated from {count.read} of them"
+    how = "all read" if count.exact else f"estimated from {count.sampled} of them"
     if count.origins and not count.exact:
         how = "not counted, --exact reads them"
     listing = Listing(("table", "rows out", "rows in"))
@@ -199,10 +199,10 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
             "?" if table.rows_in is None else f"{table.rows_in:,}",
         )
     return [
-        f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.up_to_batch}; rows in: {how}.",
+        f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.through_batch}; rows in: {how}.",
         listing,
         *_list_keys("from the archive", count.archive_frame),
-        *_skipped_lines(count.gone, count.not_fitting, 0),
+        *_skipped_lines(count.missing_keys, count.unmatched, 0),
         "Nothing was changed; --no-dry-run does it.",
     ]
 

@@ -121,8 +121,8 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
     lines = [
         f"version {result.from_version} goes to {result.to_version}",
         f"{batches} batches since {_LATER_ROWS_OUTCOME[result.repair]}",
-        *(f"undone: {change}" for change in result.undone),
-        *(f"{follower.pipeline} follows it and {follower.effect}" for follower in result.followers),
+        *(f"undone: {change}" for change in result.undone_changes),
+        *(f"{follower.pipeline} follows it and {follower.effect}" for follower in result.downstream),
         *(f"gone: {path}" for path in result.missing_files),
     ]
     return RestoreSummary(
@@ -136,7 +136,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
 
 def _restore_pipeline(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
     """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
-    from deltaworks.recovery.restore.dependents import followers_of
+    from deltaworks.recovery.restore.dependents import downstream_pipelines
     from deltaworks.recovery.start_over import start_over
 
     if point is None:
@@ -144,7 +144,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
     result = start_over(
         context.catalog,
         context.subject,
-        back_to=point,
+        restore_point=point,
         dry_run=options.dry_run,
         max_rows=options.max_rows,
         reason=options.reason or "",
@@ -156,11 +156,11 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
         to = "recreated" if table.restore_to is None else str(table.restore_to)
         counts = (f"{table.rows:,}", f"{table.files:,}", format_bytes(table.bytes))
         listing.add(table.table, table.version, to, *counts)
-        for follower in followers_of(context.catalog, context.subject, table.table, None):
+        for follower in downstream_pipelines(context.catalog, context.subject, table.table, None):
             parts.append(f"{table.table} is followed by {follower.pipeline}: it {follower.effect}")
     parts.append(listing)
-    if result.way is not None:
-        parts.append(f"The way: {result.way.as_text(context.subject)}.")
+    if result.strategy is not None:
+        parts.append(f"The way: {result.strategy.describe(context.subject)}.")
     if context.catalog.pipeline(context.subject).mutations is not None:
         parts.append("All requests are applied again by the mutation batch after the next start, to all rows.")
     if result.resumed:
@@ -176,7 +176,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
             for table in result.tables
         ),
         f"generation {result.generation} reads on after {result.start}",
-        *([] if result.way is None else [f"the way: {result.way.as_text(context.subject)}"]),
+        *([] if result.strategy is None else [f"the way: {result.strategy.describe(context.subject)}"]),
     ]
     summary = RestoreSummary(
         pipeline=context.subject, table="", dry_run=options.dry_run, rows_out=result.rows, summary="; ".join(lines)
@@ -196,12 +196,12 @@ def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
     parts.append(_difference(result))
     if result.lost:
         parts.append(f"Landed since, which {_LATER_ROWS_OUTCOME[result.repair]}: {describe_lost(result.lost)}.")
-    parts += [f"undone: {change}" for change in result.undone[:_MAX_SHOWN]]
+    parts += [f"undone: {change}" for change in result.undone_changes[:_MAX_SHOWN]]
     parts += [f"gone: {path}" for path in result.missing_files[:_MAX_SHOWN]]
     if result.unprepared:
         batches = ", ".join(map(str, result.unprepared))
         parts.append(f"without files: batches {batches}; --repair source reads them again.")
-    parts += [f"followed by {item.pipeline} ({item.reads}): {item.effect}" for item in result.followers]
+    parts += [f"followed by {item.pipeline} ({item.read_mode}): {item.effect}" for item in result.downstream]
     if result.dry_run and result.difference is not None:
         parts.append(f"Nothing was changed. To do it add: --max-rows {result.difference.rows_removed} --no-dry-run")
     return parts

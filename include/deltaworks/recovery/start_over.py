@@ -26,11 +26,16 @@ from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread, void_replays
-from deltaworks.recovery.restore.dependents import refuse_running_followers
-from deltaworks.recovery.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
+from deltaworks.recovery.restore.dependents import reject_running_downstream
+from deltaworks.recovery.restore.pipeline_plan import (
+    DeclaredTable,
+    PipelineRestorePlanner,
+    declared_tables,
+    restored_versions,
+)
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.rollback_strategy import WayBack, WaysBack
-from deltaworks.recovery.restore.table_plan import with_columns_of
+from deltaworks.recovery.restore.rollback_strategy import RollbackStrategies, RollbackStrategy
+from deltaworks.recovery.restore.table_plan import with_columns_from
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit, commit_files
@@ -61,7 +66,7 @@ class StartOverResult:
     tables: tuple[TableLoss, ...]
     recreated: int
     start: Mapping[str, Any] | None = None
-    way: WayBack | None = None
+    strategy: RollbackStrategy | None = None
 
     @property
     def rows(self) -> int:
@@ -76,7 +81,7 @@ def start_over(
     dry_run: bool = True,
     max_rows: int | None = None,
     reason: str = "",
-    back_to: RestorePoint | None = None,
+    restore_point: RestorePoint | None = None,
     spark: Callable[[], SparkSession] | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> StartOverResult:
@@ -101,14 +106,14 @@ def start_over(
             RESTORE_GENERATION_ENDED.
         TransientError: SPARK_UNAVAILABLE.
     """
-    operation = _Operation(catalog, pipeline, back_to, spark, fault)
+    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault)
     if dry_run:
         return operation.count()
     with operation.leases():
         return operation.run(max_rows, reason)
 
 
-class _Operation:
+class _StartOverRun:
     def __init__(
         self,
         catalog: Catalog,
@@ -117,14 +122,14 @@ class _Operation:
         spark: Callable[[], SparkSession] | None,
         fault: Callable[[str], None],
     ) -> None:
-        self._back_to = back_to
+        self._restore_point = back_to
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
         self._pipeline = pipeline
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._objects = self._home.objects
-        self._planner = PipelinePlanner(self._spec, self._lake, self._home)
+        self._planner = PipelineRestorePlanner(self._spec, self._lake, self._home)
         self._specs = self._home.specs
         self._spark = spark
         self._fault = fault
@@ -135,70 +140,70 @@ class _Operation:
     def leases(self) -> Iterator[None]:
         """Nobody else lands, replays or reprocesses meanwhile."""
         with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
-            no_vacuum = table_files_locks(self._objects, self._pipeline, self._put_back(), work="The restore")
+            no_vacuum = table_files_locks(self._objects, self._pipeline, self._tables_to_restore(), work="The restore")
             with exclusive_reread(self._home, starting_over=True), no_vacuum:
                 yield
 
-    def _put_back(self) -> list[str]:
+    def _tables_to_restore(self) -> list[str]:
         """The tables whose files of an earlier version are to be there again."""
-        if (begun := self._begun()) is not None:
+        if (begun := self._unfinished()) is not None:
             return [loss.table for loss in begun.tables if loss.restore_to is not None]
-        return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE_TABLE]
+        return [] if self._restore_point is None else [*(table.name for table in self._spec.tables), QUARANTINE_TABLE]
 
     def count(self) -> StartOverResult:
         """What `run` would do."""
-        begun = self._begun()
+        begun = self._unfinished()
         if begun is not None:
             return _result(begun, resumed=True, dry_run=True)
-        plan = self._planner.plan_pipeline(self._back_to, reason="")
-        return replace(_result(plan, resumed=False, dry_run=True), way=self._way(plan))
+        plan = self._planner.plan_pipeline(self._restore_point, reason="")
+        return replace(_result(plan, resumed=False, dry_run=True), way=self._strategy(plan))
 
     def run(self, max_rows: int | None, reason: str) -> StartOverResult:
         """All of it, or what is left of it."""
-        begun = self._begun()
+        begun = self._unfinished()
         resumed = begun is not None
         if begun is None:
-            torn = self._torn()
+            torn = self._prepared_batch()
             if torn is None and not self._home.held.read():
                 # What is refused has written nothing then: to settle is to fence every table.
                 self._plan(max_rows, reason)
-            self._settle(torn)
+            self._complete_prepared(torn)
             plan = self._plan(max_rows, reason)
             self._specs.save(self._spec)
             begun = self._home.start_overs.get_or_create(plan)
         self._fault("planned")
-        recreated = self._perform(begun)
+        recreated = self._run_steps(begun)
         return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
 
     def _plan(self, max_rows: int | None, reason: str) -> StartOver:
         """What there is to do, unless it is refused."""
-        plan = self._planner.plan_pipeline(self._back_to, reason=reason)
-        way = self._way(plan)
+        plan = self._planner.plan_pipeline(self._restore_point, reason=reason)
+        way = self._strategy(plan)
         if way is not None:
-            way.refuse_other(self._pipeline, plan.to_batch or 0)
-            refuse_running_followers(self._catalog, self._home, tuple(loss.table for loss in plan.tables))
-        _refuse_unbounded(plan, max_rows)
+            way.require_restore(self._pipeline, plan.to_batch or 0)
+            reject_running_downstream(self._catalog, self._home, tuple(loss.table for loss in plan.tables))
+        _require_bound(plan, max_rows)
         return plan
 
-    def _way(self, plan: StartOver) -> WayBack | None:
+    def _strategy(self, plan: StartOver) -> RollbackStrategy | None:
         """The way to the batch that a rollback is of; None for a start over, which is one."""
         if plan.to_batch is None:
             return None
-        ways = WaysBack(self._catalog, self._spec, self._lake, self._home, self._spark)
-        return ways.judge(plan.to_batch, self._planner.missing)
+        ways = RollbackStrategies(self._catalog, self._spec, self._lake, self._home, self._spark)
+        return ways.choose(plan.to_batch, self._planner.missing_files)
 
-    def _begun(self) -> StartOver | None:
+    def _unfinished(self) -> StartOver | None:
         """A start over that was interrupted."""
         generation, ended = self._home.start_overs.newest()
         return None if ended else self._home.start_overs.read(generation)
 
-    def _torn(self) -> PreparedBatch | None:
+    def _prepared_batch(self) -> PreparedBatch | None:
         """The batch that was prepared and not completed."""
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
         return self._home.prepared.read(generation, 0 if last is None else last + 1)
 
-    def _settle(self, torn: PreparedBatch | None) -> None:
+    def _complete_prepared(self, torn: PreparedBatch | None) -> None:
         """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
         before = self._specs.current() or self._spec
         staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
@@ -210,7 +215,7 @@ class _Operation:
             lease=self._lease,
             epoch=self._lease.epoch,
             # What a table had is given up anyway, unless it is to go back.
-            check_dropped_tables=self._back_to is not None,
+            check_dropped_tables=self._restore_point is not None,
         )
         while processor.complete_prepared() is not None:
             pass
@@ -223,7 +228,7 @@ class _Operation:
             )
         complete_prepared_replay(self._spec, self._lake, self._home)
 
-    def _perform(self, begun: StartOver) -> int:
+    def _run_steps(self, begun: StartOver) -> int:
         """Every step, each of which is skipped where it was done; how many tables were recreated or put back now."""
         spec = self._specs.read(begun.spec_fingerprint)
         if spec is None:
@@ -236,11 +241,11 @@ class _Operation:
         losses = {loss.table: loss for loss in begun.tables}
         # Quarantine first: a replay that is under way somewhere then selects nothing once it has been voided.
         first = [QUARANTINE_TABLE] if QUARANTINE_TABLE in losses else []
-        recreated = sum(self._recreate(begun, losses[name], declared[name]) for name in first)
+        recreated = sum(self._recreate_or_restore(begun, losses[name], declared[name]) for name in first)
         void_replays(self._spec, self._lake, self._home, replay_id=f"generation {begun.generation}")
         self._fault("replays")
         others = [name for name in declared if name in losses and name != QUARANTINE_TABLE]
-        recreated += sum(self._recreate(begun, losses[name], declared[name]) for name in others)
+        recreated += sum(self._recreate_or_restore(begun, losses[name], declared[name]) for name in others)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
             ledger.start_after(begun.first_batch - 1, owner=self._owner)
@@ -256,7 +261,7 @@ class _Operation:
     def _owner(self) -> Step:
         return owner_step(self._pipeline, self._lease.epoch)
 
-    def _recreate(self, begun: StartOver, loss: TableLoss, declared: Declared) -> bool:
+    def _recreate_or_restore(self, begun: StartOver, loss: TableLoss, declared: DeclaredTable) -> bool:
         """Recreate a table, or put it back; whether that was committed now."""
         name = loss.table
         key = paths.table(begun.pipeline, name)
@@ -285,15 +290,15 @@ class _Operation:
                 uri=self._lake.storage.spark_uri(key),
             )
         else:
-            newly_committed = self._put_table_back(key, loss.restore_to, step, metadata)
+            newly_committed = self._restore_table(key, loss.restore_to, step, metadata)
         self._fault(f"recreated:{name}")
         return newly_committed
 
-    def _put_table_back(self, key: str, version: int, step: Step, metadata: str) -> bool:
+    def _restore_table(self, key: str, version: int, step: Step, metadata: str) -> bool:
         then = state_at(self._lake, self._objects, key, version)
         parameters: dict[str, str | None] = {"version": str(version), "timestamp": None}
         commit = FilesCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=parameters)
-        restored = commit_files(self._lake, self._objects, key, lambda now: with_columns_of(then, now), commit=commit)
+        restored = commit_files(self._lake, self._objects, key, lambda now: with_columns_from(then, now), commit=commit)
         # Every table is another application of the step, and its key ends with the table's name.
         name = key.rpartition("/")[2]
         self._reapplier.reapply(name, step=reapply_step(step), check=lambda: None)
@@ -313,7 +318,7 @@ def _result(plan: StartOver, *, resumed: bool, dry_run: bool, recreated: int = 0
     )
 
 
-def _refuse_unbounded(plan: StartOver, max_rows: int | None) -> None:
+def _require_bound(plan: StartOver, max_rows: int | None) -> None:
     rows = sum(table.rows for table in plan.tables)
     if max_rows is None:
         raise ConfigError(

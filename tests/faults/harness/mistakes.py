@@ -70,5 +70,5 @@ class Mistakes:
             "rows_out": done.difference.rows_removed,
             "rows_in": done.difference.rows_added,
             "batches_back": sum(share.kind == "batch" for share in done.lost),
-            "undone": len(done.undone),
+            "undone": len(done.undone_changes),
         }

@@ -37,10 +37,10 @@ def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any
         return Payload(seq, key, file.read_bytes(), arrived_at_us=at_ms * 1000, record=record)
 
     if way == "reprocess":
-        scope = RereadScope(frozenset(["orders", "quarantine"]), whole=True)
+        scope = RereadScope(frozenset(["orders", "quarantine"]), all_tables=True)
         rereader = Rereader(spec, scope, lambda one: payload(one.seq, one.key), inputs=inputs)
         objects = [SourceObject(1, file.name, "tag", file.stat().st_size, batch_id=0, ingested_at_us=at_ms * 1000)]
-        parts = rereader.rows(objects)
+        parts = rereader.read_objects(objects)
     else:
         parts = Parser(spec, redaction_keys=inputs.redaction_keys).parse([payload(1, file.name)], stamp)
     for table, part in parts:

@@ -87,7 +87,7 @@ def test_a_pipeline_that_goes_back_to_a_batch_has_her_nowhere(
         "shop",
         dry_run=False,
         max_rows=1_000,
-        back_to=RestorePoint(batch=0),
+        restore_point=RestorePoint(batch=0),
         spark=lambda: spark,
     )
 

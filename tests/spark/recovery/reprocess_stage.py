@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
-from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
+from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.base import ObjectSlice
@@ -70,7 +70,7 @@ class Stage:
         self.batches = 0
         self.processor = shop.processor()
         #: 0 has everything done by Spark.
-        self.direct_bytes = DIRECT_BYTES
+        self.direct_bytes = MAX_DIRECT_BYTES
         self.sessions = 0
         self.note_spec()
 

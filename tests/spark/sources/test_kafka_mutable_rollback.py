@@ -88,7 +88,7 @@ class Stage:
 
     def back(self, batch: int, **options: Any) -> StartOverResult:
         return start_over(
-            self.catalog, PIPELINE, back_to=RestorePoint(batch=batch), spark=lambda: self.spark, **options
+            self.catalog, PIPELINE, restore_point=RestorePoint(batch=batch), spark=lambda: self.spark, **options
         )
 
 
@@ -100,8 +100,8 @@ def test_all_tables_go_back_and_all_requests_are_applied_again(
     before, told, versions = stage.ended(), len(stage.made.rows(TOLD)), stage.versions()
 
     counted = stage.back(batch)
-    assert counted.way is not None
-    assert counted.way.kind == "restore"
+    assert counted.strategy is not None
+    assert counted.strategy.kind == "restore"
     assert stage.ended() == before, "a dry run changes nothing"
     assert stage.versions() == versions
     done = stage.back(batch, dry_run=False, max_rows=counted.rows)
@@ -128,8 +128,8 @@ def test_where_the_topic_has_let_go_of_what_landed_since_nothing_is_changed(
     with pytest.raises(ContractError, match="does not have all that landed since: expired/0/6-9") as refused:
         stage.back(1, dry_run=False, max_rows=counted.rows)
 
-    assert counted.way is not None
-    assert counted.way.kind == "none"
+    assert counted.strategy is not None
+    assert counted.strategy.kind == "none"
     assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
     assert stage.ended() == before
     assert stage.versions() == versions

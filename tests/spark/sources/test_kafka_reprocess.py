@@ -15,7 +15,7 @@ from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.reprocess import read_records
 from deltaworks.recovery.reprocess.dry_run import ReprocessCount, ReprocessCounter
-from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
+from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest, open_record_resolver
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
@@ -65,8 +65,12 @@ class Landed:
     def count(self, **options: Any) -> ReprocessCount:
         lake, spec = self.project.lake, self.project.spec("shop")
         home = PipelineHome.open(lake.storage, "shop")
-        planner = Planner(lake, home.objects, spec, records=record_resolver(self.project.catalog, spec, lake, home))
-        return ReprocessCounter(planner, lake, home.objects, spec).of_records(self.spark, ReprocessRequest(**options))
+        planner = ReprocessPlanner(
+            lake, home.objects, spec, records=open_record_resolver(self.project.catalog, spec, lake, home)
+        )
+        return ReprocessCounter(planner, lake, home.objects, spec).count_records(
+            self.spark, ReprocessRequest(**options)
+        )
 
     def forget(self, offset: int, *, partitions: tuple[int, ...] = (0, 1)) -> None:
         """Have the brokers let go of what lies below an offset."""
@@ -160,7 +164,7 @@ def test_what_the_topic_has_let_go_of_comes_from_the_archive(
     result = stage.reprocess(selection=Selection(from_start=True))
 
     assert counted.origins["archive"] >= 3
-    assert (counted.origins["gone"], counted.gone) == (0, ())
+    assert (counted.origins["gone"], counted.missing_keys) == (0, ())
     assert result.origins["archive"] == counted.origins["archive"]
     assert stage.rows(without=("keyed",)) == before
     assert {row["keyed"] for row in stage.rows()} == {f"k{number}" for number in range(5)}
@@ -180,12 +184,12 @@ def test_without_an_archive_it_is_gone_and_nothing_changes_until_that_is_allowed
         stage.reprocess("r1", selection=Selection(from_start=True))
 
     assert gone.value.condition == "REPROCESS_RECORDS_EXPIRED"
-    assert counted.gone == (f"gone/0/0-{ends['0'] - 1}",)
+    assert counted.missing_keys == (f"gone/0/0-{ends['0'] - 1}",)
     assert (stage.rows(), stage.version()) == (before, version)
 
     result = stage.reprocess("r2", selection=Selection(from_start=True), allow_missing=True)
 
-    assert result.gone == counted.gone
+    assert result.missing_keys == counted.missing_keys
     assert stage.rows(without=("keyed",)) == [
         {key: value for key, value in row.items() if key != "keyed"} for row in before
     ]
@@ -235,7 +239,7 @@ def test_a_record_that_is_missing_from_the_middle_keeps_the_rows_of_all(
     else:
         stage.reprocess(selection=Selection(from_start=True))
         assert len(stage.rows()) == len(before) - 1, "a row is lost without the count"
-    assert read_records.refuse_missing.__name__ == "refuse_missing"
+    assert read_records.reject_incomplete_batches.__name__ == "refuse_missing"
 
 
 def test_malformed_and_empty_records_are_in_the_archive_as_they_came(

@@ -25,7 +25,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
-from deltaworks.recovery.reprocess.plan import check_unchanged
+from deltaworks.recovery.reprocess.plan import reject_mutable
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
@@ -353,11 +353,11 @@ def test_mutated_rows_are_not_replaced_by_arriving_ones(tables: tuple[str, ...])
     spec = PipelineSpec.model_validate(VISITS | {"source": OBJECTS})
 
     with pytest.raises(ContractError) as refused:
-        check_unchanged(spec, tables)
+        reject_mutable(spec, tables)
 
     assert refused.value.condition == "REPROCESS_MUTABLE"
     assert "visits of 'shop'" in refused.value.message
-    check_unchanged(spec, ("requests",))
+    reject_mutable(spec, ("requests",))
 
 
 def test_tables_derived_from_mutation_requests_start_over_with_them(tmp_path: Path) -> None:

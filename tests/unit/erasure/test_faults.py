@@ -188,7 +188,7 @@ def test_a_restore_that_dies_before_rows_are_out_again_is_unfinished(lake: Peopl
     with pytest.raises(Killed):
         TableRestore(lake.catalog, "shop", "orders", fault=kill).run(request)
     assert lake.amounts() == [1, 2, 3]
-    assert TableRestore(lake.catalog, "shop", "orders").unfinished
+    assert TableRestore(lake.catalog, "shop", "orders").has_unfinished
     (waiting,) = [result for result in lake.advance()] or [None]
     TableRestore(lake.catalog, "shop", "orders").run()
     assert lake.amounts() == [2, 3]

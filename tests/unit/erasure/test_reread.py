@@ -22,7 +22,7 @@ from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.privacy.suppression import NO_SUPPRESSION
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine
-from deltaworks.recovery.reprocess.reread import Rereader, RereadScope, landing_opener
+from deltaworks.recovery.reprocess.reread import Rereader, RereadScope, open_landing
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
@@ -129,12 +129,12 @@ def test_rows_that_are_read_again_from_objects_are_not_hers(
         without_the_list(monkeypatch)
     now = spec("string")
     inputs = ParserInputs.pin(now, stage.lake.storage)
-    opener = landing_opener(stage.environment, now)
-    rereader = Rereader(now, RereadScope(frozenset(["orders", "quarantine"]), whole=True), opener, inputs=inputs)
+    opener = open_landing(stage.environment, now)
+    rereader = Rereader(now, RereadScope(frozenset(["orders", "quarantine"]), all_tables=True), opener, inputs=inputs)
     (event,) = stage.events
     objects = [SourceObject(event["seq"], event["key"], event["etag"], event["size"], batch_id=0, ingested_at_us=1)]
 
-    rows = [row for _, part in rereader.rows(objects) for row in part.to_pylist()]
+    rows = [row for _, part in rereader.read_objects(objects) for row in part.to_pylist()]
 
     named = [row.get("player") for row in rows]
     # One of each fits now; the other, a number, is in quarantine.

@@ -262,4 +262,4 @@ class WaysStage(SourceStage):
 
     def roll_back(self) -> None:
         """All tables go back to batch 2, together."""
-        start_over(self.catalog(), "shop", dry_run=False, max_rows=1_000, back_to=RestorePoint(batch=2))
+        start_over(self.catalog(), "shop", dry_run=False, max_rows=1_000, restore_point=RestorePoint(batch=2))

@@ -23,8 +23,8 @@ from deltaworks.engine.writers import commit_metadata
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ContractError
 from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
-from deltaworks.recovery.restore.dependents import refuse_mutable
-from deltaworks.recovery.restore.lost_commits import added_files, share_of
+from deltaworks.recovery.restore.dependents import reject_mutable
+from deltaworks.recovery.restore.lost_commits import add_actions, prepared_table
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
@@ -75,7 +75,7 @@ def repair_log(
         ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
-    refuse_mutable(catalog.pipeline(pipeline), table)
+    reject_mutable(catalog.pipeline(pipeline), table)
     mend = _LogRepairRun(catalog, pipeline, table)
     if dry_run:
         return mend.plan_log(dry_run=True)
@@ -191,7 +191,7 @@ class _LogRepairRun:
         if landed.get(step.app_id, -1) >= number:
             return None
         batch = self._home.prepared.read(generation, number)
-        share = share_of(batch.tables, self._table) if batch else None
+        share = prepared_table(batch.tables, self._table) if batch else None
         if batch is None or share is None or share.writer != "fan_out":
             return None
         landed[step.app_id] = number
@@ -209,7 +209,7 @@ def _batch_commit(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
     now = int(time.time() * 1000)
     step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
     info = FilesCommit(step=step, user_metadata=commit_metadata(batch, step, "append"), operation="WRITE")
-    adds = [{"add": added} for added in added_files(share.files).values()]
+    adds = [{"add": added} for added in add_actions(share.files).values()]
     owner = owner_step(batch.pipeline, batch.owner_epoch)
     return [
         commit_info_action(info, read_version=None, at_ms=now),

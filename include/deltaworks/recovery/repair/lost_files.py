@@ -21,7 +21,7 @@ from deltaworks.engine.ledger import CommittedBatches, committed_batches
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
-from deltaworks.recovery.restore.lost_commits import added_files, share_of
+from deltaworks.recovery.restore.lost_commits import add_actions, prepared_table
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
@@ -72,7 +72,7 @@ def repair_files(
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     restore = TableRestore(catalog, pipeline, table)
     nothing = FilesRepair(pipeline=pipeline, table=table, dry_run=dry_run, files=(), rows=0, batches=(), restore=None)
-    if not dry_run and restore.unfinished:
+    if not dry_run and restore.has_unfinished:
         return replace(nothing, restore=restore.run(allow_missing=allow_missing))
     key = home.table(table)
     state = state_at(lake, home.objects, key)
@@ -90,8 +90,8 @@ def repair_files(
         repair="source",
         max_rows=max_rows,
         reason=f"{len(files)} files are gone",
-        leave_out=files,
-        reread=batches,
+        exclude_files=files,
+        reread_batches=batches,
     )
     return replace(damage, restore=restore.run(request, allow_missing=allow_missing))
 
@@ -143,7 +143,7 @@ def repair_table(
     landed = committed_batches(lake, home, table)
     # A table that an earlier call only created has no files yet.
     begun = newest in (0, 1) and bool(landed) and not state_at(lake, home.objects, key).files
-    if newest is not None and not begun and not restore.unfinished:
+    if newest is not None and not begun and not restore.has_unfinished:
         raise ConfigError(
             "TABLE_NOT_DROPPED",
             f"{pipeline}.{table} is there, at version {newest}.",
@@ -160,7 +160,7 @@ def repair_table(
     )
     if dry_run:
         return plan
-    if restore.unfinished:
+    if restore.has_unfinished:
         return replace(plan, restore=restore.run(allow_missing=allow_missing))
     with exclusive_reread(home):
         _create_table(spec, table, lake, home, landed)
@@ -174,10 +174,10 @@ def _row_source(lake: Lake, home: PipelineHome, table: str, landed: CommittedBat
     """From prepared batches where all of these and all of their files are still there."""
     for generation, batch in landed.by_version.values():
         prepared = home.prepared.read(generation, batch)
-        share = None if prepared is None else share_of(prepared.tables, table)
+        share = None if prepared is None else prepared_table(prepared.tables, table)
         if share is None or share.writer != "fan_out":
             return "source"
-        if find_missing_files(lake, home.table(table), added_files(share.files)):
+        if find_missing_files(lake, home.table(table), add_actions(share.files)):
             return "source"
     return "prepared"
 

@@ -17,10 +17,10 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.events.parse import Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest
+from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest
 from deltaworks.recovery.reprocess.read_records import read_records
-from deltaworks.recovery.reprocess.reread import Pass, Reread, Rereader, RereadScope
-from deltaworks.recovery.reprocess.selection import Resolved, Resolver, SourceObject
+from deltaworks.recovery.reprocess.reread import Rereader, RereadResult, RereadScope, RereadSettings
+from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, SourceObject
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
@@ -29,7 +29,7 @@ from deltaworks.tables.lake import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SAMPLED_OBJECTS = 20
+MAX_SAMPLE_OBJECTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,29 +51,29 @@ class ReprocessCount:
 
     objects: int
     bytes: int
-    up_to_batch: int
+    through_batch: int
     ranges: int
-    read: int
+    sampled: int
     exact: bool
-    gone: tuple[str, ...]
-    not_fitting: int
+    missing_keys: tuple[str, ...]
+    unmatched: int
     tables: tuple[TableCount, ...]
     origins: Mapping[str, int] = field(default_factory=dict)
     archive_frame: tuple[str, ...] = ()
-    for_spark: int = 0
+    spark_tables: int = 0
 
 
 class ReprocessCounter:
     """Counts reprocesses of one pipeline. Used by one thread."""
 
-    def __init__(self, planner: Planner, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+    def __init__(self, planner: ReprocessPlanner, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._planner = planner
         self._lake = lake
         self._objects = objects
         self._spec = spec
 
-    def of_objects(
-        self, request: ReprocessRequest, opener: Callable[[FileReference], Payload], *, exact: bool = False
+    def count_objects(
+        self, request: ReprocessRequest, open_object: Callable[[FileReference], Payload], *, exact: bool = False
     ) -> ReprocessCount:
         """What the request would do.
 
@@ -86,32 +86,34 @@ class ReprocessCounter:
         """
         plan = self._planner.plan("count", request)
         ranges = SeqRanges(plan.ranges)
-        resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
+        resolved = ObjectResolver(self._lake, self._objects, self._spec).resolve_again(
+            ranges, up_to_batch=plan.up_to_batch
+        )
         chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
         scope = RereadScope(frozenset(names), plan.all_tables)
-        rereader = Rereader(self._spec, scope, opener, inputs=inputs)
+        rereader = Rereader(self._spec, scope, open_object, inputs=inputs)
         rows: Counter[str] = Counter()
-        for table, part in rereader.rows(chosen):
+        for table, part in rereader.read_objects(chosen):
             rows[table] += part.num_rows
-        factor = _factor(resolved, chosen)
+        factor = _scale_factor(resolved, chosen)
         return ReprocessCount(
             objects=plan.objects,
             bytes=plan.source_bytes,
-            up_to_batch=plan.up_to_batch,
+            through_batch=plan.up_to_batch,
             ranges=len(plan.ranges),
-            read=len(chosen),
+            sampled=len(chosen),
             exact=len(chosen) == len(resolved.objects),
-            gone=tuple(rereader.did.gone.values()),
-            not_fitting=round(rereader.did.not_fitting * factor),
+            missing_keys=tuple(rereader.result.missing_keys.values()),
+            unmatched=round(rereader.result.unmatched * factor),
             tables=tuple(
                 TableCount(table=name, rows_out=self._rows_out(name, ranges), rows_in=round(rows[name] * factor))
                 for name in names
             ),
         )
 
-    def of_records(self, spark: SparkSession, request: ReprocessRequest, *, exact: bool = False) -> ReprocessCount:
+    def count_records(self, spark: SparkSession, request: ReprocessRequest, *, exact: bool = False) -> ReprocessCount:
         """What the request would do with the records of a stream: where each range of them comes from now.
 
         Args:
@@ -123,25 +125,25 @@ class ReprocessCounter:
         plan, resolver = self._planner.plan("count", request), self._planner.records
         if resolver is None:
             raise TypeError(f"{self._spec.pipeline} reads no records")
-        resolved = resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        resolved = resolver.resolve_again(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         parts = resolver.provenance(spark, resolved)
         names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
-        did = Reread()
+        did = RereadResult()
         if exact:
             inputs = ParserInputs.pin(self._spec, self._lake.storage)
             scope = RereadScope(frozenset(names), plan.all_tables)
-            work = Pass(scope, target=None, inputs=inputs)
+            work = RereadSettings(scope, destination=None, inputs=inputs)
             did = read_records(spark, self._lake, resolver, parts, work)
-        ranges = SeqRanges.joined(one.seqs for one in parts.readable)
+        ranges = SeqRanges.merge(one.seqs for one in parts.readable)
         return ReprocessCount(
             objects=plan.objects,
             bytes=0,
-            up_to_batch=plan.up_to_batch,
+            through_batch=plan.up_to_batch,
             ranges=len(plan.ranges),
-            read=sum(did.records.values()),
+            sampled=sum(did.records.values()),
             exact=exact,
-            gone=tuple(one.key for one in parts.gone),
-            not_fitting=did.not_fitting,
+            missing_keys=tuple(one.key for one in parts.missing),
+            unmatched=did.unmatched,
             tables=tuple(
                 TableCount(
                     table=name,
@@ -150,7 +152,7 @@ class ReprocessCounter:
                 )
                 for name in names
             ),
-            origins={"source": len(parts.source), "archive": len(parts.archive), "gone": len(parts.gone)},
+            origins={"source": len(parts.source), "archive": len(parts.archive), "gone": len(parts.missing)},
             archive_frame=tuple(one.key for one in parts.archive),
         )
 
@@ -165,12 +167,12 @@ class ReprocessCounter:
 
 def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
     """Objects spread evenly over all."""
-    if len(objects) <= SAMPLED_OBJECTS:
+    if len(objects) <= MAX_SAMPLE_OBJECTS:
         return list(objects)
-    return [objects[at * len(objects) // SAMPLED_OBJECTS] for at in range(SAMPLED_OBJECTS)]
+    return [objects[at * len(objects) // MAX_SAMPLE_OBJECTS] for at in range(MAX_SAMPLE_OBJECTS)]
 
 
-def _factor(resolved: Resolved, chosen: Sequence[SourceObject]) -> float:
+def _scale_factor(resolved: ResolvedObjects, chosen: Sequence[SourceObject]) -> float:
     """How many times the sample all objects are, by bytes."""
     read = sum(source.size for source in chosen)
     return resolved.bytes / read if read else len(resolved.objects) / max(1, len(chosen))

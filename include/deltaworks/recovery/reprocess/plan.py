@@ -20,7 +20,7 @@ from deltaworks.engine.notifications import notification_tables_by_source
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
-from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
+from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, Selection
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
@@ -46,7 +46,7 @@ class ReprocessRequest:
     allow_missing: bool = False
 
 
-class Planner:
+class ReprocessPlanner:
     """Plans reprocesses of one pipeline. Used by one thread."""
 
     def __init__(
@@ -75,10 +75,10 @@ class Planner:
         """
         check_tables(self._spec, request.tables)
         if not request.shadow:
-            check_unchanged(self._spec, request.tables)
+            reject_mutable(self._spec, request.tables)
             # Before batches are looked at: all that are prepared after this know the tables as they are declared now.
             check_running_spec(self._objects, self._spec)
-        objects, source_bytes, resolved = self._resolved(request.selection)
+        objects, source_bytes, resolved = self._resolve(request.selection)
         return ReprocessPlan(
             pipeline=self._spec.pipeline,
             id=reprocess_id,
@@ -86,7 +86,7 @@ class Planner:
             tables=request.tables or tuple(table.name for table in self._spec.event_tables),
             all_tables=not request.tables,
             selection=request.selection.as_record(),
-            up_to_batch=resolved.up_to_batch,
+            up_to_batch=resolved.through_batch,
             ranges=resolved.ranges.ranges,
             objects=objects,
             source_bytes=source_bytes,
@@ -99,12 +99,12 @@ class Planner:
             generation=self._home.generations.current(),
         )
 
-    def _resolved(self, selection: Selection) -> tuple[int, int, Resolved | ResolvedRecords]:
+    def _resolve(self, selection: Selection) -> tuple[int, int, ResolvedObjects | ResolvedRecords]:
         """The selection, with how many objects or batches it is of, and how many bytes as far as is known."""
         if self.records is not None:
             records = self.records.resolve(selection)
             return records.batches, 0, records
-        resolved = Resolver(self._lake, self._objects, self._spec).resolve(selection)
+        resolved = ObjectResolver(self._lake, self._objects, self._spec).resolve(selection)
         return len(resolved.objects), resolved.bytes, resolved
 
     def check(self, plan: ReprocessPlan) -> None:
@@ -132,7 +132,7 @@ class Planner:
             return
         check_running_spec(self._objects, self._spec)
         deadline = time.monotonic() + self._held_wait_seconds
-        while held := self._held(plan):
+        while held := self._waiting_tables(plan):
             if time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
                 continue
@@ -142,13 +142,13 @@ class Planner:
                 hint="Let it catch up first: `deltaworks tables resume`.",
             )
 
-    def _held(self, plan: ReprocessPlan) -> list[str]:
+    def _waiting_tables(self, plan: ReprocessPlan) -> list[str]:
         """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
         batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=plan.up_to_batch)
         return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE_TABLE})
 
 
-def record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:
+def open_record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:
     """What resolves records, for a pipeline that reads a stream; None for one of objects.
 
     Raises:
@@ -176,7 +176,7 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
         )
 
 
-def check_unchanged(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
+def reject_mutable(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
     """Refuse to replace rows that mutations change, or that were announced to others: both would be undone.
 
     Raises:

@@ -19,7 +19,7 @@ class Provenance:
 
     source: tuple[RecordRange, ...] = ()
     archive: tuple[RecordRange, ...] = ()
-    gone: tuple[RecordRange, ...] = ()
+    missing: tuple[RecordRange, ...] = ()
 
     @property
     def readable(self) -> tuple[RecordRange, ...]:
@@ -27,8 +27,8 @@ class Provenance:
         return self.source + self.archive
 
 
-def provenance(
-    ranges: Sequence[RecordRange], kept: Sequence[RetainedRange], *, archived: Set[int], countable: Set[int]
+def assign_provenance(
+    ranges: Sequence[RecordRange], retained: Sequence[RetainedRange], *, archived: Set[int], countable: Set[int]
 ) -> Provenance:
     """Where each part of the ranges comes from.
 
@@ -45,7 +45,7 @@ def provenance(
         if part is not None:
             target.append(part)
 
-    for one, has in zip(ranges, kept, strict=True):
+    for one, has in zip(ranges, retained, strict=True):
         possible_from = min(has.possible_from, has.certain_from) if one.batch_id in countable else has.certain_from
         if one.batch_id in archived:
             put(archive, one.clip(one.first, has.certain_from - 1))
@@ -53,4 +53,4 @@ def provenance(
         else:
             put(gone, one.clip(one.first, possible_from - 1))
             put(source, one.clip(possible_from, one.last))
-    return Provenance(source=tuple(source), archive=tuple(archive), gone=tuple(gone))
+    return Provenance(source=tuple(source), archive=tuple(archive), missing=tuple(gone))

@@ -17,7 +17,14 @@ from deltaworks.control import paths
 from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.provenance import Provenance
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
-from deltaworks.recovery.reprocess.reread import Pass, Reread, Rereader, Stamped, refuse_failure, staged
+from deltaworks.recovery.reprocess.reread import (
+    Rereader,
+    RereadResult,
+    RereadSettings,
+    StampedPayload,
+    raise_task_failure,
+    stage_parts,
+)
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.record_source import RecordRange
@@ -40,7 +47,7 @@ class RangeStamps:
         self._firsts = [row[0] for row in rows]
         self._rows = rows
 
-    def of(self, seq: int) -> tuple[int, int] | None:
+    def stamp_of(self, seq: int) -> tuple[int, int] | None:
         """Batch and stamp of the record; None for one of no range."""
         at = bisect.bisect_right(self._firsts, seq) - 1
         if at < 0 or seq > self._rows[at][1]:
@@ -48,23 +55,25 @@ class RangeStamps:
         return self._rows[at][2], self._rows[at][3]
 
 
-def read_records(spark: SparkSession, lake: Lake, resolver: RecordResolver, parts: Provenance, work: Pass) -> Reread:
+def read_records(
+    spark: SparkSession, lake: Lake, resolver: RecordResolver, parts: Provenance, work: RereadSettings
+) -> RereadResult:
     """Read the ranges again, from where each of them is to be had.
 
     Raises:
         ContractError: REPROCESS_STOPPED; SOURCE_EXPIRED, the source let go of records meanwhile.
     """
-    did, reader, spec = Reread(), resolver.source.reader, resolver.spec
+    did, reader, spec = RereadResult(), resolver.source.reader, resolver.spec
     if parts.source:
-        did.add(_read(resolver.source.frame(spark, parts.source), parts.source, reader, spec, work))
+        did.add(_read_frame(resolver.source.frame(spark, parts.source), parts.source, reader, spec, work))
     if parts.archive:
-        rows = _archived(spark, lake, spec, parts.archive)
-        did.add(_read(resolver.source.archive_frame(rows), parts.archive, reader, spec, work))
-    refuse_failure(did, spec)
+        rows = _archived_records(spark, lake, spec, parts.archive)
+        did.add(_read_frame(resolver.source.archive_frame(rows), parts.archive, reader, spec, work))
+    raise_task_failure(did, spec)
     return did
 
 
-def _archived(spark: SparkSession, lake: Lake, spec: PipelineSpec, ranges: Sequence[RecordRange]) -> DataFrame:
+def _archived_records(spark: SparkSession, lake: Lake, spec: PipelineSpec, ranges: Sequence[RecordRange]) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = spark.read.format("delta").load(lake.storage.spark_uri(paths.table(spec.pipeline, ARCHIVE)))
@@ -73,37 +82,37 @@ def _archived(spark: SparkSession, lake: Lake, spec: PipelineSpec, ranges: Seque
     of_batches = F.col("_batch_id").isin(sorted({one.batch_id for one in ranges}))
     # A day on either side: where the prepared object is gone, the ledger's time is a moment later.
     within = F.col("archive_date").between(F.date_sub(dates[0], 1), F.date_add(dates[1], 1))
-    seqs = SeqRanges.joined(one.seqs for one in ranges)
+    seqs = SeqRanges.merge(one.seqs for one in ranges)
     return rows.where(of_batches & within & F.expr(seqs.sql())).sortWithinPartitions("_seq")
 
 
-def _read(
-    frame: DataFrame, ranges: Sequence[RecordRange], reader: PayloadReader, spec: PipelineSpec, work: Pass
-) -> Reread:
+def _read_frame(
+    frame: DataFrame, ranges: Sequence[RecordRange], reader: PayloadReader, spec: PipelineSpec, work: RereadSettings
+) -> RereadResult:
     declared, stamps = spec.model_dump_json(), RangeStamps(ranges)
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pipeline = PipelineSpec.model_validate_json(declared)
         rereader = Rereader(pipeline, work.scope, evolved=work.evolved, inputs=work.inputs)
-        parts = rereader.rows_of(_stamped(reader(batches), stamps, rereader.did))
-        did = pickle.dumps(staged(parts, rereader, work.target))
+        parts = rereader.read_payloads(_with_stamps(reader(batches), stamps, rereader.result))
+        did = pickle.dumps(stage_parts(parts, rereader, work.destination))
         yield pa.RecordBatch.from_pydict({"did": pa.array([did], pa.binary())})
 
-    total = Reread()
+    total = RereadResult()
     for row in frame.mapInArrow(task, "did binary").collect():
         total.add(pickle.loads(row["did"]))  # noqa: S301, what our own task made
     return total
 
 
-def _stamped(records: Iterable[Record], stamps: RangeStamps, did: Reread) -> Iterator[Stamped]:
+def _with_stamps(records: Iterable[Record], stamps: RangeStamps, did: RereadResult) -> Iterator[StampedPayload]:
     for record in records:
-        stamp = stamps.of(record.payload.seq)
+        stamp = stamps.stamp_of(record.payload.seq)
         if stamp is not None:
             did.records[stamp[0]] = did.records.get(stamp[0], 0) + 1
             yield stamp, record.payload
 
 
-def refuse_gone(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
+def reject_missing_records(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
     """Refuse records that neither the source nor the archive has.
 
     Raises:
@@ -124,13 +133,13 @@ def refuse_gone(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
     )
 
 
-def refuse_missing(resolved: ResolvedRecords, parts: Provenance, did: Reread) -> None:
+def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, did: RereadResult) -> None:
     """Refuse to replace rows of a batch of which fewer records came than it had read.
 
     Raises:
         ContractError: REPROCESS_RECORDS_MISSING.
     """
-    partly = {one.batch_id for one in parts.gone}
+    partly = {one.batch_id for one in parts.missing}
     for batch, records in sorted(resolved.expected.items()):
         came = did.records.get(batch, 0)
         if batch not in partly and came != records:

@@ -20,14 +20,14 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.recovery.reprocess.provenance import Provenance, provenance
+from deltaworks.recovery.reprocess.provenance import Provenance, assign_provenance
 from deltaworks.recovery.reprocess.selection import (
-    READERS,
+    READ_THREADS,
     Selection,
+    empty_selection_error,
     ingested_at_us,
-    instant,
-    nothing_selected,
-    refuse_scattered,
+    parse_instant,
+    reject_fragmented,
 )
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.record_source import BatchOffsets, RecordRange
@@ -50,7 +50,7 @@ class ResolvedRecords:
 
     records: tuple[RecordRange, ...]
     ranges: SeqRanges
-    up_to_batch: int
+    through_batch: int
     expected: Mapping[int, int]
 
     @property
@@ -75,18 +75,18 @@ class RecordResolver:
             ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for what a stream has not.
             ContractError: LEDGER_WITHOUT_TIME, LEDGER_WITHOUT_OFFSET.
         """
-        batches, ranges = self._landed()
-        chosen = self._chosen(selection, batches, ranges)
+        batches, ranges = self._completed_batches()
+        chosen = self._selected_ranges(selection, batches, ranges)
         if not chosen:
-            raise nothing_selected(self._spec, "no record that a complete batch read matches")
-        seqs = SeqRanges.joined(one.seqs for one in chosen)
-        refuse_scattered(seqs)
-        return self._resolved(ranges, seqs, batches)
+            raise empty_selection_error(self._spec, "no record that a complete batch read matches")
+        seqs = SeqRanges.merge(one.seqs for one in chosen)
+        reject_fragmented(seqs)
+        return self._resolve_ranges(ranges, seqs, batches)
 
-    def within(self, seqs: SeqRanges, *, up_to_batch: int) -> ResolvedRecords:
+    def resolve_again(self, seqs: SeqRanges, *, up_to_batch: int) -> ResolvedRecords:
         """What was resolved before, again: read up to the same batch."""
-        batches, ranges = self._landed(up_to_batch)
-        return self._resolved(ranges, seqs, batches)
+        batches, ranges = self._completed_batches(up_to_batch)
+        return self._resolve_ranges(ranges, seqs, batches)
 
     def provenance(self, spark: SparkSession, resolved: ResolvedRecords) -> Provenance:
         """Where they are read again from, as things are now.
@@ -95,17 +95,17 @@ class RecordResolver:
             TransientError: the source does not answer.
         """
         kept = self.source.retained(spark, resolved.records)
-        archived = self._archived(resolved.records)
-        return provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
+        archived = self._archived_batches(resolved.records)
+        return assign_provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
 
-    def landed(self) -> list[RecordRange]:
+    def landed_ranges(self) -> list[RecordRange]:
         """All records of the batches that are complete now."""
-        return self._landed()[1]
+        return self._completed_batches()[1]
 
-    def _landed(self, up_to_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
+    def _completed_batches(self, up_to_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
         batches = BatchHistory(self._lake, self._home.objects, self._spec).completed(last=up_to_batch)
         if not batches:
-            raise nothing_selected(self._spec, "no batch is complete yet")
+            raise empty_selection_error(self._spec, "no batch is complete yet")
         spans = [
             BatchOffsets(generation=one.generation, batch_id=one.batch_id, start=one.start_offset, end=one.end_offset)
             for one in batches
@@ -113,13 +113,13 @@ class RecordResolver:
         ]
         return batches, self.source.ranges(spans)
 
-    def _resolved(
+    def _resolve_ranges(
         self, ranges: Sequence[RecordRange], seqs: SeqRanges, batches: Sequence[BatchSummary]
     ) -> ResolvedRecords:
-        chosen = [part for one in ranges for part in _parts(one, seqs)]
+        chosen = [part for one in ranges for part in _clip_to(one, seqs)]
         used = {one.batch_id for one in chosen}
         summaries = [batch for batch in batches if batch.batch_id in used]
-        with ThreadPoolExecutor(READERS) as pool:
+        with ThreadPoolExecutor(READ_THREADS) as pool:
             stamps = dict(
                 zip(
                     (batch.batch_id for batch in summaries),
@@ -128,24 +128,24 @@ class RecordResolver:
                 )
             )
         stamped = tuple(replace(one, ingested_at_us=stamps[one.batch_id]) for one in chosen)
-        expected = self._expected(ranges, stamped) if used else {}
-        return ResolvedRecords(stamped, SeqRanges.joined(one.seqs for one in stamped), batches[-1].batch_id, expected)
+        expected = self._expected_counts(ranges, stamped) if used else {}
+        return ResolvedRecords(stamped, SeqRanges.merge(one.seqs for one in stamped), batches[-1].batch_id, expected)
 
-    def _expected(self, all_ranges: Sequence[RecordRange], chosen: Sequence[RecordRange]) -> dict[int, int]:
+    def _expected_counts(self, all_ranges: Sequence[RecordRange], chosen: Sequence[RecordRange]) -> dict[int, int]:
         """Of whole batches what the ledger says; of parts, how many places they have where each has a record."""
         used = {one.batch_id for one in chosen}
         facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(min(used), max(used))
-        whole, parts = _by_batch(one for one in all_ranges if one.batch_id in used), _by_batch(chosen)
+        whole, parts = _group_by_batch(one for one in all_ranges if one.batch_id in used), _group_by_batch(chosen)
         expected = {}
         for batch, of_batch in parts.items():
             records = facts.get(batch, {}).get("records")
-            if records is not None and _places(of_batch) == _places(whole[batch]):
+            if records is not None and _merged_seqs(of_batch) == _merged_seqs(whole[batch]):
                 expected[batch] = int(records)
             elif all(one.is_gapless for one in of_batch):
                 expected[batch] = sum(one.last - one.first + 1 for one in of_batch)
         return expected
 
-    def _chosen(
+    def _selected_ranges(
         self, selection: Selection, batches: Sequence[BatchSummary], ranges: Sequence[RecordRange]
     ) -> list[RecordRange]:
         if selection.from_start:
@@ -157,20 +157,20 @@ class RecordResolver:
                 hint="Name records with --offsets, such as topic/0/100-200; or give --batches or --arrived.",
             )
         if selection.offsets:
-            return [part for text in selection.offsets for part in self._named(ranges, text)]
+            return [part for text in selection.offsets for part in self._ranges_by_offsets(ranges, text)]
         if selection.batches is not None:
             first, last = selection.batches
             return [one for one in ranges if first <= one.batch_id <= last]
         between = selection.arrived or selection.events or ("", "")
-        start, end = (instant(text) for text in between)
+        start, end = (parse_instant(text) for text in between)
         if selection.arrived is not None:
             facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(last=batches[-1].batch_id)
             within = {batch for batch, noted in facts.items() if _arrived_within(noted, start, end)}
         else:
-            within = self._with_events(start, end)
+            within = self._batches_with_events(start, end)
         return [one for one in ranges if one.batch_id in within]
 
-    def _named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange]:
+    def _ranges_by_offsets(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange]:
         named = self.source.select(ranges, text)
         if named is None:
             raise ConfigError(
@@ -180,7 +180,7 @@ class RecordResolver:
             )
         return named
 
-    def _with_events(self, start: Any, end: Any) -> set[int]:
+    def _batches_with_events(self, start: Any, end: Any) -> set[int]:
         """Batches with an event of that time in a table, or with a row in quarantine that arrived then."""
         dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
         times = (ds.field("event_time") >= start) & (ds.field("event_time") < end)
@@ -193,7 +193,7 @@ class RecordResolver:
             batches |= set(rows.column("_batch_id").unique().to_pylist()) if rows is not None else set()
         return batches
 
-    def _archived(self, ranges: Sequence[RecordRange]) -> set[int]:
+    def _archived_batches(self, ranges: Sequence[RecordRange]) -> set[int]:
         """The batches of these that the archive has: one is in it whole, on one date, or not at all."""
         if not ranges:
             return set()
@@ -204,23 +204,23 @@ class RecordResolver:
         return set() if rows is None else set(rows.column("_batch_id").unique().to_pylist())
 
 
-def _parts(one: RecordRange, seqs: SeqRanges) -> Iterable[RecordRange]:
+def _clip_to(one: RecordRange, seqs: SeqRanges) -> Iterable[RecordRange]:
     low, high = one.seqs
-    for first, last in seqs.within(low, high):
+    for first, last in seqs.clip(low, high):
         part = one.clip(one.first + first - low, one.first + last - low)
         if part is not None:
             yield part
 
 
-def _by_batch(ranges: Iterable[RecordRange]) -> dict[int, list[RecordRange]]:
+def _group_by_batch(ranges: Iterable[RecordRange]) -> dict[int, list[RecordRange]]:
     by_batch: dict[int, list[RecordRange]] = defaultdict(list)
     for one in ranges:
         by_batch[one.batch_id].append(one)
     return by_batch
 
 
-def _places(ranges: Iterable[RecordRange]) -> tuple[tuple[int, int], ...]:
-    return SeqRanges.joined(one.seqs for one in ranges).ranges
+def _merged_seqs(ranges: Iterable[RecordRange]) -> tuple[tuple[int, int], ...]:
+    return SeqRanges.merge(one.seqs for one in ranges).ranges
 
 
 def _arrived_within(noted: Mapping[str, Any], start: Any, end: Any) -> bool:

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltaworks.control.objects import ObjectStore
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.errors import ContractError
-from deltaworks.recovery.reprocess.replace_rows import DATE_COLUMNS, Replaced
+from deltaworks.recovery.reprocess.replace_rows import DATE_COLUMNS, ReplaceResult
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import reasons_against_rewriting
@@ -42,24 +42,24 @@ from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 log = logging.getLogger(__name__)
 #: What is read again, staged, or written anew of one table at most, in bytes of its files; more is Spark's.
-DIRECT_BYTES = 16 << 20
+MAX_DIRECT_BYTES = 16 << 20
 Partition = tuple[tuple[str, str | None], ...]
 
 
-class _ForSpark(Exception):
+class _SparkRequired(Exception):
     """What is left to Spark; the text is the reason."""
 
 
-class _Unchanged(Exception):
+class _NoChanges(Exception):
     """There is nothing to take out and nothing to put in."""
 
 
 @dataclass(slots=True)
-class _Rewriting:
+class _RewriteAttempt:
     """What one attempt made of the table: files that go, files that come, and what that is in rows."""
 
-    taken: set[FileId] = field(default_factory=set)
-    written: list[Action] = field(default_factory=list)
+    removed_files: set[FileId] = field(default_factory=set)
+    added_files: list[Action] = field(default_factory=list)
     rows_out: int = 0
     rows_in: int = 0
     dates: set[str] = field(default_factory=set)
@@ -72,12 +72,12 @@ class DirectReplacer:
         most_bytes: of the staged files, and of the files that are written anew.
     """
 
-    def __init__(self, lake: Lake, objects: ObjectStore, key: str, *, most_bytes: int = DIRECT_BYTES) -> None:
+    def __init__(self, lake: Lake, objects: ObjectStore, key: str, *, max_bytes: int = MAX_DIRECT_BYTES) -> None:
         self._lake = lake
         self._objects = objects
         self._key = key
-        self._most_bytes = most_bytes
-        self._made = _Rewriting()
+        self._max_bytes = max_bytes
+        self._attempt = _RewriteAttempt()
 
     def replace(
         self,
@@ -87,7 +87,7 @@ class DirectReplacer:
         step: Step,
         user_metadata: str,
         before_commit: Callable[[], None] = lambda: None,
-    ) -> Replaced | None:
+    ) -> ReplaceResult | None:
         """Take the rows of `ranges` out and put the staged rows in, once; None where that is left to Spark.
 
         Args:
@@ -98,33 +98,33 @@ class DirectReplacer:
             ConcurrencyError: COMMIT_CONTENDED when every attempt met another writer.
         """
         try:
-            return self._replaced(ranges, staged, step, user_metadata, before_commit)
-        except _ForSpark as reason:
-            self._discard()
+            return self._replace_in_process(ranges, staged, step, user_metadata, before_commit)
+        except _SparkRequired as reason:
+            self._delete_uncommitted()
             log.warning("table=%s is left to Spark: %s", self._key, reason)
             return None
 
-    def _replaced(
+    def _replace_in_process(
         self,
         ranges: SeqRanges,
         staged: Sequence[str],
         step: Step,
         user_metadata: str,
         before_commit: Callable[[], None],
-    ) -> Replaced | None:
+    ) -> ReplaceResult | None:
         opened = self._lake.open(self._key)
         if opened is None:
             return None
         if reasons := reasons_against_rewriting(opened):
-            raise _ForSpark(", ".join(reasons))
+            raise _SparkRequired(", ".join(reasons))
         new = self._staged_rows(staged, opened)
 
         def target(current: TableState) -> TargetState:
-            self._discard()
-            self._made = _Rewriting()
+            self._delete_uncommitted()
+            self._attempt = _RewriteAttempt()
             self._rewrite(current, ranges, new)
-            kept = {name: added for name, added in current.files.items() if name not in self._made.taken}
-            return TargetState({**kept, **{(added["path"], ""): added for added in self._made.written}})
+            kept = {name: added for name, added in current.files.items() if name not in self._attempt.removed_files}
+            return TargetState({**kept, **{(added["path"], ""): added for added in self._attempt.added_files}})
 
         commit = FilesCommit(
             step=step,
@@ -136,24 +136,24 @@ class DirectReplacer:
             done = commit_files(
                 self._lake, self._objects, self._key, target, commit=commit, before_commit=before_commit
             )
-        except _Unchanged:
-            return Replaced(outcome="unchanged", rows_out=0, rows_in=0, dates=(), version=int(opened.version()))
-        except _ForSpark:
+        except _NoChanges:
+            return ReplaceResult(outcome="unchanged", rows_out=0, rows_in=0, dates=(), version=int(opened.version()))
+        except _SparkRequired:
             raise
         except BaseException:
-            self._discard()
+            self._delete_uncommitted()
             raise
         return self._outcome(done, new)
 
-    def _outcome(self, done: FilesCommitOutcome, new: pa.Table) -> Replaced:
+    def _outcome(self, done: FilesCommitOutcome, new: pa.Table) -> ReplaceResult:
         if not done.newly_committed:
-            self._discard()
-            return Replaced(
+            self._delete_uncommitted()
+            return ReplaceResult(
                 outcome="already_committed", rows_out=0, rows_in=new.num_rows, dates=(), version=done.version
             )
         write_due_checkpoint(self._lake, self._key, done.version)
-        made = self._made
-        return Replaced(
+        made = self._attempt
+        return ReplaceResult(
             outcome="committed",
             rows_out=made.rows_out,
             rows_in=made.rows_in,
@@ -166,8 +166,8 @@ class DirectReplacer:
         columns = pa.schema(opened.schema().to_arrow())
         filesystem, paths = self._lake.filesystem, [arrow_path(self._lake.storage, key) for key in staged]
         size = sum(info.size or 0 for info in filesystem.get_file_info(paths)) if paths else 0
-        if size > self._most_bytes:
-            raise _ForSpark(f"{size:,} bytes are staged")
+        if size > self._max_bytes:
+            raise _SparkRequired(f"{size:,} bytes are staged")
         parts = []
         for path in paths:
             with filesystem.open_input_file(path) as source:
@@ -175,71 +175,71 @@ class DirectReplacer:
         rows = pa.concat_tables(parts, promote_options="default") if parts else columns.empty_table()
         unknown = sorted(set(rows.column_names) - set(columns.names))
         if unknown:
-            raise _ForSpark(f"the table lacks {', '.join(unknown)}")
+            raise _SparkRequired(f"the table lacks {', '.join(unknown)}")
         return rows
 
     def _rewrite(self, current: TableState, ranges: SeqRanges, new: pa.Table) -> None:
         """Write what one version of the table comes to. Files of the lake that no commit names are discarded later."""
         if reasons := reasons_against_files_commit(current):
-            raise _ForSpark(", ".join(reasons))
-        files, made = TableFiles(self._lake, current), self._made
-        kept = self._kept_rows(current, files, ranges)
+            raise _SparkRequired(", ".join(reasons))
+        files, made = TableFiles(self._lake, current), self._attempt
+        kept = self._remaining_rows(current, files, ranges)
         partition_by = list(current.metadata.get("partitionColumns") or ())
         _check_partitions(current, partition_by)
         coming: dict[Partition, list[pa.RecordBatch]] = defaultdict(list, kept)
         for values, part in split_by_partition(new, partition_by) if new.num_rows else ():
             coming[tuple(values.items())] += part.to_batches()
-            made.dates |= _dates(part, values)
+            made.dates |= _row_dates(part, values)
         made.rows_in = new.num_rows
         if not made.rows_out and not made.rows_in:
-            raise _Unchanged
+            raise _NoChanges
         for place, batches in coming.items():
-            made.written += self._checked(lambda: files.write({"partitionValues": dict(place)}, batches))  # noqa: B023
+            made.added_files += self._or_spark(lambda: files.write({"partitionValues": dict(place)}, batches))  # noqa: B023
 
-    def _kept_rows(
+    def _remaining_rows(
         self, current: TableState, files: TableFiles, ranges: SeqRanges
     ) -> dict[Partition, list[pa.RecordBatch]]:
         """The rows that stay of files with rows of the ranges, by partition; notes what goes."""
-        made, size = self._made, 0
+        made, size = self._attempt, 0
         kept: dict[Partition, list[pa.RecordBatch]] = {}
         for name, added in current.files.items():
-            if not _may_hold(added, ranges):
+            if not _may_contain(added, ranges):
                 continue
             size += int(added.get("size") or 0)
-            if size > self._most_bytes:
-                raise _ForSpark(f"files of more than {self._most_bytes:,} bytes hold its rows")
+            if size > self._max_bytes:
+                raise _SparkRequired(f"files of more than {self._max_bytes:,} bytes hold its rows")
             values = dict(added.get("partitionValues") or {})
             staying, rows_out = [], 0
-            for batch in self._checked(lambda: list(files.read(added))):  # noqa: B023
-                going = _within(batch, ranges)
+            for batch in self._or_spark(lambda: list(files.read(added))):  # noqa: B023
+                going = _mask_in_ranges(batch, ranges)
                 gone = int(going.sum())
                 rows_out += gone
                 if gone:
-                    made.dates |= _dates(batch.filter(pa.array(going)), values)
+                    made.dates |= _row_dates(batch.filter(pa.array(going)), values)
                 staying.append(batch.filter(pa.array(~going)))
             if rows_out:
-                made.taken.add(name)
+                made.removed_files.add(name)
                 made.rows_out += rows_out
                 kept.setdefault(tuple(values.items()), []).extend(staying)
         return kept
 
     @staticmethod
-    def _checked(work: Callable[[], list[Any]]) -> list[Any]:
+    def _or_spark(work: Callable[[], list[Any]]) -> list[Any]:
         """What reading or writing gives; a file that only Spark may be able to read leaves the table to it."""
         try:
             return work()
         except (ContractError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, KeyError) as error:
-            raise _ForSpark(str(error)[:300]) from error
+            raise _SparkRequired(str(error)[:300]) from error
 
-    def _discard(self) -> None:
+    def _delete_uncommitted(self) -> None:
         """Delete the files that an attempt wrote and no commit names. One that stays is an orphan."""
         root = arrow_path(self._lake.storage, self._key)
-        for added in self._made.written:
+        for added in self._attempt.added_files:
             try:
                 self._lake.filesystem.delete_file(f"{root}/{added['path']}")
             except OSError as error:
                 log.warning("table=%s file=%s stays behind: %s", self._key, added["path"], error)
-        self._made = _Rewriting()
+        self._attempt = _RewriteAttempt()
 
 
 def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
@@ -248,27 +248,27 @@ def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
     for name in partition_by:
         kind = columns.field(name).type
         if not (pa.types.is_string(kind) or pa.types.is_date32(kind) or pa.types.is_integer(kind)):
-            raise _ForSpark(f"the partition column {name} of type {kind}")
+            raise _SparkRequired(f"the partition column {name} of type {kind}")
 
 
-def _may_hold(added: Action, ranges: SeqRanges) -> bool:
+def _may_contain(added: Action, ranges: SeqRanges) -> bool:
     """Whether a file can have rows of the ranges, by its statistics; without any it can."""
     stats = stats_of(added)
     least = (stats.get("minValues") or {}).get("_seq")
     most = (stats.get("maxValues") or {}).get("_seq")
     if least is None or most is None:
         return True
-    return next(iter(ranges.within(int(least), int(most))), None) is not None
+    return next(iter(ranges.clip(int(least), int(most))), None) is not None
 
 
-def _within(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
+def _mask_in_ranges(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
     """Which rows of the batch are of the ranges, as a mask."""
     index = batch.schema.get_field_index("_seq")
     if index < 0:
-        raise _ForSpark("a file lacks the column _seq")
+        raise _SparkRequired("a file lacks the column _seq")
     column = batch.column(index)
     if column.null_count:
-        raise _ForSpark("a row lacks its _seq")
+        raise _SparkRequired("a row lacks its _seq")
     seqs = column.to_numpy(zero_copy_only=False)
     firsts = np.array([first for first, _ in ranges], dtype=np.int64)
     lasts = np.array([last for _, last in ranges], dtype=np.int64)
@@ -276,15 +276,15 @@ def _within(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
     return (at >= 0) & (seqs <= lasts[at])
 
 
-def _dates(rows: pa.RecordBatch | pa.Table, values: dict[str, str | None]) -> set[str]:
+def _row_dates(rows: pa.RecordBatch | pa.Table, values: dict[str, str | None]) -> set[str]:
     """The dates of rows, of the column that has them, from their partition or from themselves."""
     for name in DATE_COLUMNS:
         if name in values:
             return {values[name]} - {None}  # type: ignore[return-value]
         if name in rows.schema.names:
-            return {date.isoformat() for date in _distinct(rows, name)}
+            return {date.isoformat() for date in _distinct_values(rows, name)}
     return set()
 
 
-def _distinct(rows: pa.RecordBatch | pa.Table, name: str) -> Iterator[Any]:
+def _distinct_values(rows: pa.RecordBatch | pa.Table, name: str) -> Iterator[Any]:
     yield from (value for value in rows.column(name).unique().to_pylist() if value is not None)

@@ -30,7 +30,7 @@ DATE_COLUMNS = ("event_date", "quarantine_date")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
+class ReplaceResult:
     """What a replacement did. `outcome`: committed, already_committed, or unchanged where there was nothing to do."""
 
     outcome: str
@@ -40,7 +40,7 @@ class Replaced:
     version: int
 
 
-class RowReplacer:
+class SparkRowReplacer:
     """Replaces rows of one table of the lake. Idempotent by its step; safe beside writers of other rows."""
 
     def __init__(self, spark: SparkSession, lake: Lake, key: str) -> None:
@@ -57,7 +57,7 @@ class RowReplacer:
         step: Step,
         user_metadata: str,
         before_commit: Callable[[], None] = lambda: None,
-    ) -> Replaced:
+    ) -> ReplaceResult:
         """Take the rows of `ranges` out and put the staged rows in, once.
 
         Args:
@@ -67,21 +67,24 @@ class RowReplacer:
         Raises:
             ConcurrencyError: DELTA_CONFLICT when every attempt met another writer of the same dates.
         """
-        version = landed_version(self._lake, self._key, step)
+        version = committed_version(self._lake, self._key, step)
         rows = self._spark.read.parquet(*staged) if staged else None
-        rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
+        rows_in, new_dates = self._count_by_date(rows) if rows is not None else (0, set())
         if version is not None:
-            return self._done("already_committed", 0, rows_in, new_dates, version)
+            return self._build_result("already_committed", 0, rows_in, new_dates, version)
         for attempt in attempts(MAX_ATTEMPTS, first_wait_seconds=0.4, max_wait_seconds=5.0):
             present = self._spark.read.format("delta").load(self._uri)
-            rows_out, old_dates = self._dates(present.where(ranges.sql()))
+            rows_out, old_dates = self._count_by_date(present.where(ranges.sql()))
             if not rows_out and not rows_in:
-                return self._done("unchanged", 0, 0, set(), self._version())
+                return self._build_result("unchanged", 0, 0, set(), self._table_version())
             before_commit()
             new = present.limit(0) if rows is None else rows
             try:
                 self._write(
-                    new, _condition(ranges, self._date_column(present), old_dates | new_dates), step, user_metadata
+                    new,
+                    _replace_condition(ranges, self._date_column(present), old_dates | new_dates),
+                    step,
+                    user_metadata,
                 )
             except Exception as error:
                 problem = as_deltaworks_error(error)
@@ -91,7 +94,7 @@ class RowReplacer:
                     raise problem from error
                 log.warning("table=%s attempt=%d met another writer: %s", self._key, attempt, problem.message)
                 continue
-            return self._done("committed", rows_out, rows_in, old_dates | new_dates, self._version())
+            return self._build_result("committed", rows_out, rows_in, old_dates | new_dates, self._table_version())
         raise AssertionError("the last attempt returned or raised")
 
     def _write(self, rows: DataFrame, condition: str, step: Step, user_metadata: str) -> None:
@@ -110,26 +113,28 @@ class RowReplacer:
     def _date_column(rows: DataFrame) -> str | None:
         return next((name for name in DATE_COLUMNS if name in rows.columns), None)
 
-    def _dates(self, rows: DataFrame) -> tuple[int, set[dt.date | None]]:
+    def _count_by_date(self, rows: DataFrame) -> tuple[int, set[dt.date | None]]:
         column = self._date_column(rows)
         if column is None:
             return rows.count(), set()
         counts = {row[column]: row["count"] for row in rows.groupBy(column).count().collect()}
         return sum(counts.values()), set(counts)
 
-    def _version(self) -> int:
+    def _table_version(self) -> int:
         table = self._lake.open(self._key)
         if table is None:
-            raise table_absent(self._key)
+            raise table_missing_error(self._key)
         return int(table.version())
 
     @staticmethod
-    def _done(outcome: str, rows_out: int, rows_in: int, dates: set[dt.date | None], version: int) -> Replaced:
+    def _build_result(
+        outcome: str, rows_out: int, rows_in: int, dates: set[dt.date | None], version: int
+    ) -> ReplaceResult:
         texts = tuple(sorted(date.isoformat() for date in dates if date is not None))
-        return Replaced(outcome=outcome, rows_out=rows_out, rows_in=rows_in, dates=texts, version=version)
+        return ReplaceResult(outcome=outcome, rows_out=rows_out, rows_in=rows_in, dates=texts, version=version)
 
 
-def landed_version(lake: Lake, key: str, step: Step) -> int | None:
+def committed_version(lake: Lake, key: str, step: Step) -> int | None:
     """The table's version, where the step has landed; None where it has not."""
     table = lake.open(key)
     if table is None:
@@ -138,7 +143,7 @@ def landed_version(lake: Lake, key: str, step: Step) -> int | None:
     return table.version() if committed is not None and committed >= step.version else None
 
 
-def table_absent(key: str) -> ContractError:
+def table_missing_error(key: str) -> ContractError:
     """The error of a table that was dropped while its rows were replaced."""
     return ContractError(
         "TABLE_LOG_MISSING",
@@ -147,7 +152,7 @@ def table_absent(key: str) -> ContractError:
     )
 
 
-def _condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
+def _replace_condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
     """The rows to take out. Dates are listed unless one is null: only they tell Delta which partitions are read."""
     if column is None or None in dates:
         return ranges.sql()

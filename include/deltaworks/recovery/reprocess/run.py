@@ -28,12 +28,12 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.open_rows import landed_seqs, record_reprocessed
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
-from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
-from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES, DirectReplacer
-from deltaworks.recovery.reprocess.replace_rows import Replaced, RowReplacer, landed_version
-from deltaworks.recovery.reprocess.reread import landing_opener
+from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest, open_record_resolver
+from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES, DirectReplacer
+from deltaworks.recovery.reprocess.replace_rows import ReplaceResult, SparkRowReplacer, committed_version
+from deltaworks.recovery.reprocess.reread import open_landing
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
-from deltaworks.recovery.reprocess.staging import Again, ObjectsAgain, RecordsAgain, Stager, staging_folder
+from deltaworks.recovery.reprocess.staging import ObjectReread, RecordReread, RereadPlan, Stager, staging_folder
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
@@ -47,7 +47,7 @@ OPERATION = "reprocess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableReprocess:
+class TableReprocessResult:
     """What became of one table. `rows_out` and `rows_in` are rows of the selected objects, before and after."""
 
     table: str
@@ -70,13 +70,13 @@ class ReprocessResult:
     id: str
     objects: int
     bytes: int
-    gone: tuple[str, ...]
-    not_fitting: int
-    kept_in_quarantine: int
-    tables: tuple[TableReprocess, ...]
+    missing_keys: tuple[str, ...]
+    unmatched: int
+    still_quarantined: int
+    tables: tuple[TableReprocessResult, ...]
     seconds: float
     origins: Mapping[str, int] = field(default_factory=dict)
-    for_spark: int = 0
+    spark_tables: int = 0
 
 
 class Reprocess:
@@ -97,8 +97,8 @@ class Reprocess:
         catalog: Catalog,
         pipeline: str,
         *,
-        turn_of: TurnFactory | None = None,
-        direct_bytes: int = DIRECT_BYTES,
+        get_turn: TurnFactory | None = None,
+        direct_bytes: int = MAX_DIRECT_BYTES,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._spark = spark
@@ -108,8 +108,8 @@ class Reprocess:
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._objects = self._home.objects
-        self._resolver = record_resolver(catalog, self._spec, self._lake, self._home)
-        self._turn_of = turn_of or self._write_turn
+        self._resolver = open_record_resolver(catalog, self._spec, self._lake, self._home)
+        self._get_turn = get_turn or self._write_turn
         self._fault = fault
 
     def _write_turn(self, table: str) -> AbstractContextManager[Turn]:
@@ -133,9 +133,9 @@ class Reprocess:
         with exclusive_reread(self._home):
             complete_prepared_replay(self._spec, self._lake, self._home)
             records = ReprocessRecords(self._objects, pipeline, reprocess_id)
-            plan = self._planned(records, request)
+            plan = self._load_or_create_plan(records, request)
             self._fault("planned")
-            staged = self._staged(records, plan)
+            staged = self._load_or_stage(records, plan)
             self._fault("staged")
             done = [self._commit(plan, table) for table in staged.tables]
             self._void_replays(plan, staged)
@@ -146,9 +146,9 @@ class Reprocess:
             id=plan.id,
             objects=plan.objects,
             bytes=plan.source_bytes,
-            gone=staged.missing,
-            not_fitting=staged.unmatched_events,
-            kept_in_quarantine=staged.still_quarantined,
+            missing_keys=staged.missing,
+            unmatched=staged.unmatched_events,
+            still_quarantined=staged.still_quarantined,
             origins=staged.origins,
             tables=tuple(done),
             seconds=time.monotonic() - started,
@@ -164,8 +164,8 @@ class Reprocess:
             self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint()
         )
 
-    def _planned(self, records: ReprocessRecords, request: ReprocessRequest | None) -> ReprocessPlan:
-        planner = Planner(self._lake, self._objects, self._spec, records=self._resolver)
+    def _load_or_create_plan(self, records: ReprocessRecords, request: ReprocessRequest | None) -> ReprocessPlan:
+        planner = ReprocessPlanner(self._lake, self._objects, self._spec, records=self._resolver)
         plan = records.plan()
         if plan is None:
             if request is None:
@@ -179,20 +179,20 @@ class Reprocess:
             planner.check(plan)
         return plan
 
-    def _staged(self, records: ReprocessRecords, plan: ReprocessPlan) -> StagedFiles:
+    def _load_or_stage(self, records: ReprocessRecords, plan: ReprocessPlan) -> StagedFiles:
         staged = records.files()
         if staged is not None:
             return staged
-        again: Again
+        again: RereadPlan
         if self._resolver is not None:
-            again = RecordsAgain(self._spark(), self._lake, self._spec, self._resolver)
+            again = RecordReread(self._spark(), self._lake, self._spec, self._resolver)
         else:
-            opener = landing_opener(self._catalog.environment, self._spec)
+            opener = open_landing(self._catalog.environment, self._spec)
             stores = (self._lake, self._objects, self._spec)
-            again = ObjectsAgain(self._spark, *stores, opener, direct_bytes=self._direct_bytes)
+            again = ObjectReread(self._spark, *stores, opener, direct_bytes=self._direct_bytes)
         return records.get_or_create_files(Stager(self._lake, self._spec).stage(plan, again))
 
-    def _commit(self, plan: ReprocessPlan, staged: StagedTable) -> TableReprocess:
+    def _commit(self, plan: ReprocessPlan, staged: StagedTable) -> TableReprocessResult:
         started = time.monotonic()
         target = staged.table if plan.mode == "in_place" else f"{staged.table}__{plan.id}"
         step = Step(f"{plan.pipeline}/reprocess/{plan.id}/{staged.table}", 1)
@@ -207,29 +207,31 @@ class Reprocess:
         )
         if plan.mode == "shadow":
             self._ensure_shadow(staged.table, key, metadata)
-        landed = landed_version(self._lake, key, step)
+        landed = committed_version(self._lake, key, step)
         if landed is not None:
-            done = Replaced(outcome="already_committed", rows_out=0, rows_in=staged.rows, dates=(), version=landed)
+            done = ReplaceResult(outcome="already_committed", rows_out=0, rows_in=staged.rows, dates=(), version=landed)
         else:
             with self._turn(plan, target) as turn:
-                done = self._replaced(plan, staged, key, step=step, user_metadata=metadata, before_commit=turn.check)
+                done = self._replace_rows(
+                    plan, staged, key, step=step, user_metadata=metadata, before_commit=turn.check
+                )
         self._fault(f"committed:{staged.table}")
         log.warning("reprocess=%s table=%s %s", plan.id, target, done)
         seconds = time.monotonic() - started
-        return TableReprocess(table=staged.table, target=target, seconds=seconds, **asdict(done))
+        return TableReprocessResult(table=staged.table, target=target, seconds=seconds, **asdict(done))
 
-    def _replaced(self, plan: ReprocessPlan, staged: StagedTable, key: str, **commit: Any) -> Replaced:
+    def _replace_rows(self, plan: ReprocessPlan, staged: StagedTable, key: str, **commit: Any) -> ReplaceResult:
         ranges = SeqRanges(staged.ranges)
         files = [f"{staging_folder(plan, staged.table)}/{path}" for path in staged.files]
         if self._direct_bytes:
-            direct = DirectReplacer(self._lake, self._objects, key, most_bytes=self._direct_bytes)
+            direct = DirectReplacer(self._lake, self._objects, key, max_bytes=self._direct_bytes)
             if (done := direct.replace(ranges, files, **commit)) is not None:
                 return done
         addresses = [self._lake.storage.spark_uri(file) for file in files]
-        return RowReplacer(self._spark(), self._lake, key).replace(ranges, addresses, **commit)
+        return SparkRowReplacer(self._spark(), self._lake, key).replace(ranges, addresses, **commit)
 
     def _turn(self, plan: ReprocessPlan, table: str) -> AbstractContextManager[Turn]:
-        return self._turn_of(table) if plan.mode == "in_place" else uncontested_turn(table)
+        return self._get_turn(table) if plan.mode == "in_place" else uncontested_turn(table)
 
     def _ensure_shadow(self, table: str, key: str, metadata: str) -> None:
         spec = None if table == QUARANTINE_TABLE else self._spec.table(table)

@@ -31,9 +31,9 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.lake import Lake
 
-READERS = 8
+READ_THREADS = 8
 #: A condition of more ranges than this takes Spark longer to plan than the rows take to rewrite.
-MOST_RANGES = 2_000
+MAX_RANGES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +55,14 @@ class Selection:
     def __post_init__(self) -> None:
         chosen = (self.batches, self.files, self.events, self.from_start, self.offsets, self.arrived)
         if sum(map(bool, chosen)) != 1:
-            raise not_one_selection()
+            raise ambiguous_selection_error()
 
     def as_record(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
 
 
-def not_one_selection() -> ConfigError:
+def ambiguous_selection_error() -> ConfigError:
     """The error of a selection that is not exactly one of them."""
     return ConfigError(
         "REPROCESS_SELECTION_INVALID",
@@ -86,7 +86,7 @@ class SourceObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedObjects:
     """A selection's objects in order, their ranges, and the newest complete batch when it was resolved."""
 
     objects: tuple[SourceObject, ...]
@@ -99,7 +99,7 @@ class Resolved:
         return sum(source.size for source in self.objects)
 
 
-class Resolver:
+class ObjectResolver:
     """Resolves selections of one pipeline. Used by one thread."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
@@ -112,38 +112,38 @@ class Resolver:
         )
         self._log = FileEventLog(lake, self._source.relay)
 
-    def resolve(self, selection: Selection) -> Resolved:
+    def resolve(self, selection: Selection) -> ResolvedObjects:
         """The selection's objects among those of the batches that are complete now.
 
         Raises:
             ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for a malformed time.
             ContractError: LEDGER_WITHOUT_TIME.
         """
-        batches = self._complete()
-        events = self._events(batches)
-        chosen = self._chosen(selection, events, batches)
+        batches = self._completed_batches()
+        events = self._file_events(batches)
+        chosen = self._selected_seqs(selection, events, batches)
         seqs = events.column("seq").to_pylist()
         # Where the pipeline has always read one place, nothing else can have rows between two of its objects.
-        ranges = SeqRanges.of(chosen, among=seqs if self._one_source() else None)
+        ranges = SeqRanges.from_seqs(chosen, existing_seqs=seqs if self._has_single_source() else None)
         if not chosen:
-            raise nothing_selected(self._spec, "nothing that is complete matches")
-        refuse_scattered(ranges)
-        return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, batches[-1].batch_id)
+            raise empty_selection_error(self._spec, "nothing that is complete matches")
+        reject_fragmented(ranges)
+        return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, batches[-1].batch_id)
 
-    def within(self, ranges: SeqRanges, *, up_to_batch: int) -> Resolved:
+    def resolve_again(self, ranges: SeqRanges, *, up_to_batch: int) -> ResolvedObjects:
         """What was resolved before, again: a log only grows, and it is read up to the same batch."""
-        batches = self._complete(up_to_batch)
-        events = self._events(batches)
+        batches = self._completed_batches(up_to_batch)
+        events = self._file_events(batches)
         chosen = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
-        return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, up_to_batch)
+        return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, up_to_batch)
 
-    def _complete(self, up_to_batch: int | None = None) -> list[BatchSummary]:
+    def _completed_batches(self, up_to_batch: int | None = None) -> list[BatchSummary]:
         batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=up_to_batch)
         if not batches:
-            raise nothing_selected(self._spec, "no batch is complete yet")
+            raise empty_selection_error(self._spec, "no batch is complete yet")
         return batches
 
-    def _events(self, batches: list[BatchSummary]) -> pa.Table:
+    def _file_events(self, batches: list[BatchSummary]) -> pa.Table:
         """The file events of the pipeline's place that lie in complete batches."""
         start, end = batches[0].start_offset, batches[-1].end_offset
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
@@ -151,11 +151,11 @@ class Resolver:
         events = self._log.read(after, up_to, columns=columns)
         return filter_events(events, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
 
-    def _one_source(self) -> bool:
+    def _has_single_source(self) -> bool:
         now = self._source
         return self._home.specs.source_locations() <= {(now.relay, now.bucket, now.prefix)}
 
-    def _chosen(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
+    def _selected_seqs(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
         seqs = events.column("seq").to_pylist()
         if selection.from_start:
             return set(seqs)
@@ -169,19 +169,19 @@ class Resolver:
             return {seq for seq in seqs if any(start < seq <= end for start, end in spans)}
         if selection.files:
             keys = events.column("key").to_pylist()
-            return {seq for seq, key in zip(seqs, keys, strict=True) if _matches(key, selection.files)}
+            return {seq for seq, key in zip(seqs, keys, strict=True) if _matches_any(key, selection.files)}
         if selection.offsets:
-            raise offsets_refused(self._spec)
+            raise offsets_unsupported_error(self._spec)
         if selection.arrived is not None:
-            return _made_within(selection.arrived, events)
+            return _seqs_created_within(selection.arrived, events)
         if selection.events is None:
-            raise not_one_selection()
-        return self._with_events(selection.events, events) & set(seqs)
+            raise ambiguous_selection_error()
+        return self._seqs_with_events(selection.events, events) & set(seqs)
 
-    def _with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
+    def _seqs_with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
         """Objects with an event of that time in a table; and, since a row in quarantine may have no time, objects
         with such a row that the store made in that time."""
-        start, end = (instant(text) for text in between)
+        start, end = (parse_instant(text) for text in between)
         seqs: set[int] = set()
         for table in self._spec.event_tables:
             dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
@@ -192,10 +192,10 @@ class Resolver:
             seqs |= set(rows.column("_seq").to_pylist()) if rows is not None else set()
         quarantined = self._lake.rows(paths.table(self._spec.pipeline, "quarantine"), columns=["_seq"])
         if quarantined is not None:
-            seqs |= _made_within(between, events) & set(quarantined.column("_seq").to_pylist())
+            seqs |= _seqs_created_within(between, events) & set(quarantined.column("_seq").to_pylist())
         return seqs
 
-    def _objects_of(self, events: pa.Table, seqs: set[int], batches: list[BatchSummary]) -> Iterator[SourceObject]:
+    def _source_objects(self, events: pa.Table, seqs: set[int], batches: list[BatchSummary]) -> Iterator[SourceObject]:
         rows = [row for row in events.to_pylist() if row["seq"] in seqs]
         spans = [(batch, (batch.end_offset or {}).get("seq", 0)) for batch in batches]
         at, of_batch = 0, {}
@@ -203,7 +203,7 @@ class Resolver:
             while spans[at][1] < row["seq"]:
                 at += 1
             of_batch[row["seq"]] = spans[at][0]
-        with ThreadPoolExecutor(READERS) as pool:
+        with ThreadPoolExecutor(READ_THREADS) as pool:
             used = list({batch.batch_id: batch for batch in of_batch.values()}.values())
             stamp = partial(ingested_at_us, self._home)
             stamps = dict(zip((batch.batch_id for batch in used), pool.map(stamp, used), strict=True))
@@ -239,7 +239,7 @@ def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
     return int(batch.prepared_at.timestamp() * 1_000_000)
 
 
-def nothing_selected(spec: PipelineSpec, why: str) -> ConfigError:
+def empty_selection_error(spec: PipelineSpec, why: str) -> ConfigError:
     """The error of a selection without anything in it."""
     return ConfigError(
         "REPROCESS_EMPTY",
@@ -248,21 +248,21 @@ def nothing_selected(spec: PipelineSpec, why: str) -> ConfigError:
     )
 
 
-def refuse_scattered(ranges: SeqRanges) -> None:
+def reject_fragmented(ranges: SeqRanges) -> None:
     """Refuse more ranges than a condition takes.
 
     Raises:
         ConfigError: REPROCESS_TOO_FRAGMENTED.
     """
-    if len(ranges) > MOST_RANGES:
+    if len(ranges) > MAX_RANGES:
         raise ConfigError(
             "REPROCESS_TOO_FRAGMENTED",
-            f"The selection falls into {len(ranges)} ranges of seq, more than {MOST_RANGES}.",
+            f"The selection falls into {len(ranges)} ranges of seq, more than {MAX_RANGES}.",
             hint="Select by batches or from the start, or reprocess it in parts.",
         )
 
 
-def offsets_refused(spec: PipelineSpec) -> ConfigError:
+def offsets_unsupported_error(spec: PipelineSpec) -> ConfigError:
     """The error of offsets of a source that has none."""
     return ConfigError(
         "REPROCESS_SELECTION_INVALID",
@@ -271,19 +271,19 @@ def offsets_refused(spec: PipelineSpec) -> ConfigError:
     )
 
 
-def _made_within(between: tuple[str, str], events: pa.Table) -> set[int]:
+def _seqs_created_within(between: tuple[str, str], events: pa.Table) -> set[int]:
     """Objects that the store made in a time."""
-    start, end = (instant(text) for text in between)
+    start, end = (parse_instant(text) for text in between)
     times = events.column("event_time")
     within = pc.and_(pc.greater_equal(times, pa.scalar(start)), pc.less(times, pa.scalar(end)))
     return set(events.filter(within).column("seq").to_pylist())
 
 
-def _matches(key: str, patterns: tuple[str, ...]) -> bool:
+def _matches_any(key: str, patterns: tuple[str, ...]) -> bool:
     return any(key == pattern or fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
 
 
-def instant(text: str) -> dt.datetime:
+def parse_instant(text: str) -> dt.datetime:
     """An instant, in UTC where it names no zone.
 
     Raises:

@@ -19,14 +19,14 @@ class SeqRanges:
     ranges: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, seqs: Iterable[int], *, among: Sequence[int] | None = None) -> SeqRanges:
+    def from_seqs(cls, seqs: Iterable[int], *, existing_seqs: Sequence[int] | None = None) -> SeqRanges:
         """The fewest ranges that hold `seqs`.
 
         Args:
             among: every seq there can be a row of, ascending. A range may then run over numbers that are none of
                 these. Without it, ranges hold the seqs given and nothing else.
         """
-        place = (lambda seq: seq) if among is None else (lambda seq: bisect.bisect_left(among, seq))
+        place = (lambda seq: seq) if existing_seqs is None else (lambda seq: bisect.bisect_left(existing_seqs, seq))
         ranges: list[tuple[int, int]] = []
         for seq in sorted(set(seqs)):
             if ranges and place(seq) == place(ranges[-1][1]) + 1:
@@ -36,7 +36,7 @@ class SeqRanges:
         return cls(tuple(ranges))
 
     @classmethod
-    def joined(cls, pairs: Iterable[tuple[int, int]]) -> SeqRanges:
+    def merge(cls, pairs: Iterable[tuple[int, int]]) -> SeqRanges:
         """The fewest ranges that hold what these hold, whatever their order."""
         ranges: list[tuple[int, int]] = []
         for first, last in sorted(pairs):
@@ -46,7 +46,7 @@ class SeqRanges:
                 ranges.append((first, last))
         return cls(tuple(ranges))
 
-    def within(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def clip(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """What of the ranges lies between two seqs, both included."""
         at = max(0, bisect.bisect_right(self.ranges, (first, 1 << 63)) - 1)
         for low, high in self.ranges[at:]:

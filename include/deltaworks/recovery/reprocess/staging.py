@@ -21,11 +21,18 @@ from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
 from deltaworks.events.source_fields import row_keys
 from deltaworks.recovery.quarantine.open_rows import Quarantine
-from deltaworks.recovery.reprocess.read_records import read_records, refuse_gone, refuse_missing
+from deltaworks.recovery.reprocess.read_records import read_records, reject_incomplete_batches, reject_missing_records
 from deltaworks.recovery.reprocess.records import RecordResolver
-from deltaworks.recovery.reprocess.replace_rows import table_absent
-from deltaworks.recovery.reprocess.reread import Opener, Pass, Reread, RereadScope, reread, reread_directly
-from deltaworks.recovery.reprocess.selection import Resolved, Resolver
+from deltaworks.recovery.reprocess.replace_rows import table_missing_error
+from deltaworks.recovery.reprocess.reread import (
+    Opener,
+    RereadResult,
+    RereadScope,
+    RereadSettings,
+    reread_in_process,
+    reread_with_spark,
+)
+from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
 
 _KEYS_SHOWN = 5
 #: Positions of rows in quarantine, by seq.
-Quarantined = dict[int, frozenset[int]]
+QuarantinedPositions = dict[int, frozenset[int]]
 
 
 def staging_folder(plan: ReprocessPlan, table: str) -> str:
@@ -46,19 +53,19 @@ def staging_folder(plan: ReprocessPlan, table: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RereadOutcome:
     """What a pass read and did: the seqs whose old rows it replaces, what was gone, and from where the rest came."""
 
-    did: Reread
+    result: RereadResult
     ranges: SeqRanges
-    gone: tuple[str, ...] = ()
+    missing_keys: tuple[str, ...] = ()
     origins: Mapping[str, int] = field(default_factory=dict)
 
 
-class Again(Protocol):
+class RereadPlan(Protocol):
     """Reads again what a plan selects."""
 
-    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+    def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
         """Read it in one pass.
 
         Raises:
@@ -66,7 +73,7 @@ class Again(Protocol):
         """
 
 
-class ObjectsAgain:
+class ObjectReread:
     """Reads objects of the landing bucket again: as many as come to `direct_bytes` without Spark."""
 
     def __init__(
@@ -81,25 +88,27 @@ class ObjectsAgain:
     ) -> None:
         self._direct_bytes = direct_bytes
         self._spark = spark
-        self._resolver = Resolver(lake, objects, spec)
+        self._resolver = ObjectResolver(lake, objects, spec)
         self._spec = spec
         self._opener = opener
 
-    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+    def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
         """See Again. Raises ContractError REPROCESS_OBJECTS_MISSING."""
-        resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         if resolved.bytes < self._direct_bytes:
-            did = reread_directly(resolved.objects, opener=self._opener, spec=self._spec, work=work)
+            did = reread_in_process(resolved.objects, opener=self._opener, spec=self._spec, settings=work)
         else:
-            did = reread(self._spark(), resolved.objects, opener=self._opener, spec=self._spec, work=work)
-        gone = self._newly_gone(plan, did, quarantined)
-        return Reading(did, without(resolved, did.gone), gone)
+            did = reread_with_spark(
+                self._spark(), resolved.objects, opener=self._opener, spec=self._spec, settings=work
+            )
+        gone = self._newly_missing(plan, did, quarantined)
+        return RereadOutcome(did, ranges_without_missing(resolved, did.missing_keys), gone)
 
     @staticmethod
-    def _newly_gone(plan: ReprocessPlan, did: Reread, quarantined: Quarantined) -> tuple[str, ...]:
+    def _newly_missing(plan: ReprocessPlan, did: RereadResult, quarantined: QuarantinedPositions) -> tuple[str, ...]:
         """Lost objects that could be read the first time. Those that could not are and stay a row in quarantine."""
         before = {seq for seq, positions in quarantined.items() if ENTIRE_OBJECT in positions}
-        gone = tuple(key for seq, key in sorted(did.gone.items()) if seq not in before)
+        gone = tuple(key for seq, key in sorted(did.missing_keys.items()) if seq not in before)
         if gone and not plan.allow_missing:
             raise ContractError(
                 "REPROCESS_OBJECTS_MISSING",
@@ -110,7 +119,7 @@ class ObjectsAgain:
         return gone
 
 
-class RecordsAgain:
+class RecordReread:
     """Reads records of a stream again, from where they are to be had now."""
 
     def __init__(self, spark: SparkSession, lake: Lake, spec: PipelineSpec, resolver: RecordResolver) -> None:
@@ -119,17 +128,17 @@ class RecordsAgain:
         self._spec = spec
         self._resolver = resolver
 
-    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+    def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
         """See Again. Raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
-        resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         parts = self._resolver.provenance(self._spark, resolved)
         if not plan.allow_missing:
-            refuse_gone(self._spec, parts.gone)
+            reject_missing_records(self._spec, parts.missing)
         did = read_records(self._spark, self._lake, self._resolver, parts, work)
-        refuse_missing(resolved, parts, did)
-        ranges = SeqRanges.joined(one.seqs for one in parts.readable)
+        reject_incomplete_batches(resolved, parts, did)
+        ranges = SeqRanges.merge(one.seqs for one in parts.readable)
         origins = {"source": len(parts.source), "archive": len(parts.archive)}
-        return Reading(did, ranges, tuple(one.key for one in parts.gone), origins)
+        return RereadOutcome(did, ranges, tuple(one.key for one in parts.missing), origins)
 
 
 class Stager:
@@ -139,34 +148,34 @@ class Stager:
         self._lake = lake
         self._spec = spec
 
-    def stage(self, plan: ReprocessPlan, again: Again) -> StagedFiles:
+    def stage(self, plan: ReprocessPlan, source: RereadPlan) -> StagedFiles:
         """Read what the plan selects and stage the rows of its tables.
 
         Raises:
             ContractError: REPROCESS_STOPPED, and what `again` raises.
         """
-        quarantined = self._quarantined(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
+        quarantined = self._quarantined_positions(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
         names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.all_tables else plan.tables)
         beside = {} if plan.all_tables or plan.mode == "shadow" else quarantined
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
         scope, target = RereadScope(names, plan.all_tables, beside), self._target(plan, names)
-        work = Pass(scope, target, self._evolved(), inputs)
-        reading = again.read(plan, quarantined, work)
-        did, ranges = reading.did, reading.ranges
+        work = RereadSettings(scope, target, self._evolved_columns(), inputs)
+        reading = source.read(plan, quarantined, work)
+        did, ranges = reading.result, reading.ranges
         tables = [_staged_table(name, did, ranges) for name in plan.tables]
         if plan.all_tables:
-            tables.append(self._with_losses(plan, _staged_table(QUARANTINE_TABLE, did, ranges)))
+            tables.append(self._with_lost_records(plan, _staged_table(QUARANTINE_TABLE, did, ranges)))
         elif did.released:
-            tables.append(self._quarantine_without(plan, did.released))
+            tables.append(self._stage_remaining_quarantine(plan, did.released))
         return StagedFiles(
             tables=tuple(tables),
-            missing=reading.gone,
-            unmatched_events=did.not_fitting,
-            still_quarantined=did.kept_in_quarantine,
+            missing=reading.missing_keys,
+            unmatched_events=did.unmatched,
+            still_quarantined=did.still_quarantined,
             origins=dict(reading.origins),
         )
 
-    def _with_losses(self, plan: ReprocessPlan, staged: StagedTable) -> StagedTable:
+    def _with_lost_records(self, plan: ReprocessPlan, staged: StagedTable) -> StagedTable:
         """Quarantine with its rows that stand for records which expired unread: no reading brings these again."""
         if not isinstance(self._spec.source, RecordSourceSpec):
             return staged
@@ -178,10 +187,10 @@ class Stager:
         lost = rows.filter(pa.array([ReasonCode.RECORDS_LOST in of_row for of_row in codes], pa.bool_()))
         if not lost.num_rows:
             return staged
-        file = self._written(plan, lost)
+        file = self._write_quarantine(plan, lost)
         return staged.model_copy(update={"rows": staged.rows + lost.num_rows, "files": (*staged.files, file)})
 
-    def _evolved(self) -> EvolvedColumns:
+    def _evolved_columns(self) -> EvolvedColumns:
         evolved = {}
         for table in self._spec.tables:
             if table.evolve == "add_columns":
@@ -193,7 +202,7 @@ class Stager:
         folders = {name: staging_folder(plan, name) for name in tables}
         return FileTarget.of(self._lake.storage, folders, partition_by=dict.fromkeys(tables, ()))
 
-    def _quarantined(self, ranges: SeqRanges) -> Quarantined:
+    def _quarantined_positions(self, ranges: SeqRanges) -> QuarantinedPositions:
         key = paths.table(self._spec.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
         # A row that a replay has landed is in its tables, though it is in quarantine still.
@@ -204,26 +213,26 @@ class Stager:
                 positions.setdefault(row["_seq"], set()).add(row["_position"])
         return {seq: frozenset(of_seq) for seq, of_seq in positions.items()}
 
-    def _quarantine_without(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
+    def _stage_remaining_quarantine(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
         """The rows in quarantine of the objects concerned, staged without those that fit now."""
-        ranges = SeqRanges.of(seq for seq, _ in released)
+        ranges = SeqRanges.from_seqs(seq for seq, _ in released)
         key = paths.table(plan.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, filters=ranges.expression())
         if rows is None:
-            raise table_absent(key)
+            raise table_missing_error(key)
         kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
         if not kept.num_rows:
             return StagedTable(table=QUARANTINE_TABLE, rows=0, files=(), ranges=ranges.ranges)
-        file = self._written(plan, kept)
+        file = self._write_quarantine(plan, kept)
         return StagedTable(table=QUARANTINE_TABLE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
 
-    def _written(self, plan: ReprocessPlan, rows: pa.Table) -> str:
+    def _write_quarantine(self, plan: ReprocessPlan, rows: pa.Table) -> str:
         """Rows of quarantine, staged as a file of its own."""
         root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE_TABLE))
         return write_file(self._lake.filesystem, root, rows, partition={}).path
 
 
-def _staged_table(name: str, did: Reread, ranges: SeqRanges) -> StagedTable:
+def _staged_table(name: str, did: RereadResult, ranges: SeqRanges) -> StagedTable:
     files = did.files.get(name, [])
     return StagedTable(
         table=name,
@@ -233,12 +242,12 @@ def _staged_table(name: str, did: Reread, ranges: SeqRanges) -> StagedTable:
     )
 
 
-def without(resolved: Resolved, gone: dict[int, str]) -> SeqRanges:
+def ranges_without_missing(resolved: ResolvedObjects, gone: dict[int, str]) -> SeqRanges:
     """The ranges without objects that are gone: their rows stay as they are."""
     if not gone:
         return resolved.ranges
     kept: list[tuple[int, int]] = []
     for first, last in resolved.ranges:
         inside = [source.seq for source in resolved.objects if first <= source.seq <= last]
-        kept += SeqRanges.of((seq for seq in inside if seq not in gone), among=inside).ranges
+        kept += SeqRanges.from_seqs((seq for seq in inside if seq not in gone), existing_seqs=inside).ranges
     return SeqRanges(tuple(kept))

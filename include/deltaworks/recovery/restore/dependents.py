@@ -16,7 +16,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 
 
-def refuse_mutable(spec: PipelineSpec, table: str) -> None:
+def reject_mutable(spec: PipelineSpec, table: str) -> None:
     """Refuse a table whose rows mutations change, or that announcements depend on.
 
     Raises:
@@ -30,7 +30,7 @@ def refuse_mutable(spec: PipelineSpec, table: str) -> None:
             f"Pipeline {spec.pipeline!r} has no bronze table {table!r}.",
             hint=f"It has {', '.join(bronze)}. Keyed, gold and live tables follow from these.",
         )
-    if table != QUARANTINE_TABLE and table in concerned_by_mutations(spec):
+    if table != QUARANTINE_TABLE and table in tables_affected_by_mutations(spec):
         raise ContractError(
             "RESTORE_MUTABLE",
             f"{spec.pipeline}.{table} holds rows that mutations change, or that are announced to others: neither would "
@@ -40,7 +40,7 @@ def refuse_mutable(spec: PipelineSpec, table: str) -> None:
         )
 
 
-def concerned_by_mutations(spec: PipelineSpec) -> list[str]:
+def tables_affected_by_mutations(spec: PipelineSpec) -> list[str]:
     """The tables that mutations change or read, that are announced, or that announce others."""
     tables = {table.name for table in spec.tables if table.mutable is not None}
     tables |= set(notification_tables_by_source(spec)) | set(source_by_notification_table(spec))
@@ -49,16 +49,18 @@ def concerned_by_mutations(spec: PipelineSpec) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower:
+class DownstreamPipeline:
     """A pipeline that reads the table, how it reads, and what it does when it reaches the restore."""
 
     pipeline: str
     table: str
-    reads: str
+    read_mode: str
     effect: str
 
 
-def followers_of(catalog: Catalog, pipeline: str, table: str, repair: RowSource | None) -> tuple[Follower, ...]:
+def downstream_pipelines(
+    catalog: Catalog, pipeline: str, table: str, repair: RowSource | None
+) -> tuple[DownstreamPipeline, ...]:
     """The pipelines whose source is this table.
 
     Args:
@@ -68,21 +70,25 @@ def followers_of(catalog: Catalog, pipeline: str, table: str, repair: RowSource 
     for name, spec in catalog.pipelines.items():
         source = spec.source
         if isinstance(source, DeltaSourceSpec) and (source.pipeline, source.table) == (pipeline, table):
-            reads = _reads(source)
-            followers.append(Follower(pipeline=name, table=table, reads=reads, effect=_effect(reads, repair, name)))
+            reads = _read_mode(source)
+            followers.append(
+                DownstreamPipeline(
+                    pipeline=name, table=table, read_mode=reads, effect=_restore_effect(reads, repair, name)
+                )
+            )
     return tuple(followers)
 
 
-def refuse_running_followers(catalog: Catalog, home: PipelineHome, tables: tuple[str, ...]) -> None:
+def reject_running_downstream(catalog: Catalog, home: PipelineHome, tables: tuple[str, ...]) -> None:
     """Refuse to land rows again while a stream runs that would take them for new ones.
 
     Raises:
         ConcurrencyError: RESTORE_HAS_FOLLOWER.
     """
     for table in tables:
-        for follower in followers_of(catalog, home.pipeline, table, None):
+        for follower in downstream_pipelines(catalog, home.pipeline, table, None):
             watch = LeaseWatch(home.objects, paths.stream_lease(follower.pipeline), silent_seconds=60)
-            if follower.reads != "change feed" and watch.is_held():
+            if follower.read_mode != "change feed" and watch.is_held():
                 raise ConcurrencyError(
                     "RESTORE_HAS_FOLLOWER",
                     f"The stream of {follower.pipeline!r} follows {home.pipeline}.{table} and runs: it would land rows "
@@ -91,13 +97,13 @@ def refuse_running_followers(catalog: Catalog, home: PipelineHome, tables: tuple
                 )
 
 
-def _reads(source: DeltaSourceSpec) -> str:
+def _read_mode(source: DeltaSourceSpec) -> str:
     if source.change_feed:
         return "change feed"
     return "appends, skipping changes" if source.skip_change_commits else "appends"
 
 
-def _effect(reads: str, repair: RowSource | None, name: str) -> str:
+def _restore_effect(reads: str, repair: RowSource | None, name: str) -> str:
     if reads == "change feed":
         return "reads rows that go as deletes and rows that come as inserts"
     if repair is None:

@@ -32,8 +32,8 @@ from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.recovery.quarantine.open_rows import Quarantine
-from deltaworks.recovery.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
-from deltaworks.recovery.reprocess.selection import Resolver, Selection, SourceObject
+from deltaworks.recovery.reprocess.reread import Opener, Rereader, RereadScope, open_landing
+from deltaworks.recovery.reprocess.selection import ObjectResolver, Selection, SourceObject
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
@@ -46,14 +46,14 @@ _READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostTablePart:
     """One lost share, and the add actions of its files; None where no record names them any more."""
 
-    share: LostCommit
+    commit: LostCommit
     files: dict[FileId, Action] | None
 
 
-class LostShares:
+class LostCommits:
     """What one table loses. Used by one thread."""
 
     def __init__(self, lake: Lake, home: PipelineHome, table: str) -> None:
@@ -64,7 +64,7 @@ class LostShares:
 
     def between(
         self, then: TableState, now: TableState, *, generation: int, skipped: Set[int] = frozenset()
-    ) -> list[Lost]:
+    ) -> list[LostTablePart]:
         """What `now` has and `then` had not, in the order of batches, replays last.
 
         Args:
@@ -77,7 +77,7 @@ class LostShares:
         """
         # Rollbacks of the whole pipeline that `then` has behind it: of the batches before, it has what these left.
         behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
-        lost: list[Lost] = []
+        lost: list[LostTablePart] = []
         for of_generation in range(1, generation + 1):
             survives = self._home.start_overs.last_surviving_batch(of_generation, current=generation)
             app_id = f"{self._pipeline}/g{of_generation}/{self._table}"
@@ -85,13 +85,13 @@ class LostShares:
             kept = self._home.start_overs.last_surviving_batch(of_generation, current=behind)
             had = had if kept is None else min(had, kept)
             if survives is not None:
-                self._refuse_lost_generation(then, of_generation, had, survives)
+                self._reject_abandoned_batches(then, of_generation, had, survives)
                 has = min(has, survives)
             numbers = [number for number in range(had + 1, has + 1) if number not in skipped]
-            lost += self._batches(of_generation, numbers)
-        return lost + self._replays(then, now)
+            lost += self._lost_batches(of_generation, numbers)
+        return lost + self._lost_replays(then, now)
 
-    def _refuse_lost_generation(self, then: TableState, generation: int, had: int, survives: int) -> None:
+    def _reject_abandoned_batches(self, then: TableState, generation: int, had: int, survives: int) -> None:
         if had > survives:
             raise ContractError(
                 "RESTORE_GENERATION_ENDED",
@@ -100,34 +100,34 @@ class LostShares:
                 hint="Go back to a version of the present generation; or roll the whole pipeline back.",
             )
 
-    def _replays(self, then: TableState, now: TableState) -> list[Lost]:
+    def _lost_replays(self, then: TableState, now: TableState) -> list[LostTablePart]:
         app_id = replay_step(self._pipeline, self._table, 0).app_id
-        lost: list[Lost] = []
+        lost: list[LostTablePart] = []
         for ordinal in range(then.transactions.get(app_id, 0) + 1, now.transactions.get(app_id, 0) + 1):
             record = self._home.replays.read(ordinal)
-            share = None if record is None else share_of(record.tables, self._table)
-            lost += _lost("replay", 0, ordinal, share)
+            share = None if record is None else prepared_table(record.tables, self._table)
+            lost += _lost_parts("replay", 0, ordinal, share)
         return lost
 
-    def _batches(self, generation: int, numbers: list[int]) -> list[Lost]:
+    def _lost_batches(self, generation: int, numbers: list[int]) -> list[LostTablePart]:
         def read(number: int) -> PreparedBatch | None:
             return self._home.prepared.read(generation, number)
 
         with ThreadPoolExecutor(_READERS) as pool:
             prepared = dict(zip(numbers, pool.map(read, numbers), strict=True))
         # The objects of old batches are removed; the ledger says whether this table had a share of them.
-        steps = self._steps(generation, [number for number, batch in prepared.items() if batch is None])
+        steps = self._ledger_steps(generation, [number for number, batch in prepared.items() if batch is None])
         lost = []
         for number, batch in prepared.items():
             if batch is not None:
-                lost += _lost("batch", generation, number, share_of(batch.tables, self._table))
+                lost += _lost_parts("batch", generation, number, prepared_table(batch.tables, self._table))
             elif number in steps:
                 rows, files = int(steps[number]["rows"]), int(steps[number]["files"])
                 share = LostCommit(kind="batch", generation=generation, number=number, rows=rows, files=files)
-                lost.append(Lost(share, None))
+                lost.append(LostTablePart(share, None))
         return lost
 
-    def _steps(self, generation: int, numbers: list[int]) -> dict[int, dict[str, Any]]:
+    def _ledger_steps(self, generation: int, numbers: list[int]) -> dict[int, dict[str, Any]]:
         key = paths.batch_metadata_store(self._pipeline)
         store = self._lake.open(key) if numbers else None
         if store is None:
@@ -141,12 +141,12 @@ class LostShares:
         return {row["batch_id"]: row for row in rows if row["rows"]}
 
 
-def share_of(tables: Iterable[PreparedTable], table: str) -> PreparedTable | None:
+def prepared_table(tables: Iterable[PreparedTable], table: str) -> PreparedTable | None:
     """What a prepared batch or replay has for one table; None where it has nothing."""
     return next((share for share in tables if share.table == table), None)
 
 
-def added_files(files: Iterable[Mapping[str, Any]]) -> dict[FileId, Action]:
+def add_actions(files: Iterable[Mapping[str, Any]]) -> dict[FileId, Action]:
     """Written files, as records have them, as add actions."""
     now = int(time.time() * 1000)
     return {
@@ -162,20 +162,22 @@ def added_files(files: Iterable[Mapping[str, Any]]) -> dict[FileId, Action]:
     }
 
 
-def _lost(kind: Literal["batch", "replay"], generation: int, number: int, prepared: PreparedTable | None) -> list[Lost]:
+def _lost_parts(
+    kind: Literal["batch", "replay"], generation: int, number: int, prepared: PreparedTable | None
+) -> list[LostTablePart]:
     if prepared is None or not prepared.files:
         return []
     files = prepared.files
     share = LostCommit(kind=kind, generation=generation, number=number, rows=prepared.rows, files=len(files))
-    return [Lost(share, added_files(files) if prepared.writer == "fan_out" else None)]
+    return [LostTablePart(share, add_actions(files) if prepared.writer == "fan_out" else None)]
 
 
 #: Rows that are gathered into one file of each partition.
-GATHERED_ROWS = 200_000
+ROWS_PER_FILE = 200_000
 _KEYS_SHOWN = 5
 
 
-def stage_lost(
+def stage_lost_rows(
     catalog: Catalog,
     lake: Lake,
     home: PipelineHome,
@@ -198,11 +200,11 @@ def stage_lost(
     fixed = rollbacks.staged(rollback.ordinal)
     if fixed is not None or not rollback.batches:
         return fixed or StagedRows(rows=0, files=(), missing=())
-    staged = _Stager(catalog, lake, home, rollback, target).stage(allow_missing)
+    staged = _LostRowStager(catalog, lake, home, rollback, target).stage(allow_missing)
     return rollbacks.get_or_create_staged(rollback.ordinal, staged)
 
 
-class _Stager:
+class _LostRowStager:
     def __init__(
         self, catalog: Catalog, lake: Lake, home: PipelineHome, rollback: Rollback, target: TargetState
     ) -> None:
@@ -216,16 +218,16 @@ class _Stager:
 
     def stage(self, allow_missing: bool) -> StagedRows:
         """Read the lost objects, leave out rows that are there, write the rest."""
-        self._refuse_table()
+        self._reject_unsupported_table()
         objects = self._lost_objects()
         seqs = {source.seq for source in objects}
-        present = self._present(seqs) | self._quarantined(seqs)
-        opener: Opener = landing_opener(self._environment, self._spec)
-        scope = RereadScope(frozenset([self._rollback.table]), whole=False)
+        present = self._present_keys(seqs) | self._quarantined_keys(seqs)
+        opener: Opener = open_landing(self._environment, self._spec)
+        scope = RereadScope(frozenset([self._rollback.table]), all_tables=False)
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
-        rereader = Rereader(self._spec, scope, opener, evolved=self._evolved(), inputs=inputs)
-        files = list(self._written(_missing(rereader.rows(objects), present)))
-        gone = tuple(key for _, key in sorted(rereader.did.gone.items()))
+        rereader = Rereader(self._spec, scope, opener, evolved=self._evolved_columns(), inputs=inputs)
+        files = list(self._write_files(_missing_rows(rereader.read_objects(objects), present)))
+        gone = tuple(key for _, key in sorted(rereader.result.missing_keys.items()))
         if gone and not allow_missing:
             raise ContractError(
                 "RELAND_OBJECTS_MISSING",
@@ -236,7 +238,7 @@ class _Stager:
         rows = sum(file.rows for file in files)
         return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), missing=gone)
 
-    def _refuse_table(self) -> None:
+    def _reject_unsupported_table(self) -> None:
         handle = self._lake.open(self._key)
         reasons = ["the quarantine"] if self._rollback.table == QUARANTINE_TABLE else []
         reasons += [] if handle is None else reasons_to_use_spark(handle)
@@ -252,10 +254,10 @@ class _Stager:
     def _lost_objects(self) -> list[SourceObject]:
         lost = set(self._rollback.batches)
         selection = Selection(batches=(min(lost), max(lost)))
-        resolved = Resolver(self._lake, self._objects, self._spec).resolve(selection)
+        resolved = ObjectResolver(self._lake, self._objects, self._spec).resolve(selection)
         return [source for source in resolved.objects if source.batch_id in lost]
 
-    def _present(self, seqs: set[int]) -> set[RowKey]:
+    def _present_keys(self, seqs: set[int]) -> set[RowKey]:
         """The places of these objects that the files of the target hold."""
         root = arrow_path(self._lake.storage, self._key)
         first, last = min(seqs, default=0), max(seqs, default=0)
@@ -269,7 +271,7 @@ class _Stager:
                 present |= set(row_keys(pq.read_table(source, columns=list(ROW_KEY_COLUMNS))))
         return {place for place in present if place[0] in seqs}
 
-    def _quarantined(self, seqs: set[int]) -> set[RowKey]:
+    def _quarantined_keys(self, seqs: set[int]) -> set[RowKey]:
         """The places that are in quarantine and that no replay has landed since: no table lacks them."""
         condition = ds.field("_seq").isin(sorted(seqs))
         key = paths.table(self._rollback.pipeline, QUARANTINE_TABLE)
@@ -277,31 +279,31 @@ class _Stager:
         closed = Quarantine(self._lake, self._rollback.pipeline).closed_keys()
         return set() if rows is None else {place for place in row_keys(rows) if place not in closed}
 
-    def _evolved(self) -> EvolvedColumns:
+    def _evolved_columns(self) -> EvolvedColumns:
         table = self._spec.table(self._rollback.table)
         handle = self._lake.open(self._key) if table.evolve == "add_columns" else None
         return {} if handle is None else {table.name: evolved_columns(handle, table)}
 
-    def _written(self, parts: Iterator[pa.Table]) -> Iterator[WrittenFile]:
+    def _write_files(self, parts: Iterator[pa.Table]) -> Iterator[WrittenFile]:
         root = arrow_path(self._lake.storage, self._key)
         partition_by = self._spec.table(self._rollback.table).partition_by
-        for together in _gathered(parts):
+        for together in _concatenated(parts):
             for partition, rows in split_by_partition(together, partition_by):
                 yield write_file(self._lake.filesystem, root, rows, partition=partition)
 
 
-def _missing(parts: Iterable[tuple[str, pa.Table]], present: set[RowKey]) -> Iterator[pa.Table]:
+def _missing_rows(parts: Iterable[tuple[str, pa.Table]], present: set[RowKey]) -> Iterator[pa.Table]:
     for _, rows in parts:
         kept = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
         if kept.num_rows:
             yield kept
 
 
-def _gathered(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _concatenated(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     for part in parts:
         waiting.append(part)
-        if sum(rows.num_rows for rows in waiting) >= GATHERED_ROWS:
+        if sum(rows.num_rows for rows in waiting) >= ROWS_PER_FILE:
             yield pa.concat_tables(waiting, promote_options="default")
             waiting = []
     if waiting:

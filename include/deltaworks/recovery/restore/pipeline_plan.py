@@ -22,7 +22,7 @@ from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TablePlanner, missing_files, with_columns_of
+from deltaworks.recovery.restore.table_plan import TableRestorePlanner, missing_files, with_columns_from
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files_commit import StateDifference
@@ -32,10 +32,10 @@ from deltaworks.tables.steps import read_last_completed
 from deltaworks.tables.table_swap import table_content
 
 #: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
-Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
+DeclaredTable = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
 
 
-class PipelinePlanner:
+class PipelineRestorePlanner:
     """Plans start overs and rollbacks of one pipeline. Used by one thread."""
 
     def __init__(self, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
@@ -44,9 +44,9 @@ class PipelinePlanner:
         self._lake = lake
         self._home = home
         #: By table, the files of the version it was planned to go back to that are not there any more.
-        self.missing: dict[str, tuple[str, ...]] = {}
+        self.missing_files: dict[str, tuple[str, ...]] = {}
 
-    def plan_pipeline(self, back_to: RestorePoint | None, *, reason: str) -> StartOver:
+    def plan_pipeline(self, restore_point: RestorePoint | None, *, reason: str) -> StartOver:
         """The record of a start over, or with `back_to` of a rollback, whose missing files are in `missing`.
 
         Raises:
@@ -56,8 +56,8 @@ class PipelinePlanner:
         """
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
-        batch = None if back_to is None else self._last_batch(back_to, generation)
-        tables = [] if batch is None else list(self._tables_at(batch))
+        batch = None if restore_point is None else self._last_remaining_batch(restore_point, generation)
+        tables = [] if batch is None else list(self._table_losses(batch))
         put_back = {table.table for table in tables}
         for name in declared_tables(self._spec):
             table = self._lake.open(paths.table(self._pipeline, name))
@@ -78,7 +78,7 @@ class PipelinePlanner:
             at=iso_now(),
         )
 
-    def _last_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
+    def _last_remaining_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
         """The last batch that stays; the next generation begins where it ended."""
         history = BatchHistory(self._lake, self._home.objects, self._spec)
         batch = history.detail(self._batch_id(point, history)).summary
@@ -115,15 +115,15 @@ class PipelinePlanner:
             )
         return complete[-1]
 
-    def _tables_at(self, batch: BatchSummary) -> Iterator[TableLoss]:
+    def _table_losses(self, batch: BatchSummary) -> Iterator[TableLoss]:
         """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
         for name in (*(table.name for table in self._spec.tables), QUARANTINE_TABLE):
             if self._lake.open(paths.table(self._pipeline, name)) is None:
                 continue
-            planner = TablePlanner(self._spec, name, self._lake, self._home)
-            then, now = planner.at_batch(batch.batch_id, batch.completed_at)
-            target = with_columns_of(then, now)
-            self.missing[name] = tuple(missing_files(self._lake, now, target))
+            planner = TableRestorePlanner(self._spec, name, self._lake, self._home)
+            then, now = planner.states_at_batch(batch.batch_id, batch.completed_at)
+            target = with_columns_from(then, now)
+            self.missing_files[name] = tuple(missing_files(self._lake, now, target))
             counts = StateDifference.between(now, target)
             yield TableLoss(
                 table=name,
@@ -135,9 +135,9 @@ class PipelinePlanner:
             )
 
 
-def declared_tables(spec: PipelineSpec) -> dict[str, Declared]:
+def declared_tables(spec: PipelineSpec) -> dict[str, DeclaredTable]:
     """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
-    tables: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
+    tables: dict[str, DeclaredTable] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
     tables[QUARANTINE_TABLE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
     if spec.mutations is not None:
         # They follow from the requests, which are landed again.
@@ -146,15 +146,15 @@ def declared_tables(spec: PipelineSpec) -> dict[str, Declared]:
     return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.aggregation_tables}
 
 
-def restored_versions(lake: Lake, begun: StartOver) -> dict[str, int]:
+def restored_versions(lake: Lake, record: StartOver) -> dict[str, int]:
     """As which version each table was put back, by what its commits say; without those that were recreated."""
     versions = {}
-    for loss in begun.tables:
-        key = paths.table(begun.pipeline, loss.table)
+    for loss in record.tables:
+        key = paths.table(record.pipeline, loss.table)
         table = lake.open(key)
         if loss.restore_to is None or table is None:
             continue
-        step = (f"{begun.pipeline}/start_over/{loss.table}", begun.generation)
+        step = (f"{record.pipeline}/start_over/{loss.table}", record.generation)
         for commit in commit_history(lake, key, newest=table.version(), limit=table.version() - loss.version):
             if (commit.metadata.get("step"), commit.metadata.get("step_version")) == step:
                 versions[loss.table] = commit.version

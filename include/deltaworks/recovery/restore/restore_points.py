@@ -25,10 +25,10 @@ class RestorePoint:
 
     def __post_init__(self) -> None:
         if (self.version, self.time, self.batch).count(None) != 2:
-            raise not_one_point()
+            raise ambiguous_point_error()
 
 
-def not_one_point() -> ConfigError:
+def ambiguous_point_error() -> ConfigError:
     """The error of a restore point that is not exactly one of the three."""
     return ConfigError(
         "RESTORE_POINT_INVALID",
@@ -37,7 +37,7 @@ def not_one_point() -> ConfigError:
     )
 
 
-def batch_of(commit: CommitInfo, pipeline: str, table: str) -> int | None:
+def batch_of_commit(commit: CommitInfo, pipeline: str, table: str) -> int | None:
     """The batch whose rows this commit added; None for every other commit."""
     step = re.fullmatch(rf"{re.escape(pipeline)}/g\d+/{re.escape(table)}", str(commit.metadata.get("step")))
     if step is None or not commit.changes_rows:
@@ -72,7 +72,7 @@ def version_at_batch(
     later: list[CommitInfo] = []
     version = -1
     for commit in commit_history(lake, key, newest=newest):
-        number = batch_of(commit, pipeline, table)
+        number = batch_of_commit(commit, pipeline, table)
         if number is not None and number <= batch:
             version = commit.version
             break
@@ -80,7 +80,7 @@ def version_at_batch(
     else:
         version = later[-1].version - 1 if later else newest
     for commit in reversed(later):
-        if batch_of(commit, pipeline, table) is not None:
+        if batch_of_commit(commit, pipeline, table) is not None:
             break
         if commit.changes_rows and (completed_at is None or commit.at > completed_at):
             break

@@ -29,13 +29,13 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayBack:
+class RollbackStrategy:
     """The way, and why it is not one of those before it."""
 
     kind: Literal["restore", "start_over", "none"]
     reasons: tuple[str, ...] = ()
 
-    def as_text(self, pipeline: str) -> str:
+    def describe(self, pipeline: str) -> str:
         """For people: what to do, and why."""
         text = {
             "restore": "RESTORE brings it back exactly",
@@ -44,7 +44,7 @@ class WayBack:
         }[self.kind]
         return "; ".join([text, *self.reasons])
 
-    def refuse_other(self, pipeline: str, batch: int) -> None:
+    def require_restore(self, pipeline: str, batch: int) -> None:
         """Refuse to go back by RESTORE where that would lose rows.
 
         Raises:
@@ -64,9 +64,12 @@ class WayBack:
         )
 
 
-def way_back(
-    *, missing_files: Mapping[str, Sequence[str]], since: Sequence[RecordRange], before: Sequence[RecordRange]
-) -> WayBack:
+def choose_strategy(
+    *,
+    missing_files: Mapping[str, Sequence[str]],
+    expired_after: Sequence[RecordRange],
+    expired_before: Sequence[RecordRange],
+) -> RollbackStrategy:
     """The first way that loses nothing.
 
     Args:
@@ -78,23 +81,23 @@ def way_back(
         for table, files in sorted(missing_files.items())
         if files
     ]
-    if since:
-        reasons.append(f"the source does not have all that landed since: {_named(since)}")
+    if expired_after:
+        reasons.append(f"the source does not have all that landed since: {_abbreviate(expired_after)}")
     if not reasons:
-        return WayBack(kind="restore")
-    if not since and not before:
-        return WayBack(kind="start_over", reasons=tuple(reasons))
-    if before:
-        reasons.append(f"the source does not have all that landed before: {_named(before)}")
-    return WayBack(kind="none", reasons=tuple(reasons))
+        return RollbackStrategy(kind="restore")
+    if not expired_after and not expired_before:
+        return RollbackStrategy(kind="start_over", reasons=tuple(reasons))
+    if expired_before:
+        reasons.append(f"the source does not have all that landed before: {_abbreviate(expired_before)}")
+    return RollbackStrategy(kind="none", reasons=tuple(reasons))
 
 
-def _named(ranges: Sequence[RecordRange]) -> str:
+def _abbreviate(ranges: Sequence[RecordRange]) -> str:
     keys = [one.key for one in ranges]
     return ", ".join(keys[:_SHOWN]) + ", …" * (len(keys) > _SHOWN)
 
 
-class WaysBack:
+class RollbackStrategies:
     """Judges the ways of one pipeline. Used by one thread."""
 
     def __init__(
@@ -112,7 +115,7 @@ class WaysBack:
         self._home = home
         self._spark = spark
 
-    def judge(self, batch: int, missing_files: Mapping[str, Sequence[str]]) -> WayBack:
+    def choose(self, batch: int, missing_files: Mapping[str, Sequence[str]]) -> RollbackStrategy:
         """The way back to a batch.
 
         Objects and rows of Delta tables count as there: `deltaworks reprocess --from-start --exact` reads them all.
@@ -120,22 +123,22 @@ class WaysBack:
         Raises:
             TransientError: the source does not answer.
         """
-        gone = self._gone()
-        return way_back(
+        gone = self._expired_ranges()
+        return choose_strategy(
             missing_files=missing_files,
-            since=[one for one in gone if one.batch_id > batch],
-            before=[one for one in gone if one.batch_id <= batch],
+            expired_after=[one for one in gone if one.batch_id > batch],
+            expired_before=[one for one in gone if one.batch_id <= batch],
         )
 
-    def _gone(self) -> list[RecordRange]:
+    def _expired_ranges(self) -> list[RecordRange]:
         if not isinstance(self._spec.source, RecordSourceSpec) or self._spark is None:
             return []
         resolver = RecordResolver(self._catalog, self._spec, self._lake, self._home)
-        ranges = resolver.landed()
+        ranges = resolver.landed_ranges()
         kept = resolver.source.retained(self._spark(), ranges)
-        return [part for one, has in zip(ranges, kept, strict=True) if (part := _not_kept(one, has)) is not None]
+        return [part for one, has in zip(ranges, kept, strict=True) if (part := _expired_part(one, has)) is not None]
 
 
-def _not_kept(one: RecordRange, has: RetainedRange) -> RecordRange | None:
+def _expired_part(one: RecordRange, has: RetainedRange) -> RecordRange | None:
     """What of a range the source surely does not have; what it may have, a stream reads or says that it is gone."""
     return one.clip(one.first, min(has.certain_from, has.possible_from) - 1)

@@ -18,10 +18,10 @@ from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.recovery.restore.lost_commits import Lost, LostShares, added_files
+from deltaworks.recovery.restore.lost_commits import LostCommits, LostTablePart, add_actions
 from deltaworks.recovery.restore.restore_points import (
     RestorePoint,
-    not_one_point,
+    ambiguous_point_error,
     undone_changes,
     version_at_batch,
     version_at_time,
@@ -47,12 +47,12 @@ class TableRestoreRequest:
     repair: RowSource = "prepared"
     max_rows: int | None = None
     reason: str = ""
-    leave_out: tuple[str, ...] = ()
-    reread: tuple[int, ...] = ()
+    exclude_files: tuple[str, ...] = ()
+    reread_batches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlan:
+class TableRestorePlan:
     """A rollback of one table, the table as it is now, and the files it is to be made of.
 
     `unprepared` are lost batches whose files are no longer there; `missing_files` are other files the plan needs that
@@ -60,7 +60,7 @@ class TablePlan:
     """
 
     record: Rollback
-    now: TableState
+    current: TableState
     target: TargetState
     unprepared: tuple[int, ...] = ()
     missing_files: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class TablePlan:
     @property
     def difference(self) -> StateDifference:
         """What goes and what comes."""
-        return StateDifference.between(self.now, self.target)
+        return StateDifference.between(self.current, self.target)
 
     def check(self, max_rows: int | None) -> None:
         """Refuse what would leave rows out unnoticed, or take out more than `max_rows`.
@@ -77,9 +77,9 @@ class TablePlan:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
             ContractError: RESTORE_FILES_MISSING, RESTORE_UNPREPARED.
         """
-        refuse_missing_files(self.now.key, self.missing_files)
+        reject_missing_files(self.current.key, self.missing_files)
         if self.unprepared and self.record.row_source == "prepared":
-            raise _unprepared(self.record.pipeline, self.record.table, self.unprepared)
+            raise _unprepared_error(self.record.pipeline, self.record.table, self.unprepared)
         name, rows = f"{self.record.pipeline}.{self.record.table}", self.difference.rows_removed
         if max_rows is None:
             raise ConfigError(
@@ -95,7 +95,7 @@ class TablePlan:
             )
 
 
-class TablePlanner:
+class TableRestorePlanner:
     """Plans rollbacks of one table. Used by one thread."""
 
     def __init__(self, spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome) -> None:
@@ -106,7 +106,7 @@ class TablePlanner:
         self._home = home
         self._key = home.table(table)
 
-    def plan_table(self, request: TableRestoreRequest) -> TablePlan:
+    def plan_table(self, request: TableRestoreRequest) -> TableRestorePlan:
         """A new rollback, and what it comes to.
 
         Raises:
@@ -114,12 +114,12 @@ class TablePlanner:
             ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and what reading the
                 log raises.
         """
-        now = self._supported()
-        then = self._state(self._version(request.point, now))
+        now = self._current_supported_state()
+        then = self._state(self._resolve_version(request.point, now))
         generation = self._home.generations.current()
-        lost = self._lost(then, now, generation)
+        lost = self._lost_parts(then, now, generation)
         if request.repair != "none":
-            _refuse_other_columns(then, now)
+            _reject_changed_columns(then, now)
         record = Rollback(
             pipeline=self._pipeline,
             ordinal=self._home.rollbacks.newest() + 1,
@@ -128,7 +128,7 @@ class TablePlanner:
             from_version=now.version,
             to_version=then.version,
             row_source=request.repair,
-            lost=(*(loss.share for loss in lost), *_partly_lost(request.reread, lost, generation)),
+            lost=(*(loss.commit for loss in lost), *_partially_lost_commits(request.reread_batches, lost, generation)),
             undone_changes=undone_changes(
                 self._lake,
                 self._key,
@@ -137,7 +137,7 @@ class TablePlanner:
                 after=then.version,
                 newest=now.version,
             ),
-            dropped_files=request.leave_out,
+            dropped_files=request.exclude_files,
             by=current_person(),
             reason=request.reason,
             run=current_run(),
@@ -145,13 +145,13 @@ class TablePlanner:
             code_version=__version__,
             reapply_erasures=self._spec.privacy is not None,
         )
-        target = self._target(record, then, now, lost)
+        target = self._target_state(record, then, now, lost)
         missing = missing_files(self._lake, now, target)
         if request.repair != "prepared":
-            return TablePlan(record, now, target, missing_files=tuple(missing))
-        return TablePlan(record, now, target, *_without_prepared(missing, lost))
+            return TableRestorePlan(record, now, target, missing_files=tuple(missing))
+        return TableRestorePlan(record, now, target, *_classify_missing_files(missing, lost))
 
-    def plan_again(self, record: Rollback) -> TablePlan:
+    def replan(self, record: Rollback) -> TableRestorePlan:
         """What a record fixes, with the table as it is now: whatever landed after it was fixed stays.
 
         Raises:
@@ -159,36 +159,38 @@ class TablePlanner:
         """
         then, now = self._state(record.to_version), self._state()
         generation = self._home.generations.current()
-        return TablePlan(record, now, self._target(record, then, now, self._lost(then, now, generation)))
+        return TableRestorePlan(
+            record, now, self._target_state(record, then, now, self._lost_parts(then, now, generation))
+        )
 
-    def at_batch(self, batch: int, completed_at: dt.datetime | None) -> tuple[TableState, TableState]:
+    def states_at_batch(self, batch: int, completed_at: dt.datetime | None) -> tuple[TableState, TableState]:
         """The table as it was when a batch was complete, and as it is now.
 
         Raises:
             ContractError: RESTORE_UNSUPPORTED, and what reading the log raises.
         """
-        now = self._supported()
-        return self._state(self._version_at(batch, completed_at, now)), now
+        now = self._current_supported_state()
+        return self._state(self._version_at_batch(batch, completed_at, now)), now
 
     def _state(self, version: int | None = None) -> TableState:
         return state_at(self._lake, self._home.objects, self._key, version)
 
-    def _supported(self) -> TableState:
+    def _current_supported_state(self) -> TableState:
         now = self._state()
         check_supported(now)
         return now
 
-    def _version(self, point: RestorePoint, now: TableState) -> int:
+    def _resolve_version(self, point: RestorePoint, now: TableState) -> int:
         if point.version is not None:
             return point.version
         if point.time is not None:
             return version_at_time(self._lake, self._key, point.time, newest=now.version)
         if point.batch is None:
-            raise not_one_point()
+            raise ambiguous_point_error()
         batch = BatchHistory(self._lake, self._home.objects, self._spec).detail(point.batch).summary
-        return self._version_at(batch.batch_id, batch.completed_at, now)
+        return self._version_at_batch(batch.batch_id, batch.completed_at, now)
 
-    def _version_at(self, batch: int, completed_at: dt.datetime | None, now: TableState) -> int:
+    def _version_at_batch(self, batch: int, completed_at: dt.datetime | None, now: TableState) -> int:
         return version_at_batch(
             self._lake,
             self._key,
@@ -199,30 +201,32 @@ class TablePlanner:
             completed_at=completed_at,
         )
 
-    def _lost(self, then: TableState, now: TableState, generation: int) -> list[Lost]:
+    def _lost_parts(self, then: TableState, now: TableState, generation: int) -> list[LostTablePart]:
         earlier = self._home.rollbacks.table_rollbacks(self._table)
         skipped = {number for record, _ in earlier if record.row_source == "none" for number in record.batches}
-        shares = LostShares(self._lake, self._home, self._table)
+        shares = LostCommits(self._lake, self._home, self._table)
         return shares.between(then, now, generation=generation, skipped=skipped)
 
-    def _target(self, record: Rollback, then: TableState, now: TableState, lost: list[Lost]) -> TargetState:
+    def _target_state(
+        self, record: Rollback, then: TableState, now: TableState, lost: list[LostTablePart]
+    ) -> TargetState:
         dropped = set(record.dropped_files)
         files = {file: added for file, added in then.files.items() if file[0] not in dropped}
         recorded = {(share.kind, share.number) for share in record.lost}
         for loss in lost:
-            is_recorded = (loss.share.kind, loss.share.number) in recorded
+            is_recorded = (loss.commit.kind, loss.commit.number) in recorded
             if is_recorded and record.row_source != "prepared":
                 continue
             if loss.files is None and not is_recorded:
                 # Landed after the record was fixed, when a crash had given the table back to the stream.
-                raise _unprepared(self._pipeline, self._table, (loss.share.number,))
+                raise _unprepared_error(self._pipeline, self._table, (loss.commit.number,))
             files |= {file: now.files.get(file, added) for file, added in (loss.files or {}).items()}
         staged = self._home.rollbacks.staged(record.ordinal)
-        files |= {} if staged is None else added_files(staged.files)
-        return with_columns_of(then, now, files) if record.row_source == "none" else TargetState(files)
+        files |= {} if staged is None else add_actions(staged.files)
+        return with_columns_from(then, now, files) if record.row_source == "none" else TargetState(files)
 
 
-def with_columns_of(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> TargetState:
+def with_columns_from(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> TargetState:
     """These files, by default those of `then`, with the columns of `then`; the other properties stay as they are."""
     columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}
     return TargetState(then.files if files is None else files, {**now.metadata, **columns})
@@ -234,7 +238,7 @@ def missing_files(lake: Lake, now: TableState, target: TargetState) -> list[str]
     return find_missing_files(lake, now.key, back)
 
 
-def refuse_missing_files(key: str, missing: Sequence[str]) -> None:
+def reject_missing_files(key: str, missing: Sequence[str]) -> None:
     """Refuse to name files in a commit that are not there.
 
     Raises:
@@ -244,14 +248,14 @@ def refuse_missing_files(key: str, missing: Sequence[str]) -> None:
         raise ContractError(
             "RESTORE_FILES_MISSING",
             f"{len(missing)} files that the version needs are missing in {key}, most likely removed by VACUUM: "
-            f"{_shortened(missing)}.",
+            f"{_abbreviate(missing)}.",
             hint="Go back to a later version; or read the rows again from the source: `deltaworks reprocess`.",
         )
 
 
-def _partly_lost(batches: tuple[int, ...], lost: list[Lost], generation: int) -> list[LostCommit]:
+def _partially_lost_commits(batches: tuple[int, ...], lost: list[LostTablePart], generation: int) -> list[LostCommit]:
     """Batches some rows of which went with missing files. How many is not known before they are read."""
-    wholly = {loss.share.number for loss in lost if loss.share.kind == "batch"}
+    wholly = {loss.commit.number for loss in lost if loss.commit.kind == "batch"}
     return [
         LostCommit(kind="batch", generation=generation, number=number, rows=0, files=0)
         for number in batches
@@ -259,27 +263,27 @@ def _partly_lost(batches: tuple[int, ...], lost: list[Lost], generation: int) ->
     ]
 
 
-def _without_prepared(missing: list[str], lost: list[Lost]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _classify_missing_files(missing: list[str], lost: list[LostTablePart]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Lost batches without their files, and missing files of no lost batch."""
     names = set(missing)
     unprepared = {
-        loss.share.number for loss in lost if loss.files is None or any(path in names for path, _ in loss.files)
+        loss.commit.number for loss in lost if loss.files is None or any(path in names for path, _ in loss.files)
     }
     of_batches = {path for loss in lost for path, _ in loss.files or ()}
     return tuple(sorted(unprepared)), tuple(path for path in missing if path not in of_batches)
 
 
-def _unprepared(pipeline: str, table: str, batches: Sequence[int]) -> ContractError:
+def _unprepared_error(pipeline: str, table: str, batches: Sequence[int]) -> ContractError:
     return ContractError(
         "RESTORE_UNPREPARED",
-        f"The files that batches {_shortened([str(batch) for batch in batches])} wrote to {pipeline}.{table} are gone.",
+        f"The files that batches {_abbreviate([str(batch) for batch in batches])} wrote to {pipeline}.{table} are gone.",
         hint="`--repair source` reads the objects of all lost batches again instead.",
     )
 
 
-def _refuse_other_columns(then: TableState, now: TableState) -> None:
+def _reject_changed_columns(then: TableState, now: TableState) -> None:
     """Refuse to put rows of two declarations into one table: with rows that come back, the columns of now stay."""
-    before, present = _columns(then), _columns(now)
+    before, present = _column_types(then), _column_types(now)
     different = sorted(name for name, kind in before.items() if present.get(name) != kind)
     if then.metadata.get("partitionColumns") != now.metadata.get("partitionColumns"):
         different.append("the partition columns")
@@ -291,11 +295,11 @@ def _refuse_other_columns(then: TableState, now: TableState) -> None:
         )
 
 
-def _columns(state: TableState) -> dict[str, str]:
+def _column_types(state: TableState) -> dict[str, str]:
     fields = json.loads(state.metadata["schemaString"])["fields"]
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in fields}
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _abbreviate(names: Sequence[str]) -> str:
     rest = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -21,9 +21,9 @@ from deltaworks.engine.ledger import Ledger
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
-from deltaworks.recovery.restore.dependents import Follower, followers_of, refuse_mutable
-from deltaworks.recovery.restore.lost_commits import added_files, stage_lost
-from deltaworks.recovery.restore.table_plan import TablePlan, TablePlanner, TableRestoreRequest
+from deltaworks.recovery.restore.dependents import DownstreamPipeline, downstream_pipelines, reject_mutable
+from deltaworks.recovery.restore.lost_commits import add_actions, stage_lost_rows
+from deltaworks.recovery.restore.table_plan import TableRestorePlan, TableRestorePlanner, TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.files_commit import FilesCommit, FilesCommitOutcome, StateDifference, TargetState, commit_files
 from deltaworks.tables.lake import Lake
@@ -51,10 +51,10 @@ class TableRestoreResult:
     repair: RowSource
     difference: StateDifference | None
     lost: tuple[LostCommit, ...]
-    undone: tuple[str, ...]
+    undone_changes: tuple[str, ...]
     unprepared: tuple[int, ...]
     missing_files: tuple[str, ...]
-    followers: tuple[Follower, ...]
+    downstream: tuple[DownstreamPipeline, ...]
     seconds: float
 
 
@@ -72,7 +72,7 @@ class TableRestore:
         pipeline: str,
         table: str,
         *,
-        turn_of: TurnFactory | None = None,
+        get_turn: TurnFactory | None = None,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._catalog = catalog
@@ -83,13 +83,13 @@ class TableRestore:
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._objects = self._home.objects
-        self._turn_of = turn_of or (lambda name: write_turn(self._objects, pipeline, name, by=current_run()))
+        self._get_turn = get_turn or (lambda name: write_turn(self._objects, pipeline, name, by=current_run()))
         self._fault = fault
-        self._planner = TablePlanner(self._spec, table, self._lake, self._home)
-        refuse_mutable(self._spec, table)
+        self._planner = TableRestorePlanner(self._spec, table, self._lake, self._home)
+        reject_mutable(self._spec, table)
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether a rollback of this table was interrupted."""
         record = self._home.rollbacks.unfinished()
         return record is not None and record.table == self._table
@@ -122,19 +122,19 @@ class TableRestore:
         started = time.monotonic()
         with exclusive_reread(self._home, rolling_back=True):
             complete_prepared_replay(self._spec, self._lake, self._home)
-            begun = self._begun()
+            begun = self._unfinished_rollback()
             # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
             # the stream need not wait for a VACUUM.
             exclusive = table_files_lock(self._objects, self._pipeline, self._table, work="The restore")
-            with exclusive as files_lock, self._turn_of(self._table) as turn:
-                plan = self._fixed(request) if begun is None else self._planner.plan_again(begun)
+            with exclusive as files_lock, self._get_turn(self._table) as turn:
+                plan = self._record_plan(request) if begun is None else self._planner.replan(begun)
                 self._fault("planned")
-                plan = self._with_rows_read_again(plan, allow_missing)
+                plan = self._with_reread_rows(plan, allow_missing)
                 self._fault("staged")
                 files_lock.check()
                 restored = self._commit(plan, turn.check)
                 self._fault("restored")
-                self._erase_again(plan.record, turn.check)
+                self._reapply_erasures(plan.record, turn.check)
             self._fault("erased")
             Ledger(self._lake, self._pipeline, plan.record.generation).roll_back(plan.record, version=restored.version)
             self._fault("recorded")
@@ -142,7 +142,7 @@ class TableRestore:
         seconds = time.monotonic() - started
         return self._result(plan, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
 
-    def _begun(self) -> Rollback | None:
+    def _unfinished_rollback(self) -> Rollback | None:
         """The rollback of this table that was interrupted."""
         unfinished = self._home.rollbacks.unfinished()
         if unfinished is not None and unfinished.table != self._table:
@@ -153,7 +153,7 @@ class TableRestore:
             )
         return unfinished
 
-    def _fixed(self, request: TableRestoreRequest | None) -> TablePlan:
+    def _record_plan(self, request: TableRestoreRequest | None) -> TableRestorePlan:
         if request is None:
             raise ConfigError(
                 "RESTORE_POINT_INVALID",
@@ -163,18 +163,18 @@ class TableRestore:
         plan = self._planner.plan_table(request)
         plan.check(request.max_rows)
         fixed = self._home.rollbacks.get_or_create(plan.record)
-        return plan if fixed == plan.record else self._planner.plan_again(fixed)
+        return plan if fixed == plan.record else self._planner.replan(fixed)
 
-    def _with_rows_read_again(self, plan: TablePlan, allow_missing: bool) -> TablePlan:
+    def _with_reread_rows(self, plan: TableRestorePlan, allow_missing: bool) -> TableRestorePlan:
         if plan.record.row_source != "source":
             return plan
-        staged = stage_lost(
+        staged = stage_lost_rows(
             self._catalog, self._lake, self._home, plan.record, plan.target, allow_missing=allow_missing
         )
-        files = plan.target.files | added_files(staged.files)
+        files = plan.target.files | add_actions(staged.files)
         return replace(plan, target=TargetState(files, plan.target.metadata))
 
-    def _commit(self, plan: TablePlan, check: Callable[[], None]) -> FilesCommitOutcome:
+    def _commit(self, plan: TableRestorePlan, check: Callable[[], None]) -> FilesCommitOutcome:
         record = plan.record
         step = rollback_step(self._pipeline, self._table, record.ordinal)
         metadata = user_metadata(
@@ -193,22 +193,28 @@ class TableRestore:
         )
 
         def target(current: TableState) -> TargetState:
-            if current.version == plan.now.version:
+            if current.version == plan.current.version:
                 return plan.target
             # Rows were rearranged since; a file that was taken out by that is put in again.
-            again = self._planner.plan_again(record)
+            again = self._planner.replan(record)
             return TargetState(again.target.files, plan.target.metadata)
 
         return commit_files(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
-    def _erase_again(self, record: Rollback, check: Callable[[], None]) -> None:
+    def _reapply_erasures(self, record: Rollback, check: Callable[[], None]) -> None:
         """Take out rows of people who were erased since the version that the table has gone back to."""
         if record.reapply_erasures:
             step = reapply_step(rollback_step(self._pipeline, self._table, record.ordinal))
             ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
 
     def _result(
-        self, plan: TablePlan, restored: FilesCommitOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
+        self,
+        plan: TableRestorePlan,
+        restored: FilesCommitOutcome | None,
+        *,
+        dry_run: bool,
+        resumed: bool,
+        seconds: float,
     ) -> TableRestoreResult:
         record = plan.record
         return TableRestoreResult(
@@ -222,9 +228,9 @@ class TableRestore:
             repair=record.row_source,
             difference=plan.difference if restored is None else restored.difference,
             lost=record.lost,
-            undone=record.undone_changes,
+            undone_changes=record.undone_changes,
             unprepared=plan.unprepared,
             missing_files=plan.missing_files,
-            followers=followers_of(self._catalog, self._pipeline, self._table, record.row_source),
+            downstream=downstream_pipelines(self._catalog, self._pipeline, self._table, record.row_source),
             seconds=seconds,
         )

@@ -15,10 +15,10 @@ from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.recovery.reprocess.dry_run import ReprocessCounter
-from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest
-from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
-from deltaworks.recovery.reprocess.replace_rows import RowReplacer
-from deltaworks.recovery.reprocess.reread import landing_opener
+from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest
+from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
+from deltaworks.recovery.reprocess.replace_rows import SparkRowReplacer
+from deltaworks.recovery.reprocess.reread import open_landing
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
@@ -29,7 +29,7 @@ from tests.spark.recovery.reprocess_stage import BIG, BY_SPARK, EVENTS, MENDED, 
 pytestmark = pytest.mark.spark
 
 
-BY_WAY = pytest.mark.parametrize("direct_bytes", [DIRECT_BYTES, 0], ids=["directly", "by Spark"])
+BY_WAY = pytest.mark.parametrize("direct_bytes", [MAX_DIRECT_BYTES, 0], ids=["directly", "by Spark"])
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
 ) -> None:
     versions, stage.direct_bytes = stage.versions(), 0
 
-    def read_first(self: RowReplacer, rows: Any, condition: str, step: Step, user_metadata: str) -> None:
+    def read_first(self: SparkRowReplacer, rows: Any, condition: str, step: Step, user_metadata: str) -> None:
         name = self._key.rpartition("/")[2]
         before = self._spark.read.format("delta").option("versionAsOf", versions[name]).load(self._uri)
         dates, _, seqs = condition.partition(" AND ")
@@ -194,7 +194,7 @@ def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
         everything = kept.unionByName(rows).write.format("delta").mode("overwrite").option("replaceWhere", dates)
         everything.save(self._uri)
 
-    monkeypatch.setattr(RowReplacer, "_write", read_first)
+    monkeypatch.setattr(SparkRowReplacer, "_write", read_first)
 
     reprocess_while_a_batch_lands(stage)
 
@@ -211,7 +211,7 @@ def test_a_new_table_is_filled_alone_and_the_others_are_left_as_they_are(stage: 
     assert stage.landed() == stage.expected()
     assert sum(name == "big" for name, _, _ in stage.landed()) == 8
     assert {name for name, version in stage.versions().items() if version != versions[name]} == {"big"}
-    assert (result.kept_in_quarantine, result.tables[0].rows_out) == (0, 2)
+    assert (result.still_quarantined, result.tables[0].rows_out) == (0, 2)
 
 
 def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) -> None:
@@ -220,11 +220,11 @@ def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) ->
 
     alone = stage.reprocess("alone", tables=("refunds",))
     assert stage.landed() == before
-    assert alone.kept_in_quarantine == 6
+    assert alone.still_quarantined == 6
 
     together = stage.reprocess("together", tables=("refunds", "events"))
     assert stage.landed() == stage.expected() != before
-    assert together.kept_in_quarantine == 0
+    assert together.still_quarantined == 0
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_objects_that_may_be_gone_keep_their_rows(stage: Stage) -> None:
 
     result = stage.reprocess(allow_missing=True)
 
-    assert result.gone == ("f3.json",)
+    assert result.missing_keys == ("f3.json",)
     assert stage.landed() == stage.expected(seqs=[1, 2, 4, 5, 6]) + stage.expected(old, [3])
 
 
@@ -326,10 +326,10 @@ def test_the_count_beforehand_is_what_happens(stage: Stage) -> None:
     stage.redeclare(EVENTS, MENDED)
     versions = stage.versions()
     stores = (stage.shop.lake, stage.shop.objects, stage.shop.spec)
-    counter = ReprocessCounter(Planner(*stores), *stores)
+    counter = ReprocessCounter(ReprocessPlanner(*stores), *stores)
     asked = ReprocessRequest(selection=Selection(from_start=True))
 
-    count = counter.of_objects(asked, landing_opener(stage.shop.environment, stage.shop.spec))
+    count = counter.count_objects(asked, open_landing(stage.shop.environment, stage.shop.spec))
     assert stage.versions() == versions
     result = stage.reprocess()
 

@@ -14,7 +14,7 @@ from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
 from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.repair.damage import check_pipeline
-from deltaworks.recovery.restore.dependents import refuse_mutable
+from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec
@@ -65,7 +65,7 @@ def test_maintenance_takes_its_write_turn(harness: KeyedHarness, catalog: Catalo
 
 def test_it_is_not_restored_separately(harness: KeyedHarness) -> None:
     with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
-        refuse_mutable(harness.spec, LATEST)
+        reject_mutable(harness.spec, LATEST)
 
 
 def test_a_damaged_one_is_rebuilt(harness: KeyedHarness, catalog: Catalog) -> None:

@@ -22,7 +22,7 @@ from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables
 from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.repair.damage import check_pipeline
-from deltaworks.recovery.restore.dependents import refuse_mutable
+from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.recovery.restore.pipeline_plan import declared_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -199,7 +199,7 @@ def test_it_follows_bronze_and_is_neither_restored_nor_recreated_separately(
 ) -> None:
     assert NOW not in declared_tables(latest.spec)
     with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
-        refuse_mutable(latest.spec, NOW)
+        reject_mutable(latest.spec, NOW)
     next((latest.root / paths.table("market", NOW)).glob("*.parquet")).unlink()
     (damage,) = check_pipeline(catalog, "market", table=NOW)
     assert "which builds it anew from 'ticks'" in damage.repair

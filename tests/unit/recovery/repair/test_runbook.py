@@ -249,7 +249,7 @@ def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     (stage.root / "lake" / ORDERS / compacted).unlink()
     # Statistics that reach too far: batch 5 is whole in a file of its own.
     monkeypatch.setattr(lost_files, "_batches", lambda *arguments: (1, 2, 3, 4, 5))
-    monkeypatch.setattr(lost_commits._Stager, "_present", lambda self, seqs: set())
+    monkeypatch.setattr(lost_commits._LostRowStager, "_present", lambda self, seqs: set())
 
     run(stage, "A deleted data file")
 

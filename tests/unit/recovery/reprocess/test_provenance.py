@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.recovery.reprocess.provenance import provenance
+from deltaworks.recovery.reprocess.provenance import assign_provenance
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, RecordRange, RetainedRange
 
 PLACES = st.integers(0, 12)
@@ -46,7 +46,7 @@ def test_every_record_comes_from_where_it_is_and_none_from_two_places(
 ) -> None:
     ranges, kept = stream
 
-    parts = provenance(ranges, kept, archived=archived, countable=countable)
+    parts = assign_provenance(ranges, kept, archived=archived, countable=countable)
 
     expected = Counter(
         (one.partition, place, one.batch_id, origin_of(place, one, has, archived=archived, countable=countable))
@@ -60,15 +60,15 @@ def test_every_record_comes_from_where_it_is_and_none_from_two_places(
         for place in range(one.first, one.last + 1)
     )
     assert planned == expected
-    assert {one.seqs for one in parts.readable}.isdisjoint({one.seqs for one in parts.gone})
+    assert {one.seqs for one in parts.readable}.isdisjoint({one.seqs for one in parts.missing})
 
 
 def test_a_range_without_a_known_end_is_whole_in_one_place_or_none() -> None:
     open_ended = RecordRange(stream="s", partition="0", number=0, first=5, last=LAST_ORDINAL, batch_id=3)
 
-    assert provenance([open_ended], [NOTHING_RETAINED], archived={3}, countable=set()).archive == (open_ended,)
-    assert provenance([open_ended], [NOTHING_RETAINED], archived=set(), countable={3}).gone == (open_ended,)
-    assert provenance([open_ended], [RetainedRange(5, 5)], archived={3}, countable=set()).source == (open_ended,)
+    assert assign_provenance([open_ended], [NOTHING_RETAINED], archived={3}, countable=set()).archive == (open_ended,)
+    assert assign_provenance([open_ended], [NOTHING_RETAINED], archived=set(), countable={3}).missing == (open_ended,)
+    assert assign_provenance([open_ended], [RetainedRange(5, 5)], archived={3}, countable=set()).source == (open_ended,)
     assert open_ended.key == "s/0/5-"
 
 
@@ -76,8 +76,8 @@ def test_records_that_may_be_there_are_only_counted_on_where_their_number_is_on_
     one = RecordRange(stream="s", partition="0", number=0, first=0, last=9, batch_id=0)
     compacted = RetainedRange(LAST_ORDINAL + 1, 4)
 
-    counted = provenance([one], [compacted], archived=set(), countable={0})
-    uncounted = provenance([one], [compacted], archived=set(), countable=set())
+    counted = assign_provenance([one], [compacted], archived=set(), countable={0})
+    uncounted = assign_provenance([one], [compacted], archived=set(), countable=set())
 
-    assert ([part.key for part in counted.source], [part.key for part in counted.gone]) == (["s/0/4-9"], ["s/0/0-3"])
-    assert (uncounted.source, [part.key for part in uncounted.gone]) == ((), ["s/0/0-9"])
+    assert ([part.key for part in counted.source], [part.key for part in counted.missing]) == (["s/0/4-9"], ["s/0/0-3"])
+    assert (uncounted.source, [part.key for part in uncounted.missing]) == ((), ["s/0/0-9"])

@@ -16,7 +16,7 @@ import pytest
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
 from deltaworks.recovery.reprocess.replace_directly import DirectReplacer
-from deltaworks.recovery.reprocess.replace_rows import Replaced
+from deltaworks.recovery.reprocess.replace_rows import ReplaceResult
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
@@ -66,8 +66,8 @@ class Stage:
         before_commit: Callable[[], None] = lambda: None,
         most_bytes: int = 1 << 20,
         step: int = 1,
-    ) -> Replaced | None:
-        replacer = DirectReplacer(self.lake, self.objects, KEY, most_bytes=most_bytes)
+    ) -> ReplaceResult | None:
+        replacer = DirectReplacer(self.lake, self.objects, KEY, max_bytes=most_bytes)
         files = self.staged(*rows)
         return replacer.replace(
             ranges, files, step=Step("again", step), user_metadata="{}", before_commit=before_commit
@@ -118,7 +118,7 @@ def test_any_replacement_leaves_what_a_plain_list_would_have(tmp_path: Path, see
         present += fresh
         stage.append(*fresh)
     chosen = sorted(pick.sample(range(20), pick.randrange(1, 8)))
-    ranges, new = SeqRanges.of(chosen), some(chosen)
+    ranges, new = SeqRanges.from_seqs(chosen), some(chosen)
 
     done = stage.replace(ranges, *new)
 

@@ -55,9 +55,9 @@ def landed(found: list[tuple[str, pa.Table]]) -> Counter[tuple[str, int, int]]:
 
 
 def test_all_tables_get_what_parsing_gives_with_the_stamps_of_their_batches(spec: PipelineSpec) -> None:
-    wanted = RereadScope(frozenset(["events", "orders", "refunds", "quarantine"]), whole=True)
+    wanted = RereadScope(frozenset(["events", "orders", "refunds", "quarantine"]), all_tables=True)
 
-    found = list(Rereader(spec, wanted, opener).rows(objects(1, 2, 3)))
+    found = list(Rereader(spec, wanted, opener).read_objects(objects(1, 2, 3)))
 
     parsed = [
         each
@@ -84,52 +84,52 @@ def test_events_without_a_time_keep_that_of_their_arrival(make_spec: Callable[..
     def of_store(reference: FileReference) -> Payload:
         return replace(opener(reference), arrived_at_us=reference.arrived_at_us)
 
-    rows = list(Rereader(spec, RereadScope(frozenset(["events"]), whole=True), of_store).rows(selected))
+    rows = list(Rereader(spec, RereadScope(frozenset(["events"]), all_tables=True), of_store).read_objects(selected))
 
     times = {(row["_seq"], row["event_time"].timestamp()) for _, part in rows for row in part.to_pylist()}
     assert times == {(1, 1.0), (2, 2.0), (3, 3.0)}
 
 
 def test_an_object_that_is_gone_gives_no_row_not_even_in_quarantine(spec: PipelineSpec) -> None:
-    rereader = Rereader(spec, RereadScope(frozenset(["events", "quarantine"]), whole=True), opener)
+    rereader = Rereader(spec, RereadScope(frozenset(["events", "quarantine"]), all_tables=True), opener)
 
-    found = list(rereader.rows(objects(3, 9)))
+    found = list(rereader.read_objects(objects(3, 9)))
 
     assert {seq for _, seq, _ in landed(found)} == {3}
-    assert rereader.did.gone == {9: "f9"}
+    assert rereader.result.missing_keys == {9: "f9"}
 
 
 def test_only_the_tables_asked_for_get_rows_and_what_does_not_fit_is_counted(spec: PipelineSpec) -> None:
-    rereader = Rereader(spec, RereadScope(frozenset(["orders"]), whole=False), opener)
+    rereader = Rereader(spec, RereadScope(frozenset(["orders"]), all_tables=False), opener)
 
-    found = list(rereader.rows(objects(1, 2, 3)))
+    found = list(rereader.read_objects(objects(1, 2, 3)))
 
     assert landed(found) == Counter([("orders", 1, 0), ("orders", 2, 1), ("orders", 3, 0)])
-    assert rereader.did.not_fitting == 2  # the misfit and the login, that no `when` takes
+    assert rereader.result.unmatched == 2  # the misfit and the login, that no `when` takes
 
 
 def test_a_row_in_quarantine_that_belongs_to_other_tables_too_stays_there(spec: PipelineSpec) -> None:
     # The refund was quarantined while there was no table of refunds; events would lack it.
-    wanted = RereadScope(frozenset(["refunds"]), whole=False, quarantined={2: frozenset([0]), 1: frozenset([1])})
+    wanted = RereadScope(frozenset(["refunds"]), all_tables=False, quarantined={2: frozenset([0]), 1: frozenset([1])})
     rereader = Rereader(spec, wanted, opener)
 
-    found = list(rereader.rows(objects(1, 2, 3)))
+    found = list(rereader.read_objects(objects(1, 2, 3)))
 
     assert landed(found) == Counter()
-    assert rereader.did.kept_in_quarantine == 1
-    assert rereader.did.released == set()
+    assert rereader.result.still_quarantined == 1
+    assert rereader.result.released == set()
 
 
 def test_a_row_in_quarantine_that_fits_all_its_tables_now_leaves_it(spec: PipelineSpec) -> None:
     wanted = RereadScope(
-        frozenset(["refunds", "events"]), whole=False, quarantined={2: frozenset([0]), 1: frozenset([1])}
+        frozenset(["refunds", "events"]), all_tables=False, quarantined={2: frozenset([0]), 1: frozenset([1])}
     )
     rereader = Rereader(spec, wanted, opener)
 
-    found = list(rereader.rows(objects(1, 2, 3)))
+    found = list(rereader.read_objects(objects(1, 2, 3)))
 
     assert ("refunds", 2, 0) in landed(found)
     assert ("events", 2, 0) in landed(found)
     assert ("events", 1, 1) not in landed(found)  # still a misfit
-    assert rereader.did.released == {(2, 0)}
-    assert (rereader.did.kept_in_quarantine, rereader.did.not_fitting) == (0, 1)
+    assert rereader.result.released == {(2, 0)}
+    assert (rereader.result.still_quarantined, rereader.result.unmatched) == (0, 1)

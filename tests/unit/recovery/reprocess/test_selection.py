@@ -14,7 +14,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.recovery.reprocess import selection as module
-from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
+from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, Selection
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -33,11 +33,11 @@ def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Harness:
     return made
 
 
-def resolve(stage: Harness, selection: Selection) -> Resolved:
-    return Resolver(stage.lake, stage.objects, stage.spec).resolve(selection)
+def resolve(stage: Harness, selection: Selection) -> ResolvedObjects:
+    return ObjectResolver(stage.lake, stage.objects, stage.spec).resolve(selection)
 
 
-def seqs(resolved: Resolved) -> list[int]:
+def seqs(resolved: ResolvedObjects) -> list[int]:
     return [each.seq for each in resolved.objects]
 
 
@@ -129,7 +129,9 @@ def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Harne
     before = resolve(stage, Selection(files=("day/2.json", "day/7.json")))
     stage.complete(4)
 
-    again = Resolver(stage.lake, stage.objects, stage.spec).within(before.ranges, up_to_batch=before.up_to_batch)
+    again = ObjectResolver(stage.lake, stage.objects, stage.spec).resolve_again(
+        before.ranges, up_to_batch=before.up_to_batch
+    )
 
     assert again == before
     assert resolve(stage, Selection(from_start=True)).up_to_batch == 4

@@ -18,7 +18,7 @@ SEQS = st.sets(st.integers(1, 60))
 
 @given(SEQS)
 def test_ranges_hold_the_seqs_given_and_nothing_else(wanted: set[int]) -> None:
-    ranges = SeqRanges.of(wanted)
+    ranges = SeqRanges.from_seqs(wanted)
 
     assert {seq for seq in range(70) if seq in ranges} == wanted
     assert {seq for first, last in ranges for seq in range(first, last + 1)} == wanted
@@ -28,7 +28,7 @@ def test_ranges_hold_the_seqs_given_and_nothing_else(wanted: set[int]) -> None:
 def test_ranges_run_over_numbers_that_have_no_rows_and_over_no_others(wanted: set[int], others: set[int]) -> None:
     among = sorted(wanted | others)
 
-    ranges = SeqRanges.of(wanted, among=among)
+    ranges = SeqRanges.from_seqs(wanted, existing_seqs=among)
 
     assert {seq for seq in among if seq in ranges} == wanted
     # As few as can be: between two ranges lies something that is not wanted.
@@ -39,7 +39,7 @@ def test_ranges_run_over_numbers_that_have_no_rows_and_over_no_others(wanted: se
 
 @given(SEQS)
 def test_conditions_find_the_same_rows(wanted: set[int]) -> None:
-    ranges = SeqRanges.of(wanted)
+    ranges = SeqRanges.from_seqs(wanted)
     rows = pa.table({"_seq": list(range(70))})
 
     by_arrow = ds.dataset(rows).to_table(filter=ranges.expression()).column("_seq").to_pylist()
@@ -58,9 +58,9 @@ def test_joined_ranges_hold_what_their_parts_hold_and_are_cut_where_they_are_loo
 ) -> None:
     held = {seq for low, high in pairs for seq in range(low, high + 1)}
 
-    ranges = SeqRanges.joined(pairs)
+    ranges = SeqRanges.merge(pairs)
 
     assert {seq for low, high in ranges for seq in range(low, high + 1)} == held
     assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges)), "apart from each other"
-    cut = {seq for low, high in ranges.within(first, first + length) for seq in range(low, high + 1)}
+    cut = {seq for low, high in ranges.clip(first, first + length) for seq in range(low, high + 1)}
     assert cut == {seq for seq in held if first <= seq <= first + length}

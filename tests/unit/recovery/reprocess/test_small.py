@@ -14,7 +14,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.registry import get_operation
 from deltaworks.operations.reprocess import ReprocessOptions, ReprocessRemainder, reprocess
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
-from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
+from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
 from tests.unit.engine.hold_harness import Crash, crash_at
@@ -118,6 +118,6 @@ def test_what_is_too_large_is_left_to_spark_under_the_same_id(
     assert report_of(stage).results == [ReprocessRemainder(id="r1")]
     assert contents(stage) == before
 
-    monkeypatch.setitem(Reprocess.__init__.__kwdefaults__, "direct_bytes", DIRECT_BYTES)
+    monkeypatch.setitem(Reprocess.__init__.__kwdefaults__, "direct_bytes", MAX_DIRECT_BYTES)
     assert again(stage).objects == len(BATCHES) - 1
     assert contents(stage) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ContractError
-from deltaworks.recovery.restore.rollback_strategy import way_back
+from deltaworks.recovery.restore.rollback_strategy import choose_strategy
 from deltaworks.sources.record_source import RecordRange
 
 OLD = RecordRange(stream="shop", partition="0", number=0, first=0, last=9, batch_id=1)
@@ -27,23 +27,23 @@ REMOVED = {"orders": ("a.parquet",)}
 def test_the_first_way_is_taken_that_loses_nothing(
     missing: dict[str, tuple[str, ...]], since: list[RecordRange], before: list[RecordRange], kind: str
 ) -> None:
-    way = way_back(missing_files=missing, since=since, before=before)
+    way = choose_strategy(missing_files=missing, expired_after=since, expired_before=before)
 
     assert way.kind == kind
     assert bool(way.reasons) == (kind != "restore")
     if kind == "restore":
-        way.refuse_other("shop", 1)
+        way.require_restore("shop", 1)
         return
     with pytest.raises(ContractError, match="would lose rows") as refused:
-        way.refuse_other("shop", 1)
+        way.require_restore("shop", 1)
     assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
     assert ("start-over" in refused.value.hint) == (kind == "start_over")
 
 
 def test_the_reasons_name_what_is_gone() -> None:
-    way = way_back(missing_files=REMOVED, since=[NEW], before=[OLD])
+    way = choose_strategy(missing_files=REMOVED, expired_after=[NEW], expired_before=[OLD])
 
-    assert way.as_text("shop") == (
+    assert way.describe("shop") == (
         "nothing brings all rows back; 1 files of orders are gone, most likely removed by VACUUM; "
         "the source does not have all that landed since: shop/0/10-19; "
         "the source does not have all that landed before: shop/0/0-9"

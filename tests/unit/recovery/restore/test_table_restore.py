@@ -66,8 +66,8 @@ def test_a_dry_run_says_what_goes_and_comes_and_changes_nothing(stage: Harness) 
     assert counted.difference is not None
     assert (counted.difference.rows_removed, counted.difference.rows_added, counted.difference.files_added) == (0, 2, 1)
     assert [(each.kind, each.number, each.rows) for each in counted.lost] == [("batch", 2, 2), ("batch", 3, 2)]
-    assert len(counted.undone) == 1
-    assert "DELETE by somebody" in counted.undone[0]
+    assert len(counted.undone_changes) == 1
+    assert "DELETE by somebody" in counted.undone_changes[0]
     assert opened(stage).version() == before
     assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
 
@@ -230,7 +230,7 @@ def test_nothing_goes_back_within_the_turn_of_another_job(stage: Harness) -> Non
         write_turn(stage.objects, "shop", "orders", by="merge"),
         pytest.raises(ConcurrencyError, match="TURN_NOT_GRANTED"),
     ):
-        TableRestore(stage.catalog(), "shop", "orders", turn_of=short).run(request())
+        TableRestore(stage.catalog(), "shop", "orders", get_turn=short).run(request())
 
     assert stage.landed("orders") == stage.expected(1, 2, 3)
 
