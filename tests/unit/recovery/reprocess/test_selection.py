@@ -150,7 +150,7 @@ def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage
 
 
 def test_a_selection_in_too_many_pieces_is_refused(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_RANGES", 1)
+    monkeypatch.setattr(module, "MAX_RANGES", 1)
 
     with pytest.raises(ConfigError, match="REPROCESS_TOO_FRAGMENTED"):
         resolve(stage, Selection(files=("day/1.json", "day/7.json")))
