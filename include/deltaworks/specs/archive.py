@@ -1,4 +1,4 @@
-"""The archive of a pipeline: payloads as they came, kept for a time, so that they can be read again."""
+"""Spec of a pipeline's archive: original payloads, kept for a time so that they can be re-read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from deltaworks.specs.spec_change_effects import NEXT_MAINTENANCE
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: The name of its table.
+#: Name of the archive table.
 ARCHIVE = "archive"
 
 
 class ArchiveSpec(Spec):
-    """For how long payloads are kept as they came. There is no default: what is kept raw may name people."""
+    """How long original payloads are kept. No default, since raw payloads may contain personal data."""
 
     retain_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         ge=1, le=36_500, description="after which maintenance removes payloads, by whole dates"
@@ -27,7 +27,7 @@ class ArchiveSpec(Spec):
 
 
 def archive_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not go with an archive."""
+    """Yields conflicts between the archive and the rest of the pipeline."""
     if pipeline.archive is None:
         return
     if not isinstance(pipeline.source, RecordSourceSpec):

@@ -1,4 +1,4 @@
-"""A collector: the HTTP door that takes events of clients, the spool they are safe in, and the sinks they go to."""
+"""Spec of a collector: its HTTP endpoint, its spool on disk, and the sinks it delivers to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from deltaworks.specs.base import Bytes, Name, Problem, Spec, TextOrReference, raise_problems
 
-#: When an answer of 200 is given. `spool`: once the event is on the collector's disk. `sink`: once the sink has it.
+#: When a request is acknowledged with 200. `spool`: after the event is on disk. `sink`: after the sink accepted it.
 Ack = Literal["spool", "sink"]
-#: Sources are numbered in a byte.
+#: Sources are numbered with one byte.
 MAX_SOURCES = 255
-#: As an origin: scripts of any page may send.
+#: Allows scripts of any origin.
 ANY_ORIGIN = "*"
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 
@@ -40,7 +40,7 @@ def _check_origin(value: str) -> str:
 
 
 class ListenSpec(Spec):
-    """Where a collector listens, and how many proxies that can be trusted stand before it."""
+    """Address of the collector, and the number of trusted proxies in front of it."""
 
     host: str = "0.0.0.0"
     port: int = Field(default=8090, ge=0, le=65_535, description="0 takes a free one")
@@ -49,7 +49,7 @@ class ListenSpec(Spec):
 
 
 class SpoolSpec(Spec):
-    """The folder of files in which events are safe until their sink has them."""
+    """Files on disk that hold events until their sink accepted them."""
 
     max_bytes: Bytes = Field(default=10 << 30, description="above which requests are refused")
     min_free_percent: float = Field(default=5, ge=0, lt=100, description="of the disk, below which they are refused")
@@ -59,7 +59,7 @@ class SpoolSpec(Spec):
 
 
 class LimitsSpec(Spec):
-    """What one request and all requests together may take."""
+    """Limits of single requests and of all requests together."""
 
     max_body_bytes: Bytes = Field(default=4 << 20, ge=4 << 20, description="of a body, as sent and as inflated")
     body_seconds: float = Field(default=10, gt=0, description="within which a body must have arrived")
@@ -70,13 +70,13 @@ class LimitsSpec(Spec):
 
 
 class KeySpec(Spec):
-    """A key of a source, by its digest, and the last day (UTC) on which it is taken."""
+    """A source's API key, by its digest, with its last valid day (UTC)."""
 
     sha256: Annotated[str, AfterValidator(_check_digest)]
     until: date | None = None
 
     def is_valid_at(self, epoch_seconds: float) -> bool:
-        """Whether the key is taken at that time."""
+        """Returns whether the key is valid at that time."""
         if self.until is None:
             return True
         end = datetime.combine(self.until, time.max, tzinfo=UTC)
@@ -84,14 +84,14 @@ class KeySpec(Spec):
 
 
 class RateSpec(Spec):
-    """How many events a key may send: so many a second, and so many at once."""
+    """Rate limit of a key: events per second, and burst."""
 
     events_per_second: float = Field(gt=0)
     burst: int = Field(ge=1)
 
 
 class LandingSinkSpec(Spec):
-    """Objects of gzipped JSON lines, as Firehose puts them."""
+    """Objects of gzipped JSON lines, in Firehose's layout."""
 
     kind: Literal["landing"]
     bucket: str | None = Field(default=None, description="that of the pipeline's source by default")
@@ -109,7 +109,7 @@ class KinesisSinkSpec(Spec):
 
 
 class KafkaSinkSpec(Spec):
-    """Records of a topic of Kafka."""
+    """Records of a Kafka topic."""
 
     kind: Literal["kafka"]
     bootstrap_servers: TextOrReference
@@ -120,7 +120,7 @@ SinkSpec = Annotated[LandingSinkSpec | KinesisSinkSpec | KafkaSinkSpec, Field(di
 
 
 class CollectorSourceSpec(Spec):
-    """Who sends events, by their keys, to which pipeline they belong, and the sink that takes them there."""
+    """A sender of events: its keys, its pipeline and its sink."""
 
     pipeline: Name
     keys: tuple[KeySpec, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""Reads `include/collectors/<name>.yaml`, and checks it against the pipelines that are declared beside it."""
+"""Reads `include/collectors/<name>.yaml` and checks it against the project's pipelines."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from deltaworks.specs.spec_errors import invalid_spec_error
 
 
 def collector_files(root: Path) -> dict[str, Path]:
-    """The declaration of every collector of a project, by its name."""
+    """Returns the files of all collectors of a project, by name."""
     return {path.stem: path for path in sorted((root / "include" / "collectors").glob("*.yaml"))}
 
 
 def load_collector(name: str, *, root: Path) -> CollectorSpec:
-    """The collector of a project that is called `name`.
+    """Loads a collector of a project by name.
 
     Raises:
-        ConfigError: COLLECTOR_UNKNOWN with the nearest one; SPEC_INVALID with file, line and key of every mistake.
+        ConfigError: COLLECTOR_UNKNOWN with the closest name; SPEC_INVALID with file, line and key of each error.
     """
     pipelines = {path.parent.name for path in (root / "include" / "pipelines").glob("*/pipeline.yaml")}
     return read_collector(find_by_name(name, collector_files(root), "collector"), pipelines=pipelines)
 
 
 def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
-    """The collector that a file declares, in front of pipelines of those names.
+    """Reads and validates a collector's file.
+
+    Args:
+        pipelines: names of all pipelines.
 
     Raises:
-        ConfigError: SPEC_INVALID with file, line and key of every mistake; SPEC_MISSING or SPEC_NOT_YAML.
+        ConfigError: SPEC_INVALID with file, line and key of each error; SPEC_MISSING; SPEC_NOT_YAML.
     """
     declaration = read_declaration(path)
     spec = parse_spec(CollectorSpec, declaration)
@@ -41,7 +44,7 @@ def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
 
 
 def collector_problems(spec: CollectorSpec, path: Path, pipelines: Collection[str]) -> Iterator[Problem]:
-    """What does not fit between a declaration, its file and the pipelines beside it."""
+    """Yields conflicts between a collector, its file and the pipelines."""
     if spec.collector != path.stem:
         yield ("collector",), f"the file is called {path.stem!r}; call the collector so, or rename the file"
     for name, source in spec.sources.items():

@@ -1,4 +1,4 @@
-"""Dashboards a pipeline declares: pages of panels, each of which shows the answer of one bounded question."""
+"""Specs of dashboards: pages of panels, each with one time-bounded query."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pydantic import BeforeValidator, Field, model_validator
 from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems
 
 MAX_PANELS: Final = 20
-#: What a panel's SQL may ask for by `$name`, both timestamps with a zone: rows from one up to but not including the
-#: other.
+#: SQL parameters of a panel, timestamps with time zone: `$from` is inclusive, `$to` is exclusive.
 PARAMETERS: Final = ("from", "to")
 Chart = Literal["line", "area", "bar", "number", "histogram", "table"]
-#: How values of y, or of x in a histogram, are written. A percentage of 0.12 is written as 0.12 %.
+#: Format of y values, or of x values in a histogram. The value 0.12 is formatted as 0.12 %.
 Unit = Literal["percent", "bytes", "seconds", "milliseconds", "per_second", "money"]
-#: The columns that each chart must name, and those it may.
+#: Required and optional columns per chart type.
 _COLUMNS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "line": (("x", "y"), ("by",)),
     "area": (("x", "y"), ("by",)),
@@ -28,11 +27,13 @@ _COLUMNS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 
 class PanelSpec(Spec):
-    """One answer and how it is drawn.
+    """A query and its chart.
 
-    Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, bounded by `$from`, and mostly by
-    `$to` too. `x`, `y` and `by` are columns of the answer. A number is that of the only row; with `x` it is that of the
-    greatest `x`, above a line of all of them. A histogram counts values of `x`, or takes `y` for their counts.
+    The SQL is DuckDB's, over tables and views of the pipeline by their bare names, with a condition on `$from` and
+    usually
+    `$to`. `x`, `y` and `by` are result columns. `number` shows the only row or, with `x`, the row with the greatest `x`
+        and
+    a line of all rows. `histogram` counts values of `x`, or uses `y` as counts.
     """
 
     title: str = Field(min_length=1, max_length=120)
@@ -66,7 +67,7 @@ class PanelSpec(Spec):
             yield ("y",), f"a panel {other} has one y; write a panel for each"
 
     def result_columns(self) -> Iterator[tuple[KeyPath, str]]:
-        """The columns of the answer that it names, with their places in it."""
+        """Yields the result columns that it names, with their key paths."""
         if self.x is not None:
             yield ("x",), self.x
         for index, name in enumerate(self.y):
@@ -76,7 +77,7 @@ class PanelSpec(Spec):
 
 
 class DashboardSpec(Spec):
-    """A page of panels over one span of time, which ends now unless another is asked for."""
+    """A page of panels over one time range, which ends now by default."""
 
     name: Name
     title: str = ""
@@ -89,7 +90,7 @@ class DashboardSpec(Spec):
 
 
 def dashboard_problems(dashboards: tuple[DashboardSpec, ...]) -> Iterator[Problem]:
-    """Dashboards of one pipeline that cannot be told apart."""
+    """Yields dashboards with duplicate names."""
     first: dict[str, int] = {}
     for index, dashboard in enumerate(dashboards):
         if dashboard.name in first:

@@ -1,7 +1,7 @@
-"""What is looked up of events before they are masked (`enrich`), and which of their fields are masked (`private`).
+"""Specs of look-ups that enrich events (`enrich`) and of masked fields (`private`).
 
-Both happen in the pass that parses: what `enrich` finds of an address lies below `_<name>` of its event, and of the
-address itself nothing more is kept than `private` says, in no table, no reason and no log.
+Both are applied while parsing. Results of a look-up are fields below `_<name>`. Masked values appear in no table, no
+quarantine reason and no log.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from deltaworks.specs.spec_change_effects import CHANGES_MEANING, CHANGES_PARSIN
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: What a user agent is taken apart into, below `_<name>`.
+#: Fields of a parsed user agent, below `_<name>`.
 USER_AGENT_FIELDS = ("browser", "browser_version", "os", "os_version", "device", "brand", "model", "is_bot")
-#: Fields below which an event has what its record, or its object's key, says: `_record`, `_partition`.
+#: Fields of the engine: record metadata (`_record`) and partition folders (`_partition`).
 _ENGINE_FIELDS = ("record", "partition")
 
 ENRICH_CHANGES = NamedItems(
@@ -65,9 +65,9 @@ def _check_record_path(value: str) -> str:
 
 
 class EnrichSpec(Spec):
-    """One look-up: of which field, in what, and what of the answer events have below `_<name>`.
+    """A look-up: its input path, its database, and the result fields below `_<name>`.
 
-    `mmdb` looks an address up in a database of the lake; `user_agent` takes the text of a browser or a bot apart.
+    `mmdb` looks an IP address up in a database in the lake; `user_agent` parses a User-Agent header.
     """
 
     name: Annotated[Name, CHANGES_MEANING]
@@ -101,17 +101,17 @@ class EnrichSpec(Spec):
 
     @property
     def output_field(self) -> str:
-        """The field of an event that the answers lie below."""
+        """The field that contains the results."""
         return f"_{self.name}"
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names below that field."""
+        """Names of the result fields."""
         return tuple(self.fields) if self.kind == "mmdb" else USER_AGENT_FIELDS
 
 
 class PrivateSpec(Spec):
-    """A field of events of which only a part is kept, or nothing."""
+    """A field that is masked: truncated or removed."""
 
     path: Annotated[FieldPath, CHANGES_MEANING]
     keep: Annotated[Literal["network", "nothing"], CHANGES_MEANING] = Field(
@@ -120,12 +120,12 @@ class PrivateSpec(Spec):
 
     @property
     def name(self) -> str:
-        """What it is matched by between two declarations."""
+        """The key by which two specs are compared."""
         return self.path
 
 
 def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between the look-ups of a pipeline and what reads their answers."""
+    """Yields conflicts between look-ups and the columns that read their results."""
     first: dict[str, KeyPath] = {}
     used_names = {
         name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"
@@ -149,7 +149,7 @@ def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between the private fields of a pipeline and the rest of it."""
+    """Yields conflicts between masked fields and the rest of the pipeline."""
     if not pipeline.private:
         return
     answers = {lookup.output_field for lookup in pipeline.enrich}
@@ -186,7 +186,7 @@ def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, Enrich
 
 
 def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Columns that no event would fit, once its private fields are masked."""
+    """Yields columns that no masked event fits."""
     for index, table in enumerate(pipeline.tables):
         for position, column in enumerate(table.columns):
             keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
@@ -198,7 +198,7 @@ def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Every path that is read before anything is looked up or masked, with its place."""
+    """Yields paths that are read before enrichment and masking, with their key paths."""
     event = pipeline.event
     if event.name.path is not None:
         yield ("event", "name", "path"), event.name.path
@@ -220,5 +220,5 @@ def _column_paths(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _overlap(path: str, other: str) -> bool:
-    """Whether one of two paths is the other, or leads into what it holds."""
+    """Returns whether two paths are equal or one contains the other."""
     return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

@@ -1,4 +1,4 @@
-"""An environment: its storages, messaging, Spark settings, Airflow, channels of alerts, and what it overrides."""
+"""Spec of an environment: storages, messaging, Spark, Airflow, alert channels and overrides."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 Severity = Literal["info", "warning", "critical"]
-#: An address that alerts are posted to, where the environment is not to be edited for it.
+#: Webhook URL for alerts, as an alternative to editing the environment.
 WEBHOOK_VARIABLE = "DELTAWORKS_ALERTS_WEBHOOK"
 
 
 class ChannelSpec(Spec):
-    """What every channel has. `resolved: false` leaves out notifications of the end of alerts."""
+    """Common settings of alert channels. `resolved: false` omits notifications of resolved alerts."""
 
     name: Name
     min_severity: Severity = "warning"
@@ -41,10 +41,10 @@ class ChannelSpec(Spec):
 
 
 class SnsChannelSpec(ChannelSpec):
-    """A topic of SNS, reached as the environment's `messaging` is, or by an Airflow connection.
+    """An SNS topic, reached with the environment's `messaging` or with an Airflow connection.
 
-    On a FIFO topic (its name ends with `.fifo`) a notification that is sent twice arrives once. Subscriptions that cannot be
-    delivered to send to `dead_letters`; `deltaworks alerts check` names those that do not.
+    On a FIFO topic (`.fifo`) repeated notifications are deduplicated. Undeliverable messages of subscriptions go to
+    `dead_letters`; `deltaworks alerts check` lists subscriptions without a dead-letter queue.
     """
 
     kind: Literal["sns"]
@@ -54,7 +54,7 @@ class SnsChannelSpec(ChannelSpec):
 
 
 class WebhookChannelSpec(ChannelSpec):
-    """An address that takes each notification as JSON by POST."""
+    """A URL that receives each notification as JSON by POST."""
 
     kind: Literal["webhook"]
     url: TextOrReference
@@ -63,7 +63,7 @@ class WebhookChannelSpec(ChannelSpec):
 
 
 class LogChannelSpec(ChannelSpec):
-    """The log of whatever sends."""
+    """The log of the sending process."""
 
     kind: Literal["log"]
 
@@ -72,7 +72,7 @@ AnyChannelSpec = Annotated[SnsChannelSpec | WebhookChannelSpec | LogChannelSpec,
 
 
 class AlertsSpec(Spec):
-    """The channels of an environment, each of which gets what is severe enough for it."""
+    """Alert channels. Each receives alerts of at least its severity."""
 
     channels: tuple[AnyChannelSpec, ...] = (
         LogChannelSpec.model_construct(kind="log", name="log", min_severity="info"),
@@ -91,12 +91,12 @@ class AlertsSpec(Spec):
 
     @property
     def channel_kinds(self) -> dict[str, str]:
-        """The kind of each channel, by its name."""
+        """Kinds of the channels by name."""
         return {channel.name: channel.kind for channel in self.channels}
 
 
 class SparkSpec(Spec):
-    """What every Spark driver of this environment gets on top of Deltaworks' own settings."""
+    """Settings of all Spark drivers in this environment, in addition to Deltaworks' own."""
 
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
     shuffle_partitions: int = Field(default=4, ge=1)
@@ -119,7 +119,7 @@ class SparkSpec(Spec):
 
 
 def airflow_address(url: str) -> str:
-    """The address of an Airflow, without a slash at its end.
+    """Returns the URL of an Airflow, without a trailing slash.
 
     Raises:
         ValueError: what to write instead.
@@ -136,9 +136,9 @@ def airflow_address(url: str) -> str:
 
 
 class AirflowSpec(Spec):
-    """The Airflow of an environment, as commands and the health check reach its API.
+    """How commands and the health check reach Airflow's API.
 
-    Beside a login by name and password, which gets a token and renews it, there is a `token` that is made elsewhere.
+    With a username and password a token is fetched and renewed; alternatively give a `token`.
     """
 
     url: TextOrReference = Field(description="address of the API server, with the path it is served under")
@@ -174,13 +174,13 @@ def _parse_person(declared: Any) -> Any:
 
 
 class PersonSpec(Spec):
-    """A person by the id that Airflow's auth manager has, with the name where that is another."""
+    """A person by id in Airflow's auth manager, with the name if it differs."""
 
     id: str = Field(min_length=1)
     name: str = ""
 
     def is_named(self, *names: str) -> bool:
-        """Whether the person is one of these ids or names."""
+        """Returns whether the person has one of these ids or names."""
         return bool({self.id, self.name} & {name for name in names if name})
 
 
@@ -188,13 +188,13 @@ Approvers = tuple[Annotated[PersonSpec, BeforeValidator(_parse_person)], ...]
 
 
 class ApprovalsSpec(Spec):
-    """Who approves. A pipeline's own `approvers` stand instead of these."""
+    """Who approves operations. A pipeline's own `approvers` replace these."""
 
     approvers: Approvers = Field(default=(), description="without any, whoever may answer in Airflow")
     self_approval: bool = Field(default=False, description="people may approve their own requests")
 
 
-#: What OpenLineage's client calls its transports, with the settings it cannot be without.
+#: OpenLineage's transport types with their required settings.
 LINEAGE_TRANSPORTS = {"http": ("url",), "file": ("log_file_path",), "console": (), "kafka": ("topic", "config")}
 _SECRET_SETTINGS = ("password", "apikey", "api_key", "secret", "token")
 
@@ -202,7 +202,7 @@ _SECRET_SETTINGS = ("password", "apikey", "api_key", "secret", "token")
 class LineageSpec(Spec):
     """Where OpenLineage events of streams, gold builds and mutations are sent.
 
-    `transport` is that of OpenLineage's own client, whose documents have its settings; secrets are references.
+    `transport` is passed to OpenLineage's client, whose docs list its settings; secrets are references.
     """
 
     transport: dict[str, Any]
@@ -224,7 +224,7 @@ class LineageSpec(Spec):
         return transport
 
     def resolved_transport(self) -> dict[str, Any]:
-        """The transport with every reference replaced by its value now.
+        """Returns the transport with all references resolved.
 
         Raises:
             ConfigError: REFERENCE_UNRESOLVED.
@@ -285,7 +285,9 @@ class EnvironmentSpec(Spec):
 
     @model_validator(mode="after")
     def _check_kubernetes(self) -> Self:
-        """Pods get no keys of Airflow's connections, and an application there makes its own secret."""
+        """Rejects settings that Kubernetes does not support: pods cannot read Airflow connections, and Spark generates
+        its secret.
+        """
         if self.kubernetes is None:
             return self
         named = [name for name in ("lake", "landing", "messaging") if getattr(self, name).aws_conn_id is not None]
@@ -303,14 +305,13 @@ class EnvironmentSpec(Spec):
         return self
 
     def has_operation_dags(self, pipeline: str) -> bool:
-        """Whether the operations of a pipeline have DAGs of their own."""
+        """Returns whether the operations of a pipeline have DAGs."""
         return self.operation_dags is None or pipeline in self.operation_dags
 
     def with_webhook(self, url: str) -> Self:
-        """The environment with a channel `webhook` that takes the address of WEBHOOK_VARIABLE.
+        """Returns the environment with an additional channel `webhook` for the URL in WEBHOOK_VARIABLE.
 
-        One that is declared under that name stays. The address itself, which is a secret as a rule, is read when a
-        notification is sent.
+        A declared channel of that name stays. The URL, usually a secret, is only read when a notification is sent.
 
         Args:
             url: the variable's value; empty adds nothing.

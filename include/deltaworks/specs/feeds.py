@@ -1,4 +1,4 @@
-"""Feeds: changed rows of a gold table or a view, delivered to a topic, a queue, brokers or an address of others."""
+"""Specs of feeds, which deliver changed rows of a gold table or view to a topic, queue, Kafka cluster or webhook."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
-#: A reader's claim on versions is called after its feed.
+#: The feed's version lease is named after it.
 _MAX_NAME_LENGTH = 50
 
 
 class SqsSinkSpec(Spec):
-    """A queue of SQS, reached as the environment's `messaging` is. A FIFO queue keeps the order of a key."""
+    """An SQS queue, reached with the environment's `messaging`. A FIFO queue keeps the order per key."""
 
     kind: Literal["sqs"]
     queue_url: TextOrReference
 
 
 class SnsSinkSpec(Spec):
-    """A topic of SNS, reached as the environment's `messaging` is. A FIFO topic keeps the order of a key."""
+    """An SNS topic, reached with the environment's `messaging`. A FIFO topic keeps the order per key."""
 
     kind: Literal["sns"]
     topic: TextOrReference = Field(description="its ARN")
 
 
 class KafkaSinkSpec(Spec):
-    """A topic of Kafka. Rows of a key go to one partition, in their order."""
+    """A Kafka topic. Rows of a key go to one partition, in order."""
 
     kind: Literal["kafka"]
     bootstrap_servers: TextOrReference
@@ -59,7 +59,7 @@ class KafkaSinkSpec(Spec):
 
 
 class WebhookSinkSpec(Spec):
-    """An address that takes several changes a call, as JSON by POST."""
+    """A URL that receives batches of changes as JSON by POST."""
 
     kind: Literal["webhook"]
     url: TextOrReference
@@ -79,7 +79,7 @@ SinkSpec = Annotated[SqsSinkSpec | SnsSinkSpec | KafkaSinkSpec | WebhookSinkSpec
 
 
 class FeedSpec(Spec):
-    """One feed: what it reads, by which key, where its changed rows go, and from where on."""
+    """A feed: its table, its key, its sink and its start."""
 
     name: Name
     description: str = ""
@@ -117,13 +117,13 @@ class FeedSpec(Spec):
         return self
 
 
-#: Of messages: what a change is.
+#: Change types in messages.
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
 
 def feed_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Feeds that read what no feed can, or share a name."""
+    """Yields feeds with an unknown table or a duplicate name."""
     readable = [table.name for table in pipeline.gold.tables] + [view.name for view in pipeline.views]
     first: dict[str, KeyPath] = {}
     for index, feed in enumerate(pipeline.feeds):

@@ -1,4 +1,4 @@
-"""Which keys a glob means: `*` and `?` stay within one part of the key, `**` crosses them, `{a,b}` is either."""
+"""Globs of object keys: `*` and `?` match within a path segment, `**` across segments, `{a,b}` alternatives."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _REGEX_BY_CHARACTER = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"
 
 
 def glob_expression(glob: str) -> str:
-    """The glob as a regular expression for a whole key, without anchors, in words Python's and Arrow's engines share.
+    """Returns the glob as a regular expression for a complete key, without anchors, valid in Python and Arrow.
 
     Raises:
-        ValueError: its braces do not fit together.
+        ValueError: unbalanced braces.
     """
     parts: list[str] = []
     position, depth = 0, 0
     while position < len(glob):
         if glob.startswith("**/", position):
-            # No folder at all is a number of folders too.
+            # `**/` also matches no folder.
             parts.append("(?:.*/)?")
             position += 3
             continue
@@ -42,10 +42,10 @@ def glob_expression(glob: str) -> str:
 
 
 def key_matcher(glob: str | None) -> Callable[[str], bool]:
-    """Whether a key fits; every key does where there is no glob.
+    """Returns a predicate for keys; without a glob every key matches.
 
     Raises:
-        ValueError: its braces do not fit together.
+        ValueError: unbalanced braces.
     """
     if glob is None:
         return lambda key: True
@@ -58,5 +58,5 @@ def _check_glob(glob: str) -> str:
     return glob
 
 
-#: A glob as it is declared.
+#: A valid glob.
 Glob = Annotated[str, AfterValidator(_check_glob)]

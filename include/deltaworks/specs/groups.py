@@ -1,7 +1,7 @@
-"""Groups of streams: pipelines that name the same `stream_group` run in one driver, a query each.
+"""Stream groups: pipelines with the same `stream_group` run in one driver, with a query each.
 
-A group exists as soon as a pipeline names it. Its settings are the environment's; an environment that declares groups
-has no others, so that a misspelt name is no group of its own.
+A group exists as soon as a pipeline names it. If the environment declares groups, others are rejected, so that a typo
+creates no new group.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: How a declaration that cannot be read as a whole says which group it belongs to.
+#: Finds the group in the text of an invalid spec.
 _GROUP_KEY = re.compile(r"^stream_group[ \t]*:[ \t]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
-#: What the id of the DAG of a group begins with.
+#: Prefix of a group's DAG id.
 GROUP_KIND: Final = "stream_group"
 
 
 class StreamGroupSpec(Spec):
-    """How a group runs: what its members share, and when one of them is left out. Seconds throughout."""
+    """Settings of a group. All times are in seconds."""
 
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="of the one driver")
     max_run_seconds: int | None = Field(
@@ -40,7 +40,7 @@ class StreamGroupSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamGroup:
-    """One group: its settings, its members by name, and what is wrong with those that cannot be read."""
+    """A group: its settings, its members by name, and the errors of members with invalid specs."""
 
     name: str
     settings: StreamGroupSpec
@@ -49,29 +49,29 @@ class StreamGroup:
 
     @property
     def dag_id(self) -> str:
-        """The DAG that runs it."""
+        """The id of its DAG."""
         return group_dag_id(self.name)
 
     @property
     def max_run_seconds(self) -> int:
-        """After how long the driver ends itself."""
+        """Seconds after which the driver ends itself."""
         if self.settings.max_run_seconds is not None:
             return self.settings.max_run_seconds
         return min((spec.stream.max_run_seconds for spec in self.members.values()), default=14_400)
 
 
 def group_dag_id(group: str) -> str:
-    """The DAG that runs a group of streams."""
+    """Returns the DAG id of a group."""
     return f"{GROUP_KIND}__{group}"
 
 
 def stream_dag_id(pipeline: str, group: str | None = None) -> str:
-    """The DAG that runs a pipeline's stream: its own, or that of its group."""
+    """Returns the DAG id of a pipeline's stream or of its group."""
     return f"stream__{pipeline}" if group is None else group_dag_id(group)
 
 
 def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
-    """The groups that pipelines of the catalog name, those that are declared wrongly among them, sorted."""
+    """Returns all groups of the catalog, including groups of invalid pipelines, sorted."""
     members: dict[str, dict[str, PipelineSpec]] = {}
     wrong: dict[str, dict[str, ConfigError]] = {}
     for pipeline, spec in catalog.pipelines.items():
@@ -93,10 +93,10 @@ def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
 
 
 def stream_group(catalog: Catalog, name: str) -> StreamGroup:
-    """The group called `name`.
+    """Returns a group by name.
 
     Raises:
-        ConfigError: GROUP_UNKNOWN with the nearest one.
+        ConfigError: GROUP_UNKNOWN with the closest name.
     """
     groups = stream_groups(catalog)
     if name not in groups:
@@ -109,7 +109,7 @@ def stream_group(catalog: Catalog, name: str) -> StreamGroup:
 
 
 def group_of(catalog: Catalog, pipeline: str) -> str | None:
-    """The group of a pipeline; of one that is declared wrongly, what its file or an override says."""
+    """Returns the group of a pipeline; for an invalid spec from its text or an override."""
     spec = catalog.pipelines.get(pipeline)
     if spec is not None:
         return spec.stream_group

@@ -1,4 +1,4 @@
-"""The JSON Schema of pipeline.yaml, which editors use to complete and check it while it is written."""
+"""JSON Schema of pipeline.yaml, for completion and validation in editors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: Lists for which the loader takes a scalar.
+#: Lists for which the loader accepts a single value.
 _SCALAR_OR_LIST_KEYS = (
     "id",
     "path",
@@ -24,7 +24,7 @@ _SCALAR_OR_LIST_KEYS = (
 
 
 def pipeline_json_schema() -> dict[str, Any]:
-    """The schema; scalars may stand for lists of one, and sizes may carry a unit, as the loader takes them."""
+    """Returns the schema. As in the loader, a single value can replace a list, and sizes can have units."""
     schema = PipelineSpec.model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Deltaworks pipeline"

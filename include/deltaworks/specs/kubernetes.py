@@ -1,4 +1,4 @@
-"""What an environment says of its Kubernetes cluster, from which manifests, accounts and Spark's pods follow."""
+"""Kubernetes settings of an environment, from which manifests, accounts and Spark pods are generated."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pydantic import Field
 
 from deltaworks.specs.base import Name, Spec, TextOrReference, exclude_if_default
 
-#: A name of an object, as the API takes it.
+#: A valid Kubernetes object name.
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 Cpu = Annotated[str, Field(pattern=r"^[1-9]\d*m?$", description="cores, or thousandths of one: 2, 500m")]
 Memory = Annotated[str, Field(pattern=r"^[1-9]\d*(Mi|Gi)$", description="512Mi, 2Gi")]
 
 
 class PodSize(Spec):
-    """What a pod asks for. Memory is its limit too; cores that nobody else wants it may use."""
+    """Resource requests of a pod. Memory is also its limit; unused CPU may be exceeded."""
 
     cpu: Cpu = "250m"
     memory: Memory = "512Mi"
 
 
 class CollectorPodsSpec(PodSize):
-    """The pods of a collector, each with a volume of its own for what it has acknowledged."""
+    """Pods of a collector, each with a volume for its spool."""
 
     name: Name = Field(description="a file in include/collectors")
     replicas: int = Field(default=2, ge=1)
@@ -31,7 +31,7 @@ class CollectorPodsSpec(PodSize):
 
 
 class KubernetesSpec(Spec):
-    """The cluster in which relays, Spark's drivers and executors, and the collector run as pods."""
+    """The cluster that runs relays, Spark drivers and executors, and the collector."""
 
     image: TextOrReference = Field(description="that of docker/kubernetes.Dockerfile")
     namespace: ObjectName = "deltaworks"

@@ -1,4 +1,4 @@
-"""What keeps a pipeline's tables healthy: when, for how long a night, and how large files become."""
+"""Spec of table maintenance: schedule, time budgets, file sizes and retention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltaworks.specs.base import Bytes, Spec
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Edit, Effect
 
-#: What every table is created with where nothing else is declared.
+#: The retention that tables are created with by default.
 DEFAULT_RETENTION_HOURS = 168
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
@@ -22,7 +22,7 @@ _RETENTION = Edit(
 
 
 class MaintenanceSpec(Spec):
-    """What keeps the tables healthy, and when."""
+    """Maintenance of the pipeline's tables."""
 
     schedule: Annotated[Schedule | None, IMMEDIATE] = None
     optimize: Annotated[bool, NEXT_MAINTENANCE] = True
@@ -56,13 +56,13 @@ class MaintenanceSpec(Spec):
 
     @property
     def file_retention_hours(self) -> int:
-        """For how long files are kept that newer versions have done without: the larger of retention and promise."""
+        """How long tombstoned files are kept: the larger of VACUUM retention and time travel."""
         return max(self.vacuum_retention_hours, self.time_travel_hours)
 
     def table_properties(self) -> dict[str, str]:
-        """What tables of the pipeline are created with: their logs remember removed files for as long as these last.
+        """Returns the table properties for this retention, set when a table is created.
 
-        Later it is changed with ALTER TABLE while nothing writes: every writer at work would fail and try again.
+        Later it requires ALTER TABLE while nothing writes: concurrent writers would fail and retry.
         """
         if self.file_retention_hours == DEFAULT_RETENTION_HOURS:
             return {}

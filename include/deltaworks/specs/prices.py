@@ -1,4 +1,4 @@
-"""What storage and computing cost where a deployment runs: pages turn what was used into money by it."""
+"""Prices of storage and compute, for the cost page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deltaworks.specs.base import Spec
 
 
 class PricesSpec(Spec):
-    """Prices in one currency. What is not named costs nothing."""
+    """Prices in one currency; the default is 0."""
 
     currency: str = Field(min_length=1, max_length=8, description="as it is written, such as USD")
     stored_per_tb_month: float = Field(default=0.0, ge=0, description="10^12 bytes stored for 30 days")

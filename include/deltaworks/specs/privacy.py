@@ -1,7 +1,7 @@
-"""Personal data of a pipeline (`privacy`): whose it is, what becomes of each field, and how it is erased.
+"""Spec of a pipeline's personal data (`privacy`): its subjects, the treatment of each field, and erasure.
 
-Declared once for all who see an event before it lands: the collector strips it before its spool, the parser before
-columns and quarantine. What does not fit with the rest of the pipeline is refused by `specs.privacy_checks`.
+It applies wherever an event is seen before it is stored: the collector redacts before its spool, the parser before
+columns and quarantine. `specs.privacy_checks` checks it against the rest of the pipeline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.specs.spec_change_effects import (
 )
 
 Action = Literal["token", "vault", "drop", "truncate_ip"]
-#: Actions that leave a token where the value was.
+#: Actions that replace the value by a token.
 TOKEN_ACTIONS: Final = ("token", "vault")
 Scalar = bool | int | float | str
 _PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
@@ -36,7 +36,7 @@ PRIVACY_CHANGE = OptionalSection(
         "`deltaworks reprocess {pipeline} --from-start`.",
     )
 )
-#: What holds for requests from now on: nothing of what has landed changes.
+#: Applies to new requests only; stored data do not change.
 ERASURE_TERMS = Edit(Effect.SAFE, "Nothing: requests that are received from now on have these terms.")
 
 
@@ -54,10 +54,10 @@ def _check_private_path(value: str) -> str:
     return value
 
 
-#: Names of fields with points between; `[]` behind a name means every element of the list there.
+#: Dotted field path; `[]` after a name means every element of that list.
 PrivatePath = Annotated[str, AfterValidator(_check_private_path)]
 PrivatePaths = Annotated[tuple[PrivatePath, ...], BeforeValidator(as_tuple)]
-#: Keys of a table: when its rows go anyway, and whether erasing a subject removes those of theirs.
+#: Table keys: retention by date, and whether erasing a subject deletes its rows.
 RetentionDays = Annotated[
     Annotated[int, Field(ge=1, description="rows of older dates are removed by maintenance")] | None, NEXT_MAINTENANCE
 ]
@@ -69,10 +69,11 @@ When = dict[PrivatePath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)
 
 
 class PrivateFieldSpec(Spec):
-    """A field with personal data, and what becomes of its value.
+    """A field with personal data and its treatment.
 
-    `token`: an identifier becomes the token of its kind. `vault`: the same, and the value goes to the vault, sealed.
-    `drop`: nothing of it is kept. `truncate_ip`: of an address its network is kept.
+    `token`: replaced by a token of its kind. `vault`: the same, and the value is stored encrypted in the vault. `drop`:
+        removed.
+    `truncate_ip`: an address is reduced to its network.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -93,19 +94,19 @@ class PrivateFieldSpec(Spec):
 
     @property
     def name(self) -> str:
-        """What it is matched by between two declarations."""
+        """The key by which two specs are compared."""
         return self.path
 
 
 class ScanSpec(Spec):
-    """What is looked for in texts that nobody declared: counted, dropped, or not looked for."""
+    """Scan of undeclared texts for personal data: counted, dropped, or off."""
 
     email: Annotated[Literal["count", "drop", "off"], CHANGES_PARSING] = "off"
     phone: Annotated[Literal["count", "drop", "off"], CHANGES_PARSING] = "off"
 
 
 class ChildSpec(Spec):
-    """Events of children, of whom nothing lasting is kept: tokens of the day, no row of the vault, fewer fields."""
+    """Events of children: daily tokens, no vault rows, fewer fields."""
 
     when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
     tokens: Annotated[Literal["per_day", "permanent"], CHANGES_PARSING] = "per_day"
@@ -114,21 +115,21 @@ class ChildSpec(Spec):
 
 
 class OptOutSpec(Spec):
-    """Events whose subject has refused: they are counted and not kept."""
+    """Events whose subject has opted out: counted and dropped."""
 
     when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
     keep: Annotated[Literal["none"], CHANGES_PARSING] = "none"
 
 
 class RegulationSpec(Spec):
-    """Whose events are treated otherwise than declared, because law asks for it."""
+    """Events with a different treatment required by law."""
 
     child: Annotated[ChildSpec | None, OptionalSection(CHANGES_PARSING)] = None
     opt_out: Annotated[OptOutSpec | None, OptionalSection(CHANGES_PARSING)] = None
 
 
 class EraseSpec(Spec):
-    """How a subject is erased, and by when. Days count from the receipt of the request."""
+    """How and by when a subject is erased. Days count from receipt of the request."""
 
     mode: Annotated[Literal["rows", "identity"], ERASURE_TERMS] = Field(
         default="rows", description="rows: they are removed; identity: their tokens become random ones nobody keeps"
@@ -162,7 +163,7 @@ class EraseSpec(Spec):
 
 
 class PrivacySpec(Spec):
-    """The personal data of a pipeline's events."""
+    """Personal data in a pipeline's events."""
 
     namespace: Annotated[Name, CHANGES_MEANING] = Field(description="tokens join within it, and nowhere else")
     subject: Annotated[PrivatePaths, CHANGES_MEANING] = Field(
@@ -180,7 +181,7 @@ class PrivacySpec(Spec):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same is declared, whatever environment either was loaded with."""
+        """Whether the declarations are equal, regardless of the bound environment."""
         return isinstance(other, PrivacySpec) and dict(self) == dict(other)
 
     def __hash__(self) -> int:
@@ -188,22 +189,22 @@ class PrivacySpec(Spec):
 
     @property
     def service(self) -> PrivacySettings | None:
-        """The environment's key service and vault; None for a declaration that was not loaded with an environment."""
+        """The environment's key service and vault; None if the spec was loaded without an environment."""
         return self._service
 
     def bind_service(self, service: PrivacySettings | None) -> None:
-        """Take note of the environment it was loaded with. That is no part of what is declared."""
+        """Binds the environment's key service and vault, which are not part of the declaration."""
         self._service = service
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of identifiers that have tokens, sorted."""
+        """Kinds of identifiers that become tokens, sorted."""
         return tuple(sorted({field.kind for field in self.fields if field.kind is not None}))
 
     def field_for(self, path: str) -> PrivateFieldSpec | None:
-        """What is declared of a path of names: of itself, or of what holds it.
+        """Returns the declaration for a path or for its closest declared parent.
 
-        Indexes of lists do not count: `friends.name` is the path of what `friends[].name` declares.
+        List indexes are ignored: `friends.name` matches the declaration `friends[].name`.
         """
         bare = {field.path.replace("[]", ""): field for field in self.fields}
         parts = path.split(".")
@@ -211,12 +212,12 @@ class PrivacySpec(Spec):
 
     @property
     def uses_vault(self) -> bool:
-        """Whether it ever puts something into the vault."""
+        """Whether it can write to the vault."""
         return any(field.action == "vault" for field in self.fields) or bool(self.subject)
 
 
 def _suggest_kind(path: str) -> str:
-    """A kind to propose for a path."""
+    """Returns a kind to suggest for a path."""
     name = re.sub(r"[^a-z0-9_]", "", path.rsplit(".", maxsplit=1)[-1].lower().removesuffix("[]")).removesuffix("_id")
     return name if re.match(r"^[a-z]", name) else "person"
 

@@ -1,7 +1,7 @@
-"""What does not fit between the personal data of a pipeline and the rest of it, each at its place.
+"""Checks personal data against the rest of a pipeline.
 
-Refused are declarations under which a subject could not be erased: personal values in paths, state and bounds of a log,
-files that VACUUM keeps behind the deadline, and rows that would all go to quarantine.
+Rejects specs under which a subject could not be erased: personal values in file paths, streaming state or log
+statistics, files that VACUUM keeps beyond the deadline, and rows that would all be quarantined.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.specs.table import ColumnSpec, TableSpec
 
-#: Days that are spared between VACUUM and the deadline: to verify, and for what fails once.
+#: Days reserved between VACUUM and the deadline, for verification and retries.
 SPARE_DAYS = 2
 _MAX_EXPIRY_MINUTES = 1440
 
 
 def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between `privacy` and the rest; keys of tables that need it, where there is none."""
+    """Yields conflicts between `privacy` and the rest of the pipeline, and table keys that require `privacy`."""
     privacy = pipeline.privacy
     yield from _table_key_problems(pipeline)
     if privacy is None:
@@ -52,7 +52,7 @@ def _table_key_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Columns that no value would fit any more, once it is stripped."""
+    """Yields columns whose type does not fit redacted values."""
     for position, column in enumerate(table.columns):
         yield from _nested_field_problems(position, column, privacy)
         field = privacy.field_for(column.path)
@@ -78,7 +78,7 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
 
 
 def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Fields of structs, and of lists of structs, that hold what becomes a text and are none themselves."""
+    """Yields struct fields whose type does not fit redacted values."""
     for field in privacy.fields:
         inner = field.path.replace("[]", "").removeprefix(f"{column.path}.")
         if field.action == "drop" or not field.path.replace("[]", "").startswith(f"{column.path}."):
@@ -91,7 +91,7 @@ def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySp
 
 
 def _nested_type(kind: ColumnType, names: Sequence[str]) -> ColumnType | None:
-    """The type at the end of names of fields; None where the type has no such field, or any."""
+    """Returns the type of a nested field; None if there is no such field."""
     while isinstance(kind, Array):
         kind = kind.element
     if not names:
@@ -103,7 +103,7 @@ def _nested_type(kind: ColumnType, names: Sequence[str]) -> ColumnType | None:
 
 
 def _layout_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Personal columns in paths of files, in bounds of the log and in what a mutation rewrites."""
+    """Yields personal columns in file paths or in statistics of the Delta log."""
     personal = {
         column.name: field for column in table.columns if (field := _personal_field(column, privacy)) is not None
     }
@@ -125,13 +125,13 @@ def _layout_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
 
 
 def _personal_field(column: ColumnSpec, privacy: PrivacySpec) -> PrivateFieldSpec | None:
-    """What is declared of a column's values, where something of them is kept."""
+    """Returns the declaration for a column's values, unless they are dropped."""
     field = privacy.field_for(column.path)
     return None if field is None or field.action == "drop" else field
 
 
 def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Groups and keys of live tables, whose state nobody is erased from."""
+    """Yields personal groups and keys of live tables, whose state cannot be erased."""
     for index, live in enumerate(pipeline.live):
         columns = {
             column.name: field
@@ -140,7 +140,7 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
             for column in table.columns
             if (field := _personal_field(column, privacy)) is not None
         }
-        # Of the newest rows what is old is forgotten within the day; a token in them goes with its view.
+        # `latest` tables that expire within a day may contain tokens.
         expires_within_a_day = (
             live.expire_after_minutes is not None and live.expire_after_minutes <= _MAX_EXPIRY_MINUTES
         )
@@ -157,7 +157,7 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
 
 
 def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Upkeep under which nothing would be gone by the deadline."""
+    """Yields maintenance settings under which files outlive the erasure deadline."""
     maintenance, erase = pipeline.maintenance, privacy.erase
     if maintenance.vacuum_dry_run:
         text = "files of erased rows would never go: with `privacy`, write vacuum_dry_run: false"
@@ -176,7 +176,7 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
 
 
 def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """What names and dates an event, and what routes it, is read of the stripped event: some of it must stay."""
+    """Yields personal fields that name, date or route events, since these are read after redaction."""
     event = pipeline.event
     key_paths: list[tuple[KeyPath, str]] = []
     if event.name.path is not None:
@@ -198,7 +198,7 @@ def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[
 
 
 def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Other keys that keep what was sent, or decide about the same fields."""
+    """Yields other sections that keep unredacted data or declare the same fields."""
     if pipeline.archive is not None:
         yield ("archive",), "an archive keeps payloads as they came, personal data in them; leave one of the two out"
     for index, private in enumerate(pipeline.private):

@@ -1,4 +1,4 @@
-"""An environment's part of personal data: which service has the keys, which storage is the vault, when its jobs run."""
+"""Privacy settings of an environment: key service, vault storage and job schedules."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 
 class KeyringSpec(Spec):
-    """Keys in files of a folder of this machine, which nobody else may read: for one machine, and for trials."""
+    """Keys in files of a local folder, readable only by its owner. For single machines and trials."""
 
     kind: Literal["keyring"]
     folder: TextOrReference = Field(description="made with its first key; 0700, its files 0600")
 
 
 class KmsSpec(AwsSpec):
-    """A key of AWS KMS, by its id, ARN or alias."""
+    """An AWS KMS key, by id, ARN or alias."""
 
     kind: Literal["kms"]
     key_id: TextOrReference
@@ -31,9 +31,9 @@ KeyServiceSpec = Annotated[KeyringSpec | KmsSpec, Field(discriminator="kind")]
 
 
 class PrivacySettings(Spec):
-    """Where the keys of personal data are, and where its vault is.
+    """Key service and vault.
 
-    The vault is a storage of its own: neither the lake's bucket nor one that keeps old versions or is copied.
+    The vault needs a bucket of its own, without versioning and replication.
     """
 
     keys: KeyServiceSpec
@@ -42,16 +42,16 @@ class PrivacySettings(Spec):
 
 @dataclass(frozen=True, slots=True)
 class VaultSchedule:
-    """When an operation on a vault runs, under Airflow and as a CronJob alike, and for how long it may."""
+    """Schedule and time limit of a vault operation, for Airflow and CronJobs alike."""
 
     cron: str
     hours: int
 
 
-#: By operation. What waits is taken by the next run, so none is caught up.
+#: By operation. Missed runs are not caught up: the next run processes everything pending.
 VAULT_SCHEDULES: Final[Mapping[str, VaultSchedule]] = {
     "ingest_vault": VaultSchedule("*/5 * * * *", hours=1),
-    # Rotation is monthly, and days end daily: a run has mostly nothing to do.
+    # Most runs have nothing to do: keys rotate monthly, daily tokens expire daily.
     "maintain_vault": VaultSchedule("25 3 * * *", hours=6),
     "erase": VaultSchedule("40 * * * *", hours=6),
 }

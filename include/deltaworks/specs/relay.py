@@ -1,4 +1,5 @@
-"""A relay: the one reader of a notification queue, or of a bucket's listing, and the one writer of a file event log."""
+"""Spec of a relay: the only reader of a notification queue or bucket listing, and the only writer of a file
+event log."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from deltaworks.specs.globs import Glob
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.storage import StorageSpec
 
-#: What a key that is written again means. `ignore`: its first content is the file. `latest`: each new content is a
-#: file, read if it is still there. `every_version`: each version is a file, read as it was.
+#: What an overwritten object means. `ignore`: only its first content counts. `latest`: each new content is a file, read
+#: if it still exists. `every_version`: each version is a file.
 Overwrites = Literal["ignore", "latest", "every_version"]
 
 
 class ListingSpec(Spec):
-    """How a relay looks at its buckets itself: for objects no message came about, or that were there before."""
+    """Bucket listing, which finds existing objects and objects without a notification."""
 
     prefix: str = ""
     glob: Glob | None = None
@@ -29,7 +30,7 @@ class ListingSpec(Spec):
 
 
 class CleanSpec(Spec):
-    """What becomes of landed objects once every pipeline that reads them has landed them."""
+    """Deletes or archives landed objects after all pipelines that read them have committed them."""
 
     mode: Literal["delete", "archive"]
     after_days: float = Field(default=30, ge=1, description="since the object was logged")
@@ -44,7 +45,7 @@ class CleanSpec(Spec):
         return self
 
     def archive_storage(self, landing: StorageSpec) -> StorageSpec | None:
-        """Where objects are moved to, reached as the landing buckets are; None where they are deleted."""
+        """Returns the archive storage, with the credentials of the landing buckets; None for `mode: delete`."""
         if self.archive_to is None:
             return None
         return StorageSpec.model_validate(landing.model_dump() | {"root": self.archive_to})

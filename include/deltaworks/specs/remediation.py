@@ -1,4 +1,4 @@
-"""Remediations: what an environment does by itself when a rule fires. Weights of targets are shifted, within bounds."""
+"""Specs of remediations: automatic actions when a rule fires. They shift weights of targets within limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _check_rule(value: str) -> str:
 
 
 class TrafficWebhookSpec(Spec):
-    """An address that knows the weights of targets: GET tells them, POST sets them."""
+    """A URL that stores the weights of targets: GET returns them, POST sets them."""
 
     kind: Literal["webhook"]
     url: TextOrReference
@@ -35,14 +35,14 @@ class TrafficWebhookSpec(Spec):
 
 
 class VerifySpec(Spec):
-    """When it is looked whether a shift has helped, and by which share the figure must have become better."""
+    """When a shift is verified, and the required relative improvement."""
 
     after_minutes: float = Field(gt=0)
     min_improvement: float = Field(gt=0, lt=1)
 
 
 class RemediationSpec(Spec):
-    """One remediation: the rule it acts on, what it calls, and the bounds it keeps."""
+    """A remediation: its rule, its action and its limits."""
 
     name: Name
     description: str = ""
@@ -79,7 +79,7 @@ class RemediationSpec(Spec):
 
 
 def remediation_problems(remediations: tuple[RemediationSpec, ...]) -> list[Problem]:
-    """Names that are taken twice, and rules that two remediations act on."""
+    """Returns duplicate names, and rules with two remediations."""
     problems: list[Problem] = []
     for index, spec in enumerate(remediations):
         for other in remediations[:index]:

@@ -1,4 +1,4 @@
-"""Cron expressions as they are declared: checked as Airflow will read them, with what to write for a usual phrase."""
+"""Cron expressions, validated as Airflow reads them, with suggestions for common phrases."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-#: `off`: gold, maintenance, mutations and cleaning run by hand only, whatever is declared.
+#: `off` disables all schedules: gold, maintenance, mutations and cleaning run only manually.
 SCHEDULES_VARIABLE: Final = "DELTAWORKS_SCHEDULES"
-#: Airflow's names of expressions.
+#: Airflow's presets.
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 _PARTS = 5
 _INTERVAL_PHRASE = re.compile(
@@ -32,13 +32,13 @@ _RANGES = "it has a minute of 0 to 59, an hour of 0 to 23, a day of 1 to 31, a m
 
 
 def schedules_enabled() -> bool:
-    """Whether jobs run by the schedules that are declared, as this process's variables have it."""
+    """Returns whether jobs run on their schedules, from this process's environment."""
     return os.environ.get(SCHEDULES_VARIABLE, "") != "off"
 
 
 @functools.lru_cache(maxsize=256)
 def schedule_problem(expression: str) -> str | None:
-    """What is wrong with a cron expression and what to write; None where nothing is."""
+    """Returns what is wrong with a cron expression and what to write; None if it is valid."""
     if expression in PRESETS:
         return None
     parts = expression.split()
@@ -59,8 +59,9 @@ def schedule_problem(expression: str) -> str | None:
 
 
 def _is_plain(parts: list[str]) -> bool:
-    """Whether these are numbers, ranges and steps within their bounds, which most are: loading croniter for them would
-    cost every command a tenth of its start."""
+    """Returns whether these are valid numbers, ranges and steps. Covers most expressions, since importing croniter
+    would take a tenth of each command's startup.
+    """
     for part, (low, high) in zip(parts, _BOUNDS, strict=True):
         for item in part.split(","):
             match = _ITEM.fullmatch(item)
@@ -74,7 +75,7 @@ def _is_plain(parts: list[str]) -> bool:
 
 
 def _suggest_expression(phrase: str) -> str:
-    """The expression that a phrase such as `every 15 minutes` means, or an example."""
+    """Returns the cron expression for a phrase such as `every 15 minutes`, or an example."""
     words = " ".join(phrase.lower().replace("@", "").split())
     if words in _PHRASES:
         return _PHRASES[words]
@@ -99,5 +100,5 @@ def _check_schedule(expression: str) -> str:
     return expression
 
 
-#: A cron expression of five parts, or one of Airflow's names of them.
+#: A cron expression of five parts, or an Airflow preset.
 Schedule = Annotated[str, AfterValidator(_check_schedule)]

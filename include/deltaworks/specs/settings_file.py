@@ -1,7 +1,7 @@
-"""Settings of an environment as a file of `KEY=value` lines, quoted as a shell reads them.
+"""Environment settings in a file of `KEY=value` lines with shell quoting.
 
-The embedded stack writes one at its start, so that commands reach it without anything being exported by hand. Any
-other environment can keep one too: DELTAWORKS_HOME names its folder.
+The embedded stack writes one at startup, so that commands need no exported variables. Other environments can use one
+too: DELTAWORKS_HOME is its folder.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from deltaworks.specs.project_folder import project_root
 
 
 def settings_file() -> Path:
-    """The file `env` in DELTAWORKS_HOME, or in `.deltaworks` of the checkout. It need not be there."""
+    """Returns the path of `env` in DELTAWORKS_HOME or in `.deltaworks` of the checkout. It need not exist."""
     return Path(os.environ.get("DELTAWORKS_HOME", project_root() / ".deltaworks")) / "env"
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """The variables of the file.
+    """Reads the variables of the file.
 
     Raises:
-        ConfigError: STACK_NOT_PREPARED when there is no such file.
+        ConfigError: STACK_NOT_PREPARED if the file does not exist.
     """
     try:
         lines = path.read_text().splitlines()
@@ -38,12 +38,12 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def load_settings(path: Path) -> None:
-    """Put the variables of the file into this process, as every process of its stack has them.
+    """Sets the variables of the file in this process.
 
-    PATH and the Python settings of the calling process stay as they are.
+    PATH and Python settings of the process stay unchanged.
 
     Raises:
-        ConfigError: STACK_NOT_PREPARED when there is no such file.
+        ConfigError: STACK_NOT_PREPARED if the file does not exist.
     """
     for key, value in read_settings(path).items():
         if key != "PATH" and not key.startswith("PYTHON"):

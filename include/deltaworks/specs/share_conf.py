@@ -1,9 +1,9 @@
-"""How a share becomes settings of Spark, for each kind of master: the only place that names them.
+"""Renders a share as Spark settings for each kind of master. No other module names these settings.
 
-| master | a job is bounded by |
+| master | limit of a job |
 |---|---|
-| `local[N]` | N, where the share says so, one more for gold beside a stream, and how it gives way to other processes |
-| `spark://` | `spark.cores.max`, without which the first application takes every core there is |
+| `local[N]` | N from the share, one more for gold in a stream's driver, and the process's niceness |
+| `spark://` | `spark.cores.max`; without it the first application takes all cores |
 | `yarn` | the number of executors, and the queue |
 | `k8s://` | the number of executors, with request and limit of each |
 """
@@ -25,12 +25,12 @@ _LOCAL = re.compile(r"^local(?:\[(?P<cores>\d+|\*)(?:,\s*(?P<failures>\d+))?\])?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """With what a job is started.
+    """Launch settings of a job.
 
     Args:
-        master: the master's URL; of one machine, with the cores of the share.
-        conf: settings of Spark. The environment's own `spark.conf` has been laid over them.
-        queue: of YARN; empty where that of the connection holds.
+        master: URL of the master; for `local[N]` with the cores of the share.
+        conf: Spark settings, with the environment's `spark.conf` merged.
+        queue: YARN queue; empty for the connection's default.
     """
 
     master: str
@@ -41,7 +41,7 @@ class Launch:
 
 
 def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> Launch:
-    """With what a job of the share is started on a master. Pure."""
+    """Returns the launch settings of a job with this share on a master. Pure."""
     kind = master_kind(master)
     own = environment.spark.conf
     master, conf = _local_master(share, master) if kind == "local" else (master, _RENDERERS[kind](share))
@@ -55,7 +55,7 @@ def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> 
 
 
 def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
-    """What the stream of a pipeline takes: its own share over that of its class, and what live tables add."""
+    """Returns the share of a pipeline's stream: its own over its class's, with additions for live tables."""
     share = environment.shares.of_stream(spec.stream.share, live=bool(spec.aggregation_tables))
     share = replace(share, extra_tasks=extra_task_slots(spec))
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
@@ -64,16 +64,16 @@ def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
 
 
 def extra_task_slots(*members: PipelineSpec) -> int:
-    """For how many tasks beside those of batches a driver of these streams needs room.
+    """Returns how many additional task slots a driver of these streams needs.
 
-    A task of a batch works for seconds, and a build of gold is some twenty small stages, one behind the other: each
-    would wait for a batch's task to end.
+    A batch's task runs for seconds, and a gold build has some twenty small sequential stages; without a free slot each
+    would wait for a batch's task.
     """
     return int(any(spec.gold.stream_refreshed_tables or spec.aggregation_tables for spec in members))
 
 
 def master_kind(master: str) -> MasterKind:
-    """Which kind of master a URL is of."""
+    """Returns the kind of a master URL."""
     if master.startswith("local-cluster"):
         return "other"
     kinds: dict[str, MasterKind] = {"local": "local", "spark://": "standalone", "yarn": "yarn", "k8s://": "kubernetes"}
@@ -81,8 +81,9 @@ def master_kind(master: str) -> MasterKind:
 
 
 def _local_master(share: Share, master: str) -> tuple[str, dict[str, str]]:
-    """The master and settings of a job on one machine: with the share's cores where it says so, never more than the
-    master had, and room beside them. What is split is split for the cores, whatever runs beside."""
+    """Returns master and settings of a local job: the share's cores if it declares them, at most those of the master,
+    plus the extra slots. Parallelism is based on the cores without the extra slots.
+    """
     match = _LOCAL.match(master)
     if match is None or (match["cores"] == "*" and not share.is_size_declared):
         return master, {}
@@ -103,10 +104,9 @@ def _executor_settings(share: Share) -> dict[str, str]:
 
 
 def _dynamic_allocation_settings(share: Share) -> dict[str, str]:
-    """Executors that come and go, as many as there is work for, and one at least, by which a job keeps its place.
+    """Returns settings for dynamic allocation, with at least one executor so that the job keeps its place.
 
-    Said in full, since the cluster's own defaults may be otherwise; which executor still holds what others read is
-    tracked, so that no shuffle service is needed.
+    All settings are explicit because cluster defaults may differ. Shuffle tracking makes a shuffle service unnecessary.
     """
     if not share.uses_dynamic_allocation:
         return {"spark.dynamicAllocation.enabled": "false"}
@@ -124,7 +124,9 @@ def _standalone_settings(share: Share) -> dict[str, str]:
 
 
 def _container_settings(share: Share) -> dict[str, str]:
-    """What YARN and Kubernetes have in common: they count containers, and end one that takes more than it said."""
+    """Returns the common settings of YARN and Kubernetes, which count containers and kill those above their memory
+    limit.
+    """
     number = {} if share.uses_dynamic_allocation else {"spark.executor.instances": str(share.executors)}
     return (
         number

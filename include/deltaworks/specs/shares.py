@@ -1,7 +1,7 @@
-"""Shares of a cluster: what each class of job takes of it, and the pool of Airflow that bounds how many run at once.
+"""Shares of a cluster: resources per job class, and the Airflow pools that limit concurrency.
 
-A class is declared as far as it differs; the rest follows from the class and fits the workers that are declared. How a
-share becomes settings of Spark is in `deltaworks.specs.share_conf`.
+Unset values of a class default to values that fit the declared workers. `deltaworks.specs.share_conf` renders shares as
+Spark settings.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from deltaworks.specs.spec_change_effects import NEXT_START
 
 JobClass = Literal["stream", "gold", "maintenance", "mutation", "reprocess"]
 JOB_CLASSES: Final[tuple[JobClass, ...]] = get_args(JobClass)
-#: Memory as the JVM reads it: `512m`, `2g`.
+#: Memory in JVM notation: `512m`, `2g`.
 Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[mg]$")]
-#: Where maintenance shares a machine with streams, a stream that has work gets nine tenths of a core they both want.
+#: On a shared machine a busy stream gets nine tenths of a core that maintenance competes for.
 MAINTENANCE_NICENESS = 10
 
 
 def memory_bytes(text: str) -> int:
-    """`512m` or `2g` as a number of bytes."""
+    """Converts `512m` or `2g` to bytes."""
     return int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
 
 
 class ClusterSpec(Spec):
-    """The workers there are, against which shares are checked."""
+    """Workers of the cluster, against which shares are checked."""
 
     workers: int = Field(ge=1)
     worker_cores: int = Field(ge=1, description="what a worker offers to executors")
@@ -37,24 +37,24 @@ class ClusterSpec(Spec):
 
     @property
     def cores(self) -> int:
-        """The cores of all workers."""
+        """Cores of all workers."""
         return self.workers * self.worker_cores
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of all workers."""
+        """Memory of all workers."""
         return self.workers * memory_bytes(self.worker_memory)
 
 
 class PoolSpec(Spec):
-    """A pool of Airflow: how many run at once."""
+    """An Airflow pool and its slots."""
 
     pool: Name | None = Field(default=None, description="classes may share one; without it one of the class's own")
     slots: int | None = Field(default=None, ge=1, description="how many of them run at once")
 
 
 class StreamShareSpec(Spec):
-    """What the stream of one pipeline takes instead of what its class does."""
+    """Resources of one pipeline's stream, instead of those of its class."""
 
     executors: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
     executor_cores: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
@@ -62,7 +62,7 @@ class StreamShareSpec(Spec):
 
 
 class ShareSpec(PoolSpec):
-    """What one job of a class takes."""
+    """Resources of one job of a class."""
 
     executors: int | None = Field(default=None, ge=1, description="where they come and go: the most")
     executor_cores: int | None = Field(default=None, ge=1)
@@ -76,21 +76,21 @@ class ShareSpec(PoolSpec):
 
 
 class LiveShareSpec(Spec):
-    """What live tables add to the stream in whose driver they run."""
+    """Additional resources for live tables in the stream's driver."""
 
     executors: int = Field(default=1, ge=0, description="more executors of a stream that has live tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one job takes, with nothing left open.
+    """Resources of one job, with all defaults applied.
 
     Args:
-        sized: the size is declared, and not a default that a master of one machine has better ones for.
-        driver_memory: empty where that of the environment holds.
-        priority: which task of a pool, or of a scheduler with no room left, comes first; the higher.
-        niceness: by how much it gives way to other processes of the machine where it runs beside them.
-        beside: how many tasks of other work of its driver find room on one machine while a batch has all cores.
+        is_size_declared: the size is declared; otherwise a single-machine master uses its own defaults.
+        driver_memory: empty for the environment's default.
+        priority: a higher priority is scheduled first.
+        niceness: CPU niceness next to other processes of the machine.
+        extra_tasks: cores on a single machine for tasks that run while a batch uses all others.
     """
 
     job_class: JobClass
@@ -110,17 +110,17 @@ class Share:
 
     @property
     def cores(self) -> int:
-        """The cores of all its executors."""
+        """Cores of all executors."""
         return self.executors * self.executor_cores
 
     @property
     def uses_dynamic_allocation(self) -> bool:
-        """Whether its executors come and go: one is kept, so that there have to be more."""
+        """Whether executors are allocated dynamically. One executor stays, so this needs more than one."""
         return self.dynamic and self.executors > 1
 
     @property
     def memory_bytes(self) -> int:
-        """The heaps of all its executors."""
+        """Heaps of all executors."""
         return self.executors * memory_bytes(self.executor_memory)
 
 
@@ -130,7 +130,7 @@ def _default(job_class: JobClass, *, pool: str, priority: int, **more: int | boo
     return Share(job_class=job_class, pool=pool, priority=priority, **sizes, **values)  # type: ignore[arg-type]
 
 
-#: An endless job keeps its executors: between two batches it would give them up and wait for new ones.
+#: Streams keep their executors: otherwise they would release them after each batch and wait for new ones.
 DEFAULTS: Final[Mapping[JobClass, Share]] = {
     "stream": _default("stream", pool="streams", priority=100, slots=8, dynamic=False),
     "gold": _default("gold", pool="gold", priority=50),
@@ -139,20 +139,20 @@ DEFAULTS: Final[Mapping[JobClass, Share]] = {
     "maintenance": _default("maintenance", pool="maintenance", priority=10, niceness=MAINTENANCE_NICENESS),
 }
 RELAY_POOL, RELAY_SLOTS = "relays", 4
-#: A relay is no job of Spark's; where a scheduler has no room left it comes first, as streams do.
+#: Relays are not Spark jobs. Without free slots they are scheduled first, like streams.
 RELAY_PRIORITY = DEFAULTS["stream"].priority
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool of Airflow as it is to be."""
+    """A target state of an Airflow pool."""
 
     slots: int
     description: str
 
 
 class ClusterShares(Spec):
-    """What each class of job takes of the cluster."""
+    """Shares of all job classes."""
 
     cluster: ClusterSpec | None = Field(default=None, description="what there is; without it nothing is checked")
     relay: PoolSpec = PoolSpec.defaults()
@@ -169,18 +169,18 @@ class ClusterShares(Spec):
         return self
 
     def of(self, job_class: JobClass) -> Share:
-        """What a job of the class takes."""
+        """Returns the share of a job of this class."""
         declared: ShareSpec = getattr(self, job_class)
         default = self._limit_to_cluster(DEFAULTS[job_class])
         values = {name: value for name, value in declared if value not in (None, "")}
         return replace(default, **values, is_size_declared=declares_size(declared))
 
     def of_stream(self, own: StreamShareSpec | None = None, *, live: bool = False) -> Share:
-        """What a stream takes.
+        """Returns the share of a stream.
 
         Args:
-            own: what its pipeline declares instead of the class.
-            live: it keeps live tables, too.
+            own: the pipeline's own share.
+            live: whether the stream has live tables.
         """
         share = self.of("stream")
         if own is not None:
@@ -189,7 +189,7 @@ class ClusterShares(Spec):
         return replace(share, executors=share.executors + self.live.executors) if live else share
 
     def pools(self) -> dict[str, Pool]:
-        """Every pool by its name. One that classes share has the slots that any of them declares."""
+        """Returns all pools by name. A shared pool has the slots that any of its classes declares."""
         users: dict[str, list[tuple[str, int, bool]]] = {}
         for name, pool, slots, declared in self._pool_uses():
             users.setdefault(pool, []).append((name, slots, declared))
@@ -202,7 +202,7 @@ class ClusterShares(Spec):
         }
 
     def excess(self, share: Share) -> tuple[str, str] | None:
-        """The key by which a share does not fit the cluster and what is wrong there; None where it fits."""
+        """Returns key and message if a share does not fit the cluster; None if it fits."""
         cluster = self.cluster
         if cluster is None:
             return None
@@ -218,7 +218,7 @@ class ClusterShares(Spec):
         return None
 
     def _limit_to_cluster(self, share: Share) -> Share:
-        """A default no larger than the workers that are declared."""
+        """Limits a default share to the declared workers."""
         cluster = self.cluster
         if cluster is None:
             return share
@@ -232,7 +232,7 @@ class ClusterShares(Spec):
         )
 
     def _pool_uses(self) -> Iterator[tuple[str, str, int, bool]]:
-        """Class, pool, slots, and whether these are declared."""
+        """Yields class, pool, slots, and whether the slots are declared."""
         relay = self.relay
         yield "relay", relay.pool or RELAY_POOL, relay.slots or RELAY_SLOTS, relay.slots is not None
         for job_class in JOB_CLASSES:
@@ -257,7 +257,8 @@ class ClusterShares(Spec):
 
 
 def airflow_pools(shares: ClusterShares) -> dict[str, dict[str, Any]]:
-    """The pools as `airflow pools import` takes them. What waits for a person holds no slot."""
+    """Returns the pools in the format of `airflow pools import`. Deferred tasks, which wait for a person, hold
+    no slot."""
     return {
         name: {"slots": pool.slots, "description": pool.description, "include_deferred": False}
         for name, pool in shares.pools().items()
@@ -265,5 +266,5 @@ def airflow_pools(shares: ClusterShares) -> dict[str, dict[str, Any]]:
 
 
 def declares_size(declared: ShareSpec | StreamShareSpec) -> bool:
-    """Whether a declaration says how many cores a job takes."""
+    """Returns whether a spec declares the number of executors or cores."""
     return declared.executors is not None or declared.executor_cores is not None

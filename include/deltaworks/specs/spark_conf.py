@@ -1,7 +1,7 @@
-"""Every Spark setting Deltaworks makes, in one place, each with its reason. Plain data: needs no Spark.
+"""All Spark settings of Deltaworks, each with its reason. Plain data: needs no Spark.
 
-Two halves: what must be known when the JVM starts (class path, memory, logging) goes on spark-submit's command
-line through `submit_conf`; everything else, keys of storages among it, is set by the session in the driver.
+Settings that the JVM needs at startup (class path, memory, logging) go on spark-submit's command line by `submit_conf`;
+all others, including storage keys, are set on the session in the driver.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.scheduler.mode": ("FAIR", "a live table's query does not wait behind a large ingest batch"),
 }
 
-#: What `spark.protected: true` of an environment adds; a standalone master and its workers need the first four, too.
+#: Added by `spark.protected: true`; a standalone master and its workers also need the first four.
 PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.authenticate": ("true", "nobody joins an application, or a standalone cluster, without its secret"),
     "spark.network.crypto.enabled": ("true", "keys of storages and rows are not read on the way between processes"),
@@ -85,33 +85,33 @@ PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.network.crypto.saslFallback": ("false", "no weaker handshake for whoever asks for one"),
     "spark.io.encryption.enabled": ("true", "what is spilled and shuffled through local disks is of no use to others"),
 }
-#: What clusters start drivers by.
+#: Prefixes of settings that clusters need to start drivers.
 _SUBMIT_PREFIXES = ("spark.kubernetes.", "spark.yarn.")
-#: What a JVM says of an archive of classes that it does not take; it goes on without one.
+#: Silences the JVM's warnings about a class archive that it ignores.
 _QUIET_CDS_OPTIONS = "-Xlog:cds*=off -Xlog:class+path=off"
 SPARK_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 
 
 def project_paths(root: Path) -> tuple[Path, Path]:
-    """The folder of jars and the log4j2 file of a checkout."""
+    """Returns the folder of jars and the log4j2 file of a checkout."""
     return root / "include" / "jars" / "target" / "jars", root / "include" / "spark" / "log4j2.properties"
 
 
 def java_archive(root: Path) -> Path:
-    """Where the archive of Java's classes lies, or would, that `deltaworks.tables.spark.java_archive` makes."""
+    """Returns the path of the class-data-sharing archive that `deltaworks.tables.spark.java_archive` builds."""
     return (root / "include" / "jars" / "target" / "classes.jsa").resolve()
 
 
 def java_archive_stamp(root: Path) -> Path:
-    """Where it is on record what the archive was made of, and its size in bytes."""
+    """Returns the path of the file that records the archive's inputs and size in bytes."""
     return java_archive(root).with_suffix(".json")
 
 
 def java_archive_options(root: Path) -> str:
-    """The options of a JVM that maps its classes from the archive; none where there is no whole one.
+    """Returns the JVM options for the class archive; empty without a complete archive.
 
-    The JVM compares class path and version itself, and silently does without an archive of others. Of one that was cut
-    short it dies, so the size is compared here.
+    The JVM checks class path and version and ignores a mismatching archive. A truncated archive crashes it, so the size
+    is checked here.
     """
     archive = java_archive(root)
     try:
@@ -123,13 +123,13 @@ def java_archive_options(root: Path) -> str:
 
 
 def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None = None) -> dict[str, str]:
-    """Settings that must be known when the driver's JVM starts. Holds no secrets: it ends on a command line.
+    """Returns settings that the driver's JVM needs at startup. Contains no secrets, since it appears on a command line.
 
     Args:
-        launch: what the job takes of the cluster; without it Spark's own defaults.
+        launch: launch settings of the job; by default Spark's own.
     """
     jars, log4j = project_paths(root)
-    # WARN from the first line: at INFO a batch writes 170 KB of log.
+    # WARN from the start: at INFO a batch writes 170 KB of log.
     java = f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC {environment.spark.java_options}".rstrip()
     shared = dict(launch.conf) if launch is not None else {}
     return (
@@ -137,8 +137,8 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
         | shared
         | protection_conf(environment)
         | {
-            # One folder on both class paths: nothing is downloaded or copied at each submit.
-            # The driver's without links, since its path is a part of what the archive of classes holds for.
+            # One folder on both class paths: nothing is downloaded or copied per submit. The driver's path is resolved,
+            # since the class archive is only valid for that exact path.
             "spark.driver.extraClassPath": f"{jars.resolve()}/*",
             "spark.executor.extraClassPath": f"{jars}/*",
             "spark.driver.extraJavaOptions": f"{java} {_gc_option(java)}{java_archive_options(root)}".rstrip(),
@@ -150,13 +150,14 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
 
 
 def _gc_option(java: str) -> str:
-    """Which collector a driver gets: two are refused by the JVM, so one that the environment names is left alone."""
+    """Returns the driver's garbage collector option; empty if the environment names one, since the JVM rejects two."""
     return "" if re.search(r"-XX:\+Use\w+GC\b", java) else "-XX:+UseG1GC "
 
 
 def _submit_only_conf(environment: EnvironmentSpec) -> dict[str, str]:
-    """Of the environment's own settings those by which YARN or Kubernetes starts a driver, such as its image: the
-    driver, which sets the others, is not there yet. What holds a secret is left to it."""
+    """Returns the environment's settings that YARN or Kubernetes needs to start a driver, such as its image. All
+    others, and secrets, are set by the driver.
+    """
     secret = re.compile(SESSION_SETTINGS["spark.redaction.regex"][0])
     return {
         name: value
@@ -166,7 +167,7 @@ def _submit_only_conf(environment: EnvironmentSpec) -> dict[str, str]:
 
 
 def session_conf(environment: EnvironmentSpec) -> dict[str, str]:
-    """Settings of the session, storages and their keys included: for the driver's memory only."""
+    """Returns all session settings including storage keys. For the driver's memory only."""
     conf = {name: value for name, (value, _) in SESSION_SETTINGS.items() if value}
     conf["spark.sql.shuffle.partitions"] = str(environment.spark.shuffle_partitions)
     conf.update(protection_conf(environment))
@@ -179,16 +180,16 @@ def session_conf(environment: EnvironmentSpec) -> dict[str, str]:
 
 
 def protection_conf(environment: EnvironmentSpec) -> dict[str, str]:
-    """Settings that make drivers and executors authenticate and encrypt; none where the environment has none of it."""
+    """Returns settings for authentication and encryption between driver and executors; empty unless enabled."""
     if not environment.spark.protected:
         return {}
     return {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}
 
 
 def check_master(environment: EnvironmentSpec, master: str) -> None:
-    """Refuse a standalone master of which nobody has said whether its cluster is protected, or with what secret.
+    """Rejects a standalone master unless the environment declares its protection and its secret.
 
-    Other masters make a secret for each application, or are one process.
+    Other masters generate a secret per application, or are one process.
 
     Raises:
         ConfigError: SPARK_UNPROTECTED.
@@ -208,7 +209,7 @@ def check_master(environment: EnvironmentSpec, master: str) -> None:
 
 
 def check_log_store(conf: dict[str, str], *, shared: bool) -> None:
-    """Refuse to write to shared storage without the log store that makes writers exclude each other.
+    """Rejects shared storage without a log store that provides mutual exclusion of writers.
 
     Raises:
         ConfigError: LOG_STORE_UNSAFE.

@@ -1,7 +1,7 @@
-"""One description of an object store, rendered to every client that touches it.
+"""Spec of an object store, rendered for each client.
 
-S3A (Spark), pyarrow, deltalake and boto3 each have their own words for the same endpoint, region, keys and
-addressing; a contract test holds the four renderings equal.
+S3A (Spark), pyarrow, deltalake and boto3 name endpoint, region, keys and addressing differently; a contract test
+compares the four renderings.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SESSION = "SESSION_TOKEN"
 
 
 class AwsSpec(Spec):
-    """An AWS account, or a server that speaks its protocols, as boto3 reaches it.
+    """An AWS account, or a compatible server, for boto3.
 
-    With `aws_conn_id` the keys are those of a connection of Airflow, whose tasks set variables for the jobs they start:
-    `access_key` and `secret_key` are references to them.
+    With `aws_conn_id` the keys come from an Airflow connection: its tasks pass them to jobs as variables, to which
+    `access_key` and `secret_key` refer.
     """
 
     endpoint: TextOrReference | None = None
@@ -58,7 +58,7 @@ class AwsSpec(Spec):
         return self
 
     def boto3_options(self) -> dict[str, Any]:
-        """Keyword arguments of `boto3.client`; without keys boto3's own chain (role, profile) applies."""
+        """Returns keyword arguments of `boto3.client`. Without keys boto3's default chain (role, profile) applies."""
         options: dict[str, Any] = {"region_name": self.region}
         if self.endpoint is not None:
             options["endpoint_url"] = resolve_text(self.endpoint)
@@ -70,13 +70,13 @@ class AwsSpec(Spec):
         return options
 
     def session_token(self) -> str | None:
-        """What temporary keys of a connection go with; None with any other keys."""
+        """Returns the session token of temporary connection keys; None for other keys."""
         variable = _token_variable(self.access_key)
         return (os.environ.get(variable) or None) if variable else None
 
 
 class StorageSpec(AwsSpec):
-    """An object store and the folder in it that is ours: `s3://bucket/prefix` or `file:///path`."""
+    """An object store and a root folder in it: `s3://bucket/prefix` or `file:///path`."""
 
     root: str
     path_style: bool = False
@@ -93,7 +93,7 @@ class StorageSpec(AwsSpec):
 
     @property
     def scheme(self) -> Scheme:
-        """Which of the two kinds of store this is."""
+        """The kind of store."""
         return "s3" if self.root.startswith("s3://") else "file"
 
     @property
@@ -103,25 +103,25 @@ class StorageSpec(AwsSpec):
 
     @property
     def prefix(self) -> str:
-        """The key of the root inside its bucket, or the absolute folder on local disk."""
+        """The root's key in its bucket, or the absolute folder on local disk."""
         path = urlparse(self.root).path
         return path.strip("/") if self.scheme == "s3" else path.rstrip("/")
 
     def with_bucket(self, bucket: str) -> Self:
-        """The same store with another bucket as its root; on local disk the root is the bucket, whatever its name."""
+        """Returns the store with another bucket as root; on local disk the store itself."""
         return self if self.scheme == "file" else self.model_copy(update={"root": f"s3://{bucket}"})
 
     def uri(self, key: str = "") -> str:
-        """The address of `key` for boto3's and deltalake's world."""
+        """Returns the URI of a key for boto3 and deltalake."""
         return f"{self.root}/{key}" if key else self.root
 
     def spark_uri(self, key: str = "") -> str:
-        """The address of `key` for Spark: S3 goes through S3A."""
+        """Returns the URI of a key for Spark, which uses S3A."""
         uri = self.uri(key)
         return "s3a://" + uri.removeprefix("s3://") if self.scheme == "s3" else uri
 
     def deltalake_options(self) -> dict[str, str]:
-        """`storage_options` of deltalake. Conditional put is what makes its commits exclude each other."""
+        """Returns `storage_options` of deltalake. Its commits are conditional puts, which exclude each other."""
         if self.scheme == "file":
             return {}
         options = {"AWS_REGION": self.region, "aws_conditional_put": "etag"}
@@ -139,13 +139,13 @@ class StorageSpec(AwsSpec):
         return options
 
     def arrow_options(self) -> dict[str, Any]:
-        """Keyword arguments of `pyarrow.fs.S3FileSystem`."""
+        """Returns keyword arguments of `pyarrow.fs.S3FileSystem`."""
         if self.scheme == "file":
             return {}
         options: dict[str, Any] = {
             "region": self.region,
             "force_virtual_addressing": not self.path_style,
-            # A small file is one request when it is closed, instead of three of a multipart upload.
+            # One request for a small file, instead of three of a multipart upload.
             "allow_delayed_open": True,
         }
         if self.endpoint is not None:
@@ -160,9 +160,9 @@ class StorageSpec(AwsSpec):
         return options
 
     def spark_conf(self) -> dict[str, str]:
-        """S3A settings of this bucket (`fs.s3a.bucket.<name>.*`), so that several stores live in one session.
+        """Returns S3A settings of this bucket (`fs.s3a.bucket.<name>.*`), so that a session can use several stores.
 
-        The values hold keys: they belong into a session's configuration in the driver, never on a command line.
+        They contain keys: set them on the driver's session, never on a command line.
         """
         if self.scheme == "file":
             return {}
@@ -186,13 +186,13 @@ class StorageSpec(AwsSpec):
 
 
 def set_missing_variables(variables: Mapping[str, str]) -> None:
-    """Set variables that came with a task, where its worker does not have them. Idempotent."""
+    """Sets variables unless the process has them. Idempotent."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 
 def resolved_variables(storage: AwsSpec) -> dict[str, str]:
-    """The environment variables a storage's references name, with their values now."""
+    """Returns the variables that a storage refers to, with their current values."""
     references = [storage.endpoint, storage.access_key, storage.secret_key]
     variables = {
         reference.name: reference.resolve()
@@ -204,13 +204,13 @@ def resolved_variables(storage: AwsSpec) -> dict[str, str]:
 
 
 def connection_keys(conn_id: str) -> dict[str, str]:
-    """The references that stand for the keys of an Airflow connection, by field."""
+    """Returns references to the keys of an Airflow connection, by field."""
     prefix = f"env:{CONNECTION_VARIABLE_PREFIX}{conn_id.upper()}"
     return {name: f"{prefix}_{name.upper()}" for name in ("access_key", "secret_key")}
 
 
 def connection_variables(conn_id: str, *, access_key: str, secret_key: str, token: str | None) -> dict[str, str]:
-    """The variables that a connection's keys are read from. The token's is blank where there is none."""
+    """Returns the variables for a connection's keys. The token's is blank if there is none."""
     prefix = f"{CONNECTION_VARIABLE_PREFIX}{conn_id.upper()}"
     return {
         f"{prefix}_ACCESS_KEY": access_key,
@@ -220,14 +220,14 @@ def connection_variables(conn_id: str, *, access_key: str, secret_key: str, toke
 
 
 def _reference_text(reference: Any) -> str:
-    """A reference as it is declared, whichever of its forms is at hand."""
+    """Returns a reference as written in YAML."""
     if isinstance(reference, dict):
         return f"{reference.get('scheme')}:{reference.get('name')}"
     return "" if reference is None else str(reference)
 
 
 def _token_variable(access_key: Reference | None) -> str | None:
-    """The variable beside that of a connection's key: the key's reference names the connection wherever it gets to."""
+    """Returns the session token's variable for the key of an Airflow connection; None for other keys."""
     if access_key is None or not access_key.name.startswith(CONNECTION_VARIABLE_PREFIX):
         return None
     return access_key.name.removesuffix("ACCESS_KEY") + _SESSION

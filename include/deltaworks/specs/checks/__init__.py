@@ -1,1 +1,1 @@
-"""What would fail later: the mistakes of all declarations of a project at once, and those of its gold SQL."""
+"""Checks of all specs and SQL files of a project, which report all errors at once."""

@@ -1,7 +1,7 @@
-"""All mistakes of one declaration in one reading: what is wrong is put aside, and the rest looked at again.
+"""Finds all errors of a pipeline in one run: invalid parts are replaced by placeholders, and the rest is validated
+again.
 
-What follows only from something put aside is not said: a reader of a table whose columns are wrong has no mistake of
-its own to mend yet.
+Consequential errors are suppressed: a reader of an invalid table needs no error of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltaworks.specs.source_positions import value_at
 from deltaworks.specs.spec_errors import SpecError
 from deltaworks.specs.validation_errors import Declaration, to_spec_errors
 
-#: Stand-ins for what a pipeline must have.
+#: Placeholders for required sections.
 _PLACEHOLDERS: dict[str, Any] = {
     "description": "",
     "owner": "nobody",
@@ -28,7 +28,7 @@ _PLACEHOLDERS: dict[str, Any] = {
     "event": {"name": {"constant": "event"}, "time": {"path": "time"}},
     "tables": [{"name": "aside", "catch_all": True}],
 }
-#: The name of a stand-in, in a list of those there are.
+#: A placeholder's name in a list of known names.
 _PLACEHOLDER_NAME = re.compile(r"\baside(?:_\w+)?(?:, |$)")
 _MAX_PASSES = 20
 
@@ -37,9 +37,9 @@ CrossCheck = Callable[[PipelineSpec, Declaration], Iterable[tuple[KeyPath, SpecE
 
 @dataclass(slots=True)
 class ValidationResult:
-    """What one declaration comes to: its mistakes, and the spec of what is right of it.
+    """Errors of a declaration, and the spec of its valid parts.
 
-    `aside` are the places put aside; `spec` has stand-ins there, and is None where nothing could be read.
+    `replaced` are the key paths with placeholders; `spec` contains them, and is None if nothing could be validated.
     """
 
     declaration: Declaration
@@ -49,11 +49,11 @@ class ValidationResult:
     replaced_names: set[str] = field(default_factory=set)
 
     def is_replaced(self, key_path: KeyPath) -> bool:
-        """Whether a place is in something put aside."""
+        """Returns whether a key path lies in a replaced part."""
         return any(key_path[: len(prefix)] == prefix for prefix in self.replaced)
 
     def is_consequence(self, key_path: KeyPath, text: str) -> bool:
-        """Whether a mistake can be one only because something was put aside."""
+        """Returns whether an error can be a consequence of a replaced part."""
         message = re.split(r"; (?:did you mean|known are)", text)[0]
         named = any(f"'{name}'" in message or f"`{name}`" in message for name in self.replaced_names)
         sections = [str(prefix[0]) for prefix in self.replaced if len(prefix) == 1]
@@ -63,10 +63,10 @@ class ValidationResult:
 
 
 def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> ValidationResult:
-    """Read a pipeline to its last mistake.
+    """Validates a pipeline and collects all errors.
 
     Args:
-        surroundings: what else can be wrong with a spec, by place.
+        cross_check: further checks of a valid spec.
     """
     result = ValidationResult(replace(declaration, data=copy.deepcopy(declaration.data)))
     data = result.declaration.data
@@ -76,7 +76,7 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
             problems = list(cross_check(result.spec, result.declaration))
         except ValidationError as error:
             problems = to_spec_errors(error, result.declaration, PipelineSpec)
-        # All are judged by what was aside before any of them was met.
+        # Compare with the parts replaced before this pass.
         new = [
             (key_path, spec_error)
             for key_path, spec_error in problems
@@ -87,7 +87,7 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
             break
         before = set(result.replaced)
         for key_path, _ in problems:
-            # What was aside before and is wrong all the same needs more to be put aside.
+            # Still invalid after a replacement: replace a larger part.
             if not result.is_replaced(key_path) or any(key_path[: len(prefix)] == prefix for prefix in before):
                 _replace_invalid(result, key_path, data)
         if result.replaced == before:
@@ -96,7 +96,7 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
 
 
 def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str, Any]) -> None:
-    """Replace what is at a place, or the least around it that can be, by something right."""
+    """Replaces the smallest possible part around a key path by a valid placeholder."""
     for prefix, replacement in _replacement_candidates(key_path, data):
         if prefix in result.replaced:
             continue
@@ -104,7 +104,7 @@ def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str
         result.replaced_names |= _declared_names(prefix, data)
         _replace(data, prefix, replacement)
         if "columns" in prefix:
-            # What they say of a column of an unknown type cannot be judged.
+            # They cannot be checked against columns of unknown type.
             for key in ("rules", "mutable"):
                 result.replaced.add((*prefix[:2], key))
                 _replace(data, (*prefix[:2], key), _REMOVE)
@@ -112,7 +112,7 @@ def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str
 
 
 _REMOVE = object()
-#: What a table of each kind may lack.
+#: Optional keys of tables by kind.
 _OPTIONAL = {
     "tables": ("partition_by", "zorder_by", "cluster_by", "writer", "evolve", "rules", "duplicates", "description"),
     "live": ("window_minutes", "watermark_minutes", "group_by", "sum", "distinct", "keep", "trigger_seconds"),
@@ -121,7 +121,7 @@ _OPTIONAL = {
 
 
 def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
-    """What could be put aside for a place, the least first, with what takes its part."""
+    """Yields key paths that can be replaced with their placeholders, smallest first."""
     head = str(key_path[0]) if key_path else ""
     item = _table_key_path(key_path)
     if item is not None and value_at(item, data) is not None:
@@ -143,14 +143,14 @@ def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator
 
 
 def _table_key_path(key_path: KeyPath) -> KeyPath | None:
-    """The table that a place is in."""
+    """Returns the key path of the surrounding table."""
     length = 3 if key_path[:2] == ("gold", "tables") else 2
     is_item = key_path[:1] in (("tables",), ("live",)) or length == 3
     return key_path[:length] if is_item and len(key_path) >= length else None
 
 
 def _placeholder_table(item: KeyPath, data: dict[str, Any]) -> dict[str, Any]:
-    """A table that takes the part of one; it keeps the name, where that is one: readers of it are not to blame."""
+    """Returns a placeholder for a table. It keeps a valid name, so that readers of the table stay valid."""
     items, index = value_at(item[:-1], data), item[-1]
     declaration = items[index] if isinstance(items[index], dict) else {}
     used_names = [other.get("name") for other in items if isinstance(other, dict) and other is not declaration]
@@ -171,7 +171,7 @@ def _is_name(name: Any) -> bool:
 
 
 def _declared_names(key_path: KeyPath, data: dict[str, Any]) -> set[str]:
-    """What others could name of what is put aside: a table, or all of a list of tables."""
+    """Returns names that other parts can refer to: of one table or of a list of tables."""
     node = value_at(_table_key_path(key_path) or key_path, data)
     items = node if isinstance(node, list) else [node]
     return {item["name"] for item in items if isinstance(item, dict) and isinstance(item.get("name"), str)}
@@ -184,5 +184,5 @@ def _replace(data: dict[str, Any], key_path: KeyPath, replacement: Any) -> None:
     elif isinstance(node, dict):
         node.pop(key_path[-1], None)
     elif isinstance(node, list) and isinstance(key_path[-1], int) and key_path[-1] < len(node):
-        # An item is never removed: those behind it would get other places.
+        # Items are never removed, which would shift the key paths of the following ones.
         node[key_path[-1]] = replacement

@@ -1,9 +1,8 @@
-"""The answer of `deltaworks pipelines check`, remembered where nothing was wrong.
+"""Caches the result of `deltaworks pipelines check` if there are no errors.
 
-Its answer follows from the files that declare the project, the variables of the process, the libraries that are
-installed, and the code that looks. Where none of them has changed since a reading without mistakes, nothing is read
-again: neither the specs nor the library that validates them is loaded, which take nine tenths of the time. An answer
-is kept until the end of the day (UTC) at most, whatever else it may depend on.
+The result depends on the project's files, environment variables, installed libraries and the code of the check. If none
+of them changed since the last check without errors, neither the specs nor pydantic are imported, which saves nine
+tenths of the time. Results expire at the end of the day (UTC).
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from deltaworks.specs.spec_errors import SpecError
 if TYPE_CHECKING:
     from deltaworks.specs.checks.project import ProjectCheck
 
-#: Folders below `include` that declare a project.
+#: Folders below `include` with specs.
 _DECLARATION_FOLDERS = ("environments", "pipelines", "relays")
-#: Projects, and states of them, that are remembered.
+#: Maximum number of cached project states.
 MAX_PROJECTS = 20
-#: Folders with more than this are read each time: what is in them is not what declares a project.
+#: Larger folders are not cached: they contain more than specs.
 MAX_BYTES = 64 * 1024 * 1024
-#: Variables that a shell sets for itself.
+#: Variables that shells set themselves.
 _SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
-#: What decides: the code of specs, and what it imports of this package.
+#: Code on which the result depends.
 CODE_PATTERNS = ("specs/**/*.py", "errors.py", "__init__.py")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SECONDS_A_DAY = 86_400
@@ -41,7 +40,7 @@ _SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSummary:
-    """A pipeline that is declared correctly, in a line."""
+    """Summary line of a valid pipeline."""
 
     name: str
     owner: str
@@ -54,7 +53,7 @@ class PipelineSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectReport:
-    """What is wrong with a project, what is remarkable, and what of it is right. Files are below its folder."""
+    """Errors and warnings of a project, and summaries of its valid specs. File paths are relative to the project."""
 
     errors: list[SpecError]
     warnings: list[SpecError]
@@ -63,10 +62,10 @@ class ProjectReport:
 
 
 def cached_project_check(root: Path | None = None) -> ProjectReport:
-    """What is declared, looked through, or remembered where it was right and nothing has changed since.
+    """Returns the check's result, from the cache if nothing changed since a check without errors.
 
     Raises:
-        ConfigError: as `check_project` does.
+        ConfigError: as `check_project`.
     """
     root = root or project_root()
     files = _declaration_files(root)
@@ -76,7 +75,7 @@ def cached_project_check(root: Path | None = None) -> ProjectReport:
     )
     if digest is not None and digest in cache:
         return _parse_report(cache.get(digest))
-    # Loaded here: it loads pydantic and every spec.
+    # Imported lazily: it imports pydantic and all specs.
     from deltaworks.specs.checks.project import check_project
 
     check = check_project(root=root)
@@ -104,7 +103,7 @@ def cached_project_check(root: Path | None = None) -> ProjectReport:
 
 
 def _declaration_files(root: Path) -> list[Path] | None:
-    """All files below the folders that declare a project, sorted; None where they are too large to be read in vain."""
+    """Returns all spec files, sorted; None if they are too large to hash."""
     folders = [folder for kind in _DECLARATION_FOLDERS for folder in os.walk(root / "include" / kind)]
     files = sorted(Path(folder, name) for folder, _, names in folders for name in names)
     try:
@@ -114,7 +113,7 @@ def _declaration_files(root: Path) -> list[Path] | None:
 
 
 def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
-    """What stands for everything that the answer depends on; None where any of it cannot be read."""
+    """Returns a digest of all inputs of the result; None if any of them cannot be read."""
     if files is None:
         return None
     code = sorted(file for judges in CODE_PATTERNS for file in _PACKAGE.glob(judges))
@@ -129,7 +128,7 @@ def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
 
 
 def _libraries() -> Iterator[tuple[str, str]]:
-    """Every library that can be imported, with its version, by the names of the folders that installers leave."""
+    """Yields all installed libraries with versions, from the names of their dist-info folders."""
     for key_path in sys.path:
         try:
             names = os.listdir(key_path)
@@ -139,7 +138,7 @@ def _libraries() -> Iterator[tuple[str, str]]:
 
 
 def _reads_only_declared_files(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:
-    """Whether the specs name no file but these: gold may name SQL that lies anywhere."""
+    """Returns whether the specs refer only to these files: SQL can lie anywhere."""
     declared = {file.resolve() for file in files}
     for name, spec in check.pipelines.items():
         folder = root / "include" / "pipelines" / name

@@ -1,4 +1,4 @@
-"""Whether a cluster holds what runs on it: the streams, which give nothing back, and a job of each class."""
+"""Checks that the cluster has room for all streams and one job of each class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CLUSTER_KEY: KeyPath = ("shares", "cluster")
 
 
 def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[KeyPath, str]]:
-    """What waits, by its place in the environment's file; nothing where no cluster is declared.
+    """Yields warnings about waiting jobs, with key paths in the environment; none if no cluster is declared.
 
-    A stream holds its executors for ever. So a job that gets no executor beside all of them waits for ever, and one
-    that gets none beside all streams and one job of each other class waits for such a job's end.
+    Streams never release their executors. A job that gets no executor next to all streams waits forever; one that gets
+    none next to all streams and one job of each other class waits for such a job.
     """
     cluster, stream = environment.shares.cluster, environment.shares.of("stream")
     slots = environment.shares.pools()[stream.pool].slots
@@ -42,7 +42,7 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
 
 
 def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> dict[str, Share]:
-    """What each driver of streams takes, by its DAG: that of a group takes what one stream does."""
+    """Returns the shares of all stream drivers by DAG id; a group has the share of one stream."""
     return {
         stream_dag_id(spec.pipeline, spec.stream_group): (
             stream_share(spec, environment) if spec.stream_group is None else environment.shares.of_stream()
@@ -52,7 +52,7 @@ def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) ->
 
 
 def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
-    """The classes of jobs that these pipelines have, beside their streams."""
+    """Yields the job classes of these pipelines other than streams."""
     if any(spec.gold.tables for spec in pipelines):
         yield "gold"
     if any(spec.mutations is not None for spec in pipelines):
@@ -61,12 +61,12 @@ def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
 
 
 def _minimum_share(share: Share) -> Share:
-    """With what a job begins: one executor is enough."""
+    """Returns the share with which a job can start: one executor."""
     return replace(share, executors=1)
 
 
 def _capacity_excess(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict[str, Share]) -> str | None:
-    """The sum that is too large, with figures; None where all of them fit at once."""
+    """Returns the exceeded sum as text; None if all fit at the same time."""
     shares = streams | jobs
     cores = {name: share.cores for name, share in shares.items()}
     if sum(cores.values()) > cluster.cores:

@@ -1,5 +1,5 @@
-"""SQL of gold tables, views, panels and rules as declared: whether Spark, or DuckDB, could read it, and whether the
-tables and columns it names are there."""
+"""Checks the SQL of gold tables, views, panels and rules: syntax for Spark or DuckDB, and existing tables and
+columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from deltaworks.specs.validation_errors import Declaration
 def gold_sql_errors(
     spec: PipelineSpec, declaration: Declaration, *, unknown: Collection[str] = (), skip: Collection[str] = ()
 ) -> Iterator[SpecError]:
-    """Everything that is wrong with the SQL of gold tables, views, panels and rules, and with what these say of it.
+    """Yields all errors in the SQL of gold tables, views, panels and rules, and in what their specs say about its
+    results.
 
     Args:
-        unknown: tables whose columns are not known.
-        skip: gold tables that are left out.
+        unknown: tables with unknown columns.
+        skip: gold tables to skip.
     """
     columns: dict[str, Sequence[str] | None] = {table.name: list(table.column_types()) for table in spec.tables}
     columns |= {table.name: list(table.types) for table in (*spec.keyed_tables, *spec.latest_tables)}
@@ -64,7 +65,7 @@ def gold_sql_errors(
 
 
 def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
-    """What gold that reads a model reads: the rows of its features with their scores."""
+    """Returns the columns of a model in gold SQL: its feature columns with scores."""
     own = columns.get(features)
     return None if own is None else [*own, *SCORE_COLUMNS]
 
@@ -72,7 +73,7 @@ def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
 def _view_errors(
     spec: PipelineSpec, declaration: Declaration, columns: dict[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """What is wrong with the SQL of views. Columns of tables that only the engine makes are not known here."""
+    """Yields errors in the SQL of views. Columns of engine tables are unknown."""
     if find_cycle(spec.views):
         return
     for view in view_order(spec.views):
@@ -85,7 +86,7 @@ def _view_errors(
 
 
 def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Columns that are declared of an answer and that it lacks."""
+    """Yields declared columns that a result does not have."""
     key_paths: list[tuple[KeyPath, str]] = [(("partition_by",), table.partition_by)]
     if table.grain is not None:
         key_paths.append((("grain", "column"), table.grain.column))
@@ -106,7 +107,7 @@ def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tu
 
 
 def _dedupe_errors(spec: PipelineSpec, declaration: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:
-    """A key of copies that a table lacks which is read."""
+    """Yields an error for each table that gold reads and that does not have the dedupe key."""
     if spec.gold.dedupe is None:
         return
     read = {name for table in spec.gold.tables for name in table.reads}

@@ -1,4 +1,4 @@
-"""Paths that read as if they were written for something else: `payload/page` for `payload.page`."""
+"""Hints for JSON paths in another notation, such as `payload/page` instead of `payload.page`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from deltaworks.specs.validation_errors import Declaration
 
 
 def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
-    """Every path into JSON whose names are divided by something else than points.
+    """Yields an error for each JSON path with separators other than dots.
 
-    Names of columns in files (CSV, Parquet) may have a slash of their own; so may one name of a path with points, such
-    as `units.USD/shares`.
+    Column names in files (CSV, Parquet) can contain slashes, and so can a name in a dotted path, such as
+    `units.USD/shares`.
     """
     if spec.source.format != "json":
         return
@@ -25,7 +25,7 @@ def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[t
 
 
 def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Every path into events that a pipeline declares, with its place."""
+    """Yields all declared paths into events, with their key paths."""
     if spec.unwrap is not None:
         yield ("unwrap", "path"), spec.unwrap.path
         for index, path in enumerate(spec.unwrap.keep):

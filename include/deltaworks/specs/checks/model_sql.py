@@ -1,4 +1,4 @@
-"""SQL of models' labels as declared, and the columns that models take of it and of their features."""
+"""Checks the SQL of model labels and the columns that models use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LABEL_COLUMN = "holds"
 def model_errors(
     spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """Everything that is wrong with the SQL of labels, and with the columns that models name.
+    """Yields all errors in the SQL of labels and in the columns that models name.
 
     Args:
-        columns: of the tables of the pipeline; those it lacks may have any.
+        columns: columns of tables; tables without an entry can have any.
     """
     gold = {table.name for table in spec.gold.tables}
     for index, model in enumerate(spec.models):

@@ -1,4 +1,4 @@
-"""Whether a query says the same whenever it is asked: a rule must, or a backtest would see what nobody did."""
+"""Checks that a rule's query is deterministic; otherwise a backtest would differ from the live evaluation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VOLATILE_FUNCTIONS = _RANDOM_FUNCTIONS | {
     "get_current_timestamp",
     "transaction_timestamp",
 }
-#: What DuckDB takes for the same as what the parser calls it.
+#: DuckDB's spellings of functions, by the parser's names.
 _DUCKDB_SPELLINGS: Mapping[str, str] = {
     "current_timestamp": r"current_timestamp|now\s*\(",
     "current_date": r"current_date|today\s*\(",
@@ -34,7 +34,7 @@ _DUCKDB_SPELLINGS: Mapping[str, str] = {
 
 
 def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
-    """Where a query that can be parsed asks a clock, or chance."""
+    """Returns errors for clocks and random functions in a valid query."""
     query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []

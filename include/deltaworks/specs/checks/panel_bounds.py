@@ -1,6 +1,6 @@
-"""Whether the SQL of a panel or a rule is bounded in time, and asks for nothing but the bounds.
+"""Checks that the SQL of a panel or rule is bounded in time, and has no other parameters.
 
-Both are asked again and again: a question that grows with the table ends them one day.
+Both run repeatedly: an unbounded query would become slower with the table until it fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXAMPLE = "write a condition such as event_time >= $from AND event_time < $to, 
 
 
 def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
-    """What is wrong with the parameters of a query that can be parsed."""
+    """Returns errors in the parameters of a valid query."""
     query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []
@@ -48,7 +48,7 @@ def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[Spec
 
 
 def _filters_rows(parameter: exp.Expression) -> bool:
-    """Whether it is in what chooses rows. The WHERE of a FILTER chooses what one function sees of them."""
+    """Returns whether a parameter filters rows, by WHERE or JOIN. FILTER only restricts one aggregate."""
     if parameter.name != "from":
         return False
     where = parameter.find_ancestor(exp.Where)
@@ -56,6 +56,6 @@ def _filters_rows(parameter: exp.Expression) -> bool:
 
 
 def _line(sql: str, name: str) -> int:
-    """The line of a parameter, which the parser does not keep; 1 where it is not seen."""
+    """Returns the line of a parameter, which the parser does not record; 1 if it is not found."""
     match = re.search(rf"[$?]{re.escape(name.strip('?'))}(?!\w)", sql)
     return 1 if match is None else sql.count("\n", 0, match.start()) + 1

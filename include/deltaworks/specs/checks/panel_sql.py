@@ -1,5 +1,4 @@
-"""SQL of panels as declared: whether DuckDB could read it, whether it is bounded, and whether the tables and columns it
-and its panel name are there."""
+"""Checks the SQL of panels: syntax, time bounds, and existing tables and columns."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from deltaworks.specs.validation_errors import Declaration
 def panel_errors(
     spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """Everything that is wrong with the SQL of panels, and with the columns that panels name.
+    """Yields all errors in the SQL of panels and in the result columns that they name.
 
     Args:
-        columns: of the tables and views of the pipeline; those it lacks may have any.
+        columns: columns of tables and views; tables without an entry can have any.
     """
     tables = {name: columns.get(name) for name in readable_by_views(spec)}
     for index, dashboard in enumerate(spec.dashboards):
@@ -37,7 +36,7 @@ def panel_errors(
 
 
 def _column_problems(panel: PanelSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Columns that a panel names and its answer lacks."""
+    """Yields columns that a panel names and its result does not have."""
     for key_path, name in panel.result_columns():
         if name not in answer:
             nearest = closest_match(name, answer)

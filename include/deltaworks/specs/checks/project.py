@@ -1,6 +1,6 @@
-"""Everything that is wrong with the declarations of a project: all pipelines, all mistakes, in one reading.
+"""Checks all specs of a project and reports all errors and warnings.
 
-What a stream refuses to start with is among it, and what would fail only later, in a build or a schedule.
+Covers what prevents a stream from starting, and what would fail later, in a build or schedule.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ SpecType = TypeVar("SpecType", bound=Spec)
 
 @dataclass(slots=True)
 class ProjectCheck:
-    """What is wrong with a project, what is remarkable, and the pipelines and relays that are right.
+    """Errors and warnings of a project, and its valid pipelines and relays.
 
-    A remark stops nothing. Files are below the project's folder.
+    Warnings block nothing. File paths are relative to the project.
     """
 
     errors: list[SpecError] = field(default_factory=list)
@@ -56,11 +56,11 @@ class ProjectCheck:
 
 
 def check_project(environment: str | None = None, *, root: Path | None = None) -> ProjectCheck:
-    """Look through all declarations. Reads files alone, and ends at no mistake.
+    """Checks all specs. Only reads files; errors do not stop it.
 
     Raises:
-        ConfigError: SPEC_MISSING, there is no such environment; PIPELINE_UNKNOWN, DELTAWORKS_PIPELINES names one that
-            is not there.
+        ConfigError: SPEC_MISSING if there is no such environment; PIPELINE_UNKNOWN for an unknown name in
+            DELTAWORKS_PIPELINES.
     """
     checker = _ProjectChecker(root or project_root(), environment or os.environ.get("DELTAWORKS_ENVIRONMENT", LOCAL))
     checker.check_environment()
@@ -73,7 +73,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
 
 
 class _ProjectChecker:
-    """One reading of a project, kind by kind."""
+    """Checks a project, kind by kind."""
 
     def __init__(self, root: Path, environment: str) -> None:
         self.result = ProjectCheck()
@@ -85,7 +85,7 @@ class _ProjectChecker:
         self._pipeline_files = pipeline_files(root)
 
     def check_environment(self) -> None:
-        """Read the environment; without one that is right its overrides are left out."""
+        """Checks the environment. Overrides are skipped if it is invalid."""
         if not self._file.is_file():
             read_declaration(self._file)  # raises
         declaration = self._read(self._file, Overrides())
@@ -94,7 +94,7 @@ class _ProjectChecker:
             self._add(*self._weak_secrets(self._environment, self._file))
 
     def check_relays(self) -> None:
-        """Read every relay."""
+        """Checks all relays."""
         for name, path in self._relay_files.items():
             declaration = self._read(path, self._overrides(path, "relays", name))
             spec = self._spec(RelaySpec, declaration) if declaration is not None else None
@@ -106,7 +106,7 @@ class _ProjectChecker:
             self.result.relays[name] = spec
 
     def check_pipelines(self) -> None:
-        """Read every pipeline, to its last mistake."""
+        """Checks all pipelines and collects all their errors."""
         for path in selected_pipelines(self._pipeline_files):
             name = path.parent.name
             declaration = self._read(path, self._overrides(path, "pipelines", name))
@@ -127,7 +127,7 @@ class _ProjectChecker:
                 ]
 
     def check_collectors(self) -> None:
-        """Read every collector."""
+        """Checks all collectors."""
         for path in collector_files(self._root).values():
             declaration = self._read(path, Overrides())
             spec = self._spec(CollectorSpec, declaration) if declaration is not None else None
@@ -136,7 +136,7 @@ class _ProjectChecker:
                 self._add(*(declaration.error_at(*problem[:2]) for problem in problems))
 
     def check_overrides(self) -> None:
-        """Overrides of what is not declared: a mistake where it looks like a slip, else a remark."""
+        """Checks for unused overrides: an error for a typo, a warning otherwise."""
         if self._environment is None:
             return
         declaration = {"relays": set(self._relay_files), "pipelines": set(self._pipeline_files)}
@@ -150,14 +150,14 @@ class _ProjectChecker:
             )
 
     def check_cluster(self) -> None:
-        """Whether the cluster holds what runs on it: a remark where jobs would wait."""
+        """Checks the cluster's capacity: a warning if jobs would wait."""
         if self._environment is None:
             return
         for key_path, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
             self.result.warnings.append(self._with_relative_path(read_declaration(self._file).error_at(key_path, text)))
 
     def _cross_check(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
-        """What a pipeline does not agree with; the mistakes of a relay itself are listed already."""
+        """Checks a pipeline against its environment. Errors of the relay itself are reported separately."""
         declared_here = self._environment
         yield from cross_check_errors(
             spec,
@@ -240,7 +240,7 @@ class _ProjectChecker:
 
 
 def _gold_errors(result: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
-    """What is wrong with the SQL of gold tables, views, panels and rules, those left out that were put aside."""
+    """Returns errors in the SQL of gold tables, views, panels and rules, except for replaced ones."""
     if not (spec.gold.tables or spec.views or spec.dashboards or spec.rules):
         return []
     unknown = {table.name for index, table in enumerate(spec.tables) if result.is_replaced(("tables", index))}
@@ -260,7 +260,7 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
     gold = {table.name for table in spec.gold.tables}
     scheduled = [table for table in spec.gold.tables if table.refresh_seconds is None]
     local_inputs = {name for table in scheduled for name in table.reads if cross_pipeline_table(name) is None} - gold
-    # What reads only gold of others is built after it, and what the stream refreshes by the stream.
+    # Tables that only read gold of others are built after it, and refreshed tables by the stream.
     if local_inputs and spec.gold.schedule is None:
         after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
@@ -272,7 +272,7 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
 
 
 def _has_mmdb_extension() -> bool:
-    """Whether maxminddb can be read by its C extension; it falls back to Python code without a word."""
+    """Returns whether maxminddb has its C extension; otherwise it silently falls back to Python code."""
     try:
         return find_spec("maxminddb.extension") is not None
     except ModuleNotFoundError:

@@ -1,8 +1,7 @@
-"""What is wrong with the query of a gold table, a view or a panel: whether Spark, or DuckDB, could read it, and whether
-names in it are there.
+"""Checks the query of a gold table, view or panel: syntax for Spark or DuckDB, and existing names.
 
-It is parsed by sqlglot, which costs half a second of CPU to import: only a query that is new to
-`deltaworks pipelines check` loads this module.
+It uses sqlglot, whose import costs half a second of CPU: `deltaworks pipelines check` only imports this module for new
+queries.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
 _INVALID_AFTER_COMMA = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
 )
-#: The parser's words by how they begin, and ours.
+#: Prefixes of the parser's messages, and replacements.
 _PARSER_MESSAGES = {
     "Invalid expression": "this is not expected here",
     "Required keyword": "something is missing behind it",
@@ -39,9 +38,9 @@ _PARSER_MESSAGES = {
 def check_query(
     path: Path, sql: str, views: Views, spec: PipelineSpec, *, dialect: str = "spark"
 ) -> tuple[Sequence[str] | None, list[SpecError]]:
-    """The columns of the answer, None where they cannot be told, and what is wrong with the query.
+    """Returns the result columns (None if unknown) and the errors of a query.
 
-    Whether anything is wrong follows from the query and its views alone; the rest is for the words.
+    Errors depend only on the query and its views; other arguments only affect messages.
     """
     note = _DIALECT_NOTES[dialect]
     try:
@@ -67,7 +66,7 @@ def check_query(
             for table in names.unknown_tables()
             if not _is_path(table, dialect)
         ]
-        # A table that is not there has any column.
+        # Columns of unknown tables cannot be checked.
         if not errors:
             errors = [SpecError(path, name.line, "", f"{name.text} ({note})") for name in names.unknown_columns()]
         return names.output_columns(), sorted(dict.fromkeys(errors), key=lambda spec_error: spec_error.line)
@@ -76,21 +75,21 @@ def check_query(
 
 
 def _write_keyword(query: exp.Query) -> str | None:
-    """The word of a part of a query that changes something: `WITH gone AS (DELETE …) SELECT …`."""
+    """Returns the keyword of a part that writes: `WITH x AS (DELETE …) SELECT …`; None if there is none."""
     words = {exp.Insert: "INSERT", exp.Update: "UPDATE", exp.Delete: "DELETE", exp.Merge: "MERGE", exp.Into: "INTO"}
     return next((word for kind, word in words.items() if query.find(kind) is not None), None)
 
 
 def parse_query(sql: str, *, dialect: str = "spark") -> exp.Query | None:
-    """The one query of a file; None where it is something else.
+    """Parses the only query of a file; None for anything else.
 
     Raises:
-        ParseError: it cannot be parsed.
-        TokenError: a quote is not closed.
+        ParseError: syntax error.
+        TokenError: unclosed quote.
     """
-    # A statement sqlglot has no parser for is announced there, and refused here.
+    # sqlglot logs statements it cannot parse; they are rejected below.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
-    # A function of Spark that sqlglot takes for the WINDOW clause.
+    # sqlglot confuses Spark's function window() with the WINDOW clause.
     if dialect == "spark":
         sql = re.sub(r"\bwindow\s*\(", "time_window(", sql, flags=re.IGNORECASE)
     _check_tokens(sql, dialect)
@@ -100,7 +99,7 @@ def parse_query(sql: str, *, dialect: str = "spark") -> exp.Query | None:
 
 
 def _check_tokens(sql: str, dialect: str) -> None:
-    """Refuse what sqlglot would let pass, or would blame on something behind it."""
+    """Rejects errors that sqlglot ignores or reports at a later position."""
     tokens = sqlglot.tokenize(sql, read=dialect)
     first = tokens[0] if tokens else None
     if first is not None and first.token_type == TokenType.VAR:
@@ -124,7 +123,7 @@ def _syntax_errors(path: Path, error: ParseError, note: str) -> list[SpecError]:
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         line = int(details.get("line") or 1)
         errors.append(SpecError(path, line, "", f"this is no SQL{near}: {message} ({note})"))
-    # Behind the first one, others mostly follow from it.
+    # Later errors are mostly consequences.
     return errors[:1]
 
 
@@ -147,7 +146,7 @@ def _unknown_table_error(path: Path, table: exp.Table, views: Views, spec: Pipel
 
 
 def _is_path(table: exp.Table, dialect: str) -> bool:
-    """Whether a table of gold SQL is named by where it lies: delta.`s3a://bucket/table`."""
+    """Returns whether a table in gold SQL is named by its path: delta.`s3a://bucket/table`."""
     return dialect == "spark" and table.db.lower() in ("delta", "parquet", "json", "csv", "avro", "orc", "text")
 
 

@@ -1,5 +1,4 @@
-"""SQL of rules as declared: whether DuckDB could read it, whether it is bounded and says the same whenever it is asked,
-and whether its answer has what the rule needs."""
+"""Checks the SQL of rules: syntax, time bounds, determinism and result columns."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from deltaworks.specs.validation_errors import Declaration
 def rule_errors(
     spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """Everything that is wrong with the SQL of rules, and with what rules say of its answers.
+    """Yields all errors in the SQL of rules and in the result columns that rules need.
 
     Args:
-        columns: of the tables and views of the pipeline; those it lacks may have any.
+        columns: columns of tables and views; tables without an entry can have any.
     """
     for index, rule in enumerate(spec.rules):
         path = declaration.path.parent / rule.sql
@@ -35,7 +34,7 @@ def rule_errors(
 
 
 def required_columns(rule: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
-    """The columns that a rule's answer must have, each with the key that asks for it."""
+    """Yields the result columns that a rule needs, each with the key that requires it."""
     yield ("sql",), MINUTE
     for position, label in enumerate(rule.labels):
         yield ("labels", position), label

@@ -1,4 +1,4 @@
-"""One file of SQL, looked at for what it is for: a gold table, a view, a panel or a rule."""
+"""Checks one SQL file of a gold table, view, panel or rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError
 
 Purpose = Literal["gold", "view", "panel", "rule"]
-#: What stands before the text of a query where it is digested, so that one that is right for gold is none for a view.
+#: Prefixes for the digest, so that a query that is valid for gold is not taken as valid for a view.
 _DIGEST_PREFIXES: Final[Mapping[Purpose, str]] = {
     "gold": "",
     "view": "duckdb\0",
@@ -23,11 +23,11 @@ _DIGEST_PREFIXES: Final[Mapping[Purpose, str]] = {
 def read_sql_file(
     path: Path, tables: Mapping[str, Columns], spec: PipelineSpec, cache: QueryCache, *, purpose: Purpose
 ) -> tuple[Columns, list[SpecError]]:
-    """The columns of the answer, None where they cannot be told, and what is wrong with the SQL.
+    """Returns the result columns (None if unknown) and the errors of a file.
 
     Args:
-        tables: what it may read, with their columns.
-        sound: queries that need no parser any more; this one is added where it is right.
+        tables: tables that it can read, with columns.
+        cache: valid queries; a valid one is added.
     """
     try:
         sql = path.read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def read_sql_file(
     digest = query_digest(_DIGEST_PREFIXES[purpose] + sql, tables)
     if digest is not None and digest in cache:
         return cache.get(digest), []
-    # Loaded here: they load the parser.
+    # Imported lazily: they import the parser.
     from deltaworks.specs.checks.query_errors import check_query
 
     dialect = "spark" if purpose == "gold" else "duckdb"

@@ -1,7 +1,7 @@
-"""The names in a query: the tables and columns it reads that are not there, and the columns of its answer.
+"""Names in a query: unknown tables and columns, and the result columns.
 
-Nothing is said against a name that could be right: columns of a table nobody declared, fields of a struct, aliases.
-Names are compared as Spark compares them, whatever their case.
+Names that may exist are accepted: columns of tables with unknown columns, struct fields, aliases. Like in Spark, names
+are case-insensitive.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from deltaworks.specs.spec_errors import closest_match
 
-#: The columns of a table by name, None where they are not known.
+#: Columns by table; None if unknown.
 Views = Mapping[str, Sequence[str] | None]
 
-#: Columns that every row has in Spark, and functions that are written without parentheses.
+#: Built-in columns of Spark, and functions without parentheses.
 _BUILTIN_NAMES = frozenset(
     {
         "_metadata",
@@ -33,10 +33,10 @@ _BUILTIN_NAMES = frozenset(
         "user",
     }
 )
-#: Structs that `GROUP BY window(...)` gives.
+#: Structs created by `GROUP BY window(...)`.
 _WINDOWS = ("window", "session_window")
 _GENERATORS = (exp.Explode, exp.Posexplode, exp.Inline)
-#: Units of time that stand for themselves as the first argument of a function.
+#: Time units that are keywords as first argument of a function.
 _UNITS = frozenset(
     ["year", "quarter", "month", "week", "day", "dayofyear", "hour", "minute", "second", "millisecond", "microsecond"]
 )
@@ -44,14 +44,14 @@ _UNITS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class UnknownName:
-    """A name that is not there, with the line of the query and what could be meant."""
+    """An unknown name, with its line and a suggestion."""
 
     line: int
     text: str
 
 
 class QueryNames:
-    """The names of one query over views."""
+    """Names of one query over views."""
 
     def __init__(self, query: exp.Query, views: Views) -> None:
         self._query = query
@@ -62,20 +62,20 @@ class QueryNames:
         self._outputs: dict[int, Sequence[str] | None] = {}
 
     def output_columns(self) -> Sequence[str] | None:
-        """The columns of the answer, those without a name left out; None where they cannot be told."""
+        """Returns the result columns without unnamed ones; None if unknown."""
         names = self._output(self._scopes[-1]) if self._scopes else None
         return None if names is None else [name for name in names if name]
 
     def unknown_tables(self) -> Iterator[exp.Table]:
-        """Every table that is neither a view nor made by the query itself."""
+        """Yields tables that are neither views nor CTEs."""
         for table in self._query.find_all(exp.Table):
             named = isinstance(table.this, exp.Identifier) and table.find_ancestor(exp.Hint) is None
             if named and (table.db or table.name.lower() not in {*self._views, *self._cte_names}):
                 yield table
 
     def unknown_columns(self) -> Iterator[UnknownName]:
-        """Every column that none of the tables has that it could be of."""
-        seen: set[int] = set()  # what a LATERAL VIEW reads is in two scopes
+        """Yields columns that no table in scope has."""
+        seen: set[int] = set()  # columns of a LATERAL VIEW are in two scopes
         for scope in self._scopes:
             for column in scope.find_all(exp.Column):
                 if isinstance(column.this, exp.Star) or self._is_builtin(column) or id(column) in seen:
@@ -109,7 +109,7 @@ class QueryNames:
         return False
 
     def _union_columns(self, scope: Scope) -> Collection[str]:
-        """The names by which a union can be ordered."""
+        """Returns the names by which a union can be ordered."""
         if not isinstance(scope.expression, exp.SetOperation):
             return ()
         return [name.lower() for name in self._output(scope) or ()]
@@ -131,7 +131,7 @@ class QueryNames:
         return f"there is no column {parts[0]!r} in {tables}; {_suggest(parts[0], every)}"
 
     def _sources(self, scope: Scope) -> dict[str, Collection[str] | None]:
-        """The tables that columns of a scope may be of, with their columns in lower case."""
+        """Returns the tables of a scope with their columns in lower case."""
         names = [name for name, _ in scope.references] if not scope.is_udtf else list(scope.sources)
         sources: dict[str, Collection[str] | None] = {}
         for name in names:
@@ -140,7 +140,7 @@ class QueryNames:
             sources[name.lower()] = None if columns is None else {column.lower() for column in columns}
         if any(node.args.get("pivots") for _, node in scope.references):
             return dict.fromkeys([*sources, ""], None)
-        for inner in scope.table_scopes:  # those without a name of their own, too
+        for inner in scope.table_scopes:  # including unnamed ones
             columns = self._output(inner)
             if "" in sources and columns is not None and sources[""] is not None:
                 sources[""] = {*sources[""], *(column.lower() for column in columns)}
@@ -155,7 +155,7 @@ class QueryNames:
 
     def _output(self, scope: Scope) -> Sequence[str] | None:
         if id(scope) not in self._outputs:
-            self._outputs[id(scope)] = None  # of what reads itself
+            self._outputs[id(scope)] = None  # for recursive queries
             self._outputs[id(scope)] = self._output_of(scope)
         return self._outputs[id(scope)]
 
@@ -176,7 +176,7 @@ class QueryNames:
         return names
 
     def _select_item_columns(self, selected: exp.Expression, scope: Scope) -> Sequence[str] | None:
-        """The columns that one item of a select list gives."""
+        """Returns the columns of one SELECT item."""
         if isinstance(selected, exp.Star) or (isinstance(selected, exp.Column) and isinstance(selected.this, exp.Star)):
             star = selected if isinstance(selected, exp.Star) else selected.this
             table = selected.table.lower() if isinstance(selected, exp.Column) else None
@@ -185,7 +185,7 @@ class QueryNames:
             return [identifier.name for identifier in selected.aliases]
         if isinstance(selected, _GENERATORS):
             return None
-        # Spark makes up a name of its own for what has none.
+        # Spark generates a name for unnamed columns.
         return [selected.alias_or_name if isinstance(selected, exp.Alias | exp.Column | exp.Dot) else ""]
 
     def _star_columns(self, star: exp.Expression, table: str | None, scope: Scope) -> Sequence[str] | None:
@@ -204,12 +204,12 @@ class QueryNames:
 
 
 def line_at(node: exp.Expression) -> int:
-    """The line of a name in the query; 1 where it is not known."""
+    """Returns the line of a name in the query; 1 if unknown."""
     return int(node.meta.get("line") or 1)
 
 
 def _aliases(scope: Scope) -> Collection[str]:
-    """Names that a select gives to what it selects, which Spark lets its other parts use."""
+    """Returns the aliases of a SELECT, which Spark allows in its other clauses."""
     if not isinstance(scope.expression, exp.Select):
         return ()
     return {selected.alias.lower() for selected in scope.expression.expressions if selected.alias}

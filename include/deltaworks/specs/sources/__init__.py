@@ -1,1 +1,1 @@
-"""What a pipeline reads: the declaration of each kind of source."""
+"""Specs of all kinds of sources."""

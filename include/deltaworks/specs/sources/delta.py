@@ -1,4 +1,4 @@
-"""A source of rows: a Delta table or its change data feed."""
+"""Spec of a Delta table or its change data feed as source."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from deltaworks.specs.spec_change_effects import (
 
 
 class DeltaSourceSpec(Spec):
-    """A Delta table: one of a pipeline of this project, or any by its address.
+    """A Delta table: of a pipeline of this project, or by URI.
 
-    Rows become events, with their columns as fields; `_change_type`, `_commit_version` and `_commit_timestamp` beside
-    them where the change data feed is read.
+    Rows become events with their columns as fields; with the change data feed also `_change_type`, `_commit_version`
+    and
+    `_commit_timestamp`.
     """
 
     kind: Annotated[Literal["delta"], CHANGES_SOURCE]
@@ -50,5 +51,5 @@ class DeltaSourceSpec(Spec):
         return self
 
     def display_name(self) -> str:
-        """What is read, for people."""
+        """Returns the table for display."""
         return self.uri or f"{self.pipeline}/{self.table}"

@@ -1,4 +1,4 @@
-"""A source of objects, announced or listed through a relay."""
+"""Spec of objects as source, announced or listed by a relay."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CHANGES_OBJECTS = Edit(
 
 
 class FileSourceSpec(PayloadSpec):
-    """Objects in a relay's file event log: announced through its queue (`s3_sqs`), or listed by it (`cloud_files`).
+    """Objects in a relay's file event log: announced by its queue (`s3_sqs`) or listed (`cloud_files`).
 
-    Fields of `partition_columns` are read from parts of the key such as `day=2026-01-31`, and lie below `_partition`.
+    `partition_columns` are read from key segments such as `day=2026-01-31` and become fields of `_partition`.
     """
 
     kind: Annotated[Literal["s3_sqs", "cloud_files"], CHANGES_SOURCE]
@@ -36,5 +36,5 @@ class FileSourceSpec(PayloadSpec):
     max_object_bytes: Annotated[Bytes, NEXT_START] = 512 << 20
 
     def display_name(self) -> str:
-        """What is read, for people."""
+        """Returns bucket and key pattern for display."""
         return f"{self.bucket}/{self.glob or self.prefix}"

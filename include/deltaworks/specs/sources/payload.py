@@ -1,4 +1,4 @@
-"""How the events in an object or a record are written, which every source of payloads declares."""
+"""Payload formats of objects and records."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from deltaworks.specs.base import Bytes, Spec
 from deltaworks.specs.spec_change_effects import CHANGES_FORMAT, CHANGES_PARSING, NEXT_START
 
 Compression = Literal["auto", "gzip", "bzip2", "zstd", "none"]
-#: Forms whose fields are all texts; what they stand for, the declared types of columns say.
+#: Formats whose fields are all strings; the columns' types convert them.
 TEXT_FORMATS = ("csv", "tsv", "text")
 
 
 class CsvSpec(Spec):
-    """How CSV is written. Names of fields come from the first record, or are declared."""
+    """CSV format. Field names come from the header, or are declared."""
 
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     quote: str = Field(default='"', min_length=1, max_length=1)
@@ -24,7 +24,7 @@ class CsvSpec(Spec):
     columns: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("",)
 
-    # A tab is a delimiter, not white space around one.
+    # A tab is a delimiter and must not be stripped.
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
     @model_validator(mode="after")
@@ -37,17 +37,16 @@ class CsvSpec(Spec):
 
 
 class TsvSpec(Spec):
-    """How lines of fields between tabs are written. Names of fields come from the `#Fields:` line before them, or are
-    declared for payloads that have none."""
+    """Lines of tab-separated fields. Field names come from the preceding `#Fields:` line, or are declared."""
 
     columns: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("-",)
 
 
 class BudgetSpec(Spec):
-    """What a payload may cost; what of it lies beyond goes to quarantine.
+    """Resource limits of a payload; events beyond them are quarantined.
 
-    Counts and sizes, never seconds: the same payload always comes to the same rows. What is held is estimated.
+    Limits are counts and sizes, not times, so that the same payload always gives the same rows. Memory is estimated.
     """
 
     max_scans: Annotated[int, NEXT_START] = Field(
@@ -70,7 +69,7 @@ class BudgetSpec(Spec):
 
 
 class PayloadSpec(Spec):
-    """How the events in an object or a record are written."""
+    """Format of the events in an object or record."""
 
     format: Annotated[Literal["json", "csv", "tsv", "text", "parquet", "avro"], CHANGES_FORMAT] = "json"
     csv: Annotated[CsvSpec, CHANGES_PARSING] = CsvSpec.defaults()
@@ -95,9 +94,9 @@ class PayloadSpec(Spec):
 
 
 class RecordSourceSpec(PayloadSpec):
-    """Records of a stream: each is a payload of its own.
+    """Records of a stream, each of which is a payload.
 
-    Paths that begin with `_record.` read what the record says of itself (`key`, `headers`, `timestamp`, ...).
+    Paths starting with `_record.` read record metadata (`key`, `headers`, `timestamp`, ...).
     """
 
     tombstones: Annotated[Literal["quarantine", "event"], NEXT_START] = "quarantine"

@@ -1,4 +1,4 @@
-"""Sources of records: topics of a Kafka cluster and how its brokers are reached, and the shards of a Kinesis stream."""
+"""Specs of Kafka topics and Kinesis streams as sources."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from deltaworks.specs.spec_change_effects import CHANGES_ADDRESS, CHANGES_SOURCE
 
 
 class KafkaSecuritySpec(Spec):
-    """How the brokers are reached. Secrets are references; stores are files on driver and workers.
+    """Authentication and encryption of Kafka clients. Secrets are references; stores are files on driver and workers.
 
-    A `truststore` holds the authorities that brokers are known by, those of the JVM where it is left out. A `keystore`
-    holds the certificate and the key that brokers know this client by. As PEM both are plain files, a key first.
+    `truststore` has the CAs of the brokers, by default the JVM's. `keystore` has the client's certificate and key. PEM
+        files
+    contain the key first.
     """
 
     protocol: Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
@@ -50,7 +51,7 @@ class KafkaSecuritySpec(Spec):
 
 
 class KafkaSourceSpec(RecordSourceSpec):
-    """Topics of a Kafka cluster, read to what is committed."""
+    """Topics of a Kafka cluster, read with `read_committed`."""
 
     kind: Annotated[Literal["kafka"], CHANGES_SOURCE]
     bootstrap_servers: Annotated[TextOrReference, CHANGES_ADDRESS]
@@ -72,12 +73,12 @@ class KafkaSourceSpec(RecordSourceSpec):
         return self
 
     def display_name(self) -> str:
-        """What is read, for people."""
+        """Returns the topics for display."""
         return ", ".join(self.topics)
 
 
 class KinesisSourceSpec(RecordSourceSpec):
-    """The shards of a Kinesis stream, reached as the environment's `messaging` is."""
+    """A Kinesis stream, reached with the environment's `messaging`."""
 
     kind: Annotated[Literal["kinesis"], CHANGES_SOURCE]
     stream: Annotated[str, CHANGES_SOURCE] = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
@@ -97,9 +98,9 @@ class KinesisSourceSpec(RecordSourceSpec):
     )
 
     def display_name(self) -> str:
-        """What is read, for people."""
+        """Returns the stream for display."""
         return self.stream
 
     def consumer_name_for(self, pipeline: str) -> str:
-        """What the pipeline's own consumer of the stream is called."""
+        """Returns the name of the pipeline's registered consumer."""
         return self.consumer_name or f"deltaworks-{pipeline}"

@@ -1,4 +1,4 @@
-"""The kinds of sources a pipeline can declare, and the one it reads where it declares several by name."""
+"""The source of a pipeline: one of several kinds, or one selected by name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 SourceSpec = Annotated[
     FileSourceSpec | KafkaSourceSpec | KinesisSourceSpec | DeltaSourceSpec, Field(discriminator="kind")
 ]
-#: Built where a pipeline declares several, as models are.
+#: Built lazily, like models.
 _SOURCE: TypeAdapter[Any] = TypeAdapter(SourceSpec, config=ConfigDict(defer_build=True))
 
 
 def selected_source(declared: dict[str, Any]) -> dict[str, Any]:
-    """A pipeline's declaration with the source that is chosen by name, where `sources` has several.
+    """Returns the data of a pipeline with its selected source, if `sources` declares several.
 
-    All of them are checked: an error in one shows before somebody switches to it.
+    All sources are validated, so that errors are found before a switch.
 
     Raises:
-        ValueError: `source` names none of them, or one of them is wrong.
+        ValueError: `source` names none of them, or one of them is invalid.
     """
     if "sources" not in declared:
         return declared
@@ -44,7 +44,7 @@ def selected_source(declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_unselected(sources: dict[str, Any]) -> None:
-    """Refuse what is wrong with sources that are not chosen; the chosen one is checked as the pipeline's own."""
+    """Validates all other sources; the selected one is validated with the pipeline."""
     problems: list[InitErrorDetails] = []
     for name, source in sources.items():
         try:
@@ -68,20 +68,23 @@ def _check_unselected(sources: dict[str, Any]) -> None:
 
 
 def _to_custom_error(details: ErrorDetails) -> PydanticCustomError:
-    """An error of a check of ours, to be raised again."""
+    """Converts a validator's error, to raise it again."""
     return PydanticCustomError("declared", "{problem}", {"problem": details["msg"].removeprefix("Value error, ")})
 
 
 def partition_columns_of(source: SourceSpec) -> tuple[str, ...]:
-    """The fields that are read from the keys of objects; none for a source without objects."""
+    """Returns the fields that are read from object keys; empty for other sources."""
     return source.partition_columns if isinstance(source, FileSourceSpec) else ()
 
 
 def require_object_source(source: SourceSpec, *, pipeline: str, unsupported: str) -> FileSourceSpec:
-    """The source as one of objects, for what reads them again.
+    """Returns the source if it reads objects.
+
+    Args:
+        unsupported: what is not possible otherwise, for the message.
 
     Raises:
-        ContractError: SOURCE_HAS_NO_OBJECTS; `refused` says what cannot be done.
+        ContractError: SOURCE_HAS_NO_OBJECTS.
     """
     if isinstance(source, FileSourceSpec):
         return source
