@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deltaworks.control.locks.lease import Lease
 
 LIVE_PARTITION = ("window_date",)
-_ANNOUNCED_VIEWS = "deltaworks.engine.view_announcer"
+_VIEW_ANNOUNCER = "deltaworks.engine.view_announcer"
 _LIVE_MERGE = "deltaworks.engine.live_merge"
 _POLL_SECONDS = 1.0
 
@@ -138,7 +138,7 @@ def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Ab
     if all(view.announce is None for view in spec.views):
         return nullcontext()
     # Imported only by streams with such views.
-    published: AbstractContextManager[None] = import_module(_ANNOUNCED_VIEWS).publishing(catalog, spec, lease)
+    published: AbstractContextManager[None] = import_module(_VIEW_ANNOUNCER).view_announcements(catalog, spec, lease)
     return published
 
 

@@ -150,7 +150,7 @@ def test_a_killed_jobs_turn_expires_after_its_time_to_live(harness: Harness, lea
     assert granted.state == "granted"
     assert harness.landed("orders") == harness.expected()
     # The last the job says: from now on it is silent, and has little time.
-    harness.objects.put(key, replace(granted, beat=granted.renewal + 1, ttl_seconds=0.3).encode())
+    harness.objects.put(key, replace(granted, renewal=granted.renewal + 1, ttl_seconds=0.3).encode())
 
     eventually(
         lambda: processor.serve_requests() and harness.landed("orders") == harness.expected(0),

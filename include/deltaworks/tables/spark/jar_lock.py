@@ -41,7 +41,7 @@ class JarLock:
                 raise ConfigError(
                     "JAR_NOT_LOCKED",
                     f"{self.path} has no digest of {path.name}, so the file cannot be verified.",
-                    hint=f"If a pom.xml was changed intentionally, rewrite the lock with `{LOCK_COMMAND}` and review it.",
+                    hint=f"If a pom.xml has changed, rewrite the lock with `{LOCK_COMMAND}`, then review it.",
                 )
             actual = digest_of(path)
             if actual != recorded:
@@ -49,7 +49,8 @@ class JarLock:
                     "JAR_DIGEST_DIFFERS",
                     f"{path} has SHA-256 {actual}, but {self.path} records {recorded}: it differs from the "
                     "reviewed jar. No JVM has loaded it.",
-                    hint="Delete it there and in Maven's local repository, find out who serves it, then `make jars`.",
+                    hint="Delete it there and in Maven's local repository, find out which server sent it, then run "
+                    "`make jars`.",
                 )
         return len(paths)
 
