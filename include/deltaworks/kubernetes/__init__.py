@@ -1,1 +1,1 @@
-"""What runs on Kubernetes, as the API's objects: workloads, accounts, settings, and the pods of Spark."""
+"""Generates Kubernetes objects: workloads, service accounts, settings and Spark pods."""

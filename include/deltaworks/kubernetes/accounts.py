@@ -1,4 +1,4 @@
-"""Who asks the cluster's API for what: tasks of Airflow start drivers, drivers start executors, nobody else asks."""
+"""Service accounts and their roles: Airflow tasks start drivers, drivers start executors; others have no API access."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from deltaworks.kubernetes.pods import ACCOUNT, DRIVER_ACCOUNT, VAULT_ACCOUNT, M
 from deltaworks.specs.kubernetes import KubernetesSpec
 
 _SUBMITTER = "deltaworks-submitter"
-#: A driver finds its executors, and what it made for them, by their labels, and removes them so at its end.
+#: A driver finds and deletes its executors and their objects by label.
 _DRIVER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete", "deletecollection")
-#: spark-submit makes a pod with a service, maps of settings and a policy that lets only the driver reach its executors;
-#: their owner the pod then becomes. The task follows and ends the pod.
+#: spark-submit creates a pod with a service, ConfigMaps and a network policy that restricts access to its executors,
+#: and makes the pod their owner. The task then watches and deletes the pod.
 _SUBMITTER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
 
 
 def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]:
-    """The accounts of pods and what they may do, within the namespace alone.
+    """Yields the service accounts with their roles, limited to the namespace.
 
     Args:
-        vault: with the account of the vault's jobs, whose role is another than that of all others.
+        vault: includes the account of vault jobs, which has a separate role.
     """
     roles = dict.fromkeys((ACCOUNT, DRIVER_ACCOUNT), spec.service_account_annotations)
     for name, notes in (roles | ({VAULT_ACCOUNT: spec.vault_account_annotations} if vault else {})).items():
@@ -37,7 +37,7 @@ def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]
 
 
 def _role(spec: KubernetesSpec, name: str, resources: Mapping[str, Sequence[str]], verbs: Sequence[str]) -> Manifest:
-    """A role for resources by their group."""
+    """Returns a role for resources by API group."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

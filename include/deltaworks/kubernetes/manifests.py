@@ -1,4 +1,4 @@
-"""Everything of an environment that is applied to a cluster, in the order in which it is."""
+"""All manifests of an environment, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.specs.kubernetes import KubernetesSpec
 
 
 def require_kubernetes(catalog: Catalog) -> KubernetesSpec:
-    """What the environment says of its cluster.
+    """Returns the environment's Kubernetes settings.
 
     Raises:
         ConfigError: KUBERNETES_UNDECLARED.
@@ -34,10 +34,10 @@ def require_kubernetes(catalog: Catalog) -> KubernetesSpec:
 
 
 def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
-    """The objects of an environment. Pure; no value of a secret is among them.
+    """Returns all objects of an environment. Pure; they contain no secret values.
 
     Args:
-        settings: variables that are no secrets. What declarations refer to and is not here is a key of the Secret.
+        settings: variables that are not secrets. All other referenced variables are keys of the Secret.
 
     Raises:
         ConfigError: KUBERNETES_UNDECLARED.
@@ -49,7 +49,7 @@ def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
 
 
 def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:
-    """The keys that the Secret needs: whatever declarations refer to and no setting says."""
+    """Returns the required keys of the Secret: all referenced variables that are not settings."""
     declared = [
         catalog.environment,
         *catalog.relays.values(),
@@ -60,7 +60,7 @@ def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:
 
 
 def to_yaml(objects: Iterable[Manifest]) -> str:
-    """The objects as a stream of YAML documents."""
+    """Returns the objects as a stream of YAML documents."""
     from ruamel.yaml import YAML
 
     yaml = YAML()

@@ -1,7 +1,7 @@
-"""What all pods have in common: the image and its user, what they may do, and the variables they are given.
+"""Common parts of all pods: image, user, security context and variables.
 
-Variables that are no secrets come from one ConfigMap. The rest are keys of one Secret, and each container is given
-those that its process refers to and no others.
+Variables that are not secrets come from one ConfigMap, all others from one Secret. Each container gets only the secrets
+that its process refers to.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from deltaworks.specs.base import Reference, resolve_text
 from deltaworks.specs.kubernetes import KubernetesSpec, PodSize
 
 Manifest = dict[str, Any]
-#: The user of the image.
+#: UID of the image's user.
 USER: Final = 50_000
 SETTINGS: Final = "deltaworks-settings"
 ACCOUNT, DRIVER_ACCOUNT = "deltaworks", "deltaworks-driver"
-#: Of nothing but the vault's jobs.
+#: Only for vault jobs.
 VAULT_ACCOUNT: Final = "deltaworks-vault"
-#: The image's own entry point waits for Airflow's database, which these processes have nothing to do with.
+#: Replaces the image's entry point, which waits for Airflow's database.
 _ENTRY_POINT = ("/usr/bin/dumb-init", "--")
 
 
 def metadata(spec: KubernetesSpec, name: str, component: str, instance: str = "") -> Manifest:
-    """Name, namespace and labels of an object."""
+    """Returns name, namespace and labels of an object."""
     return {"name": name, "namespace": spec.namespace, "labels": labels(component, instance)}
 
 
 def labels(component: str, instance: str = "") -> dict[str, str]:
-    """The labels by which the objects of a component are selected."""
+    """Returns the labels that select a component's objects."""
     own = {"app.kubernetes.io/name": "deltaworks", "app.kubernetes.io/component": component}
     return own | ({"app.kubernetes.io/instance": instance} if instance else {})
 
 
 def pod_security() -> Manifest:
-    """What a pod may do: what Kubernetes' own standard `restricted` leaves."""
+    """Returns the pod security context, according to Kubernetes' `restricted` standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -46,7 +46,7 @@ def pod_security() -> Manifest:
 
 
 def container_security() -> Manifest:
-    """What a container may do. Nothing is written but below /tmp and what Spark mounts."""
+    """Returns the container security context. Only /tmp and Spark's mounts are writable."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -55,12 +55,12 @@ def container_security() -> Manifest:
 
 
 def from_settings() -> list[Manifest]:
-    """Every variable that is no secret."""
+    """Returns all variables that are not secrets."""
     return [{"configMapRef": {"name": SETTINGS}}]
 
 
 def from_secret(spec: KubernetesSpec, names: Iterable[str], *, optional: bool = False) -> list[Manifest]:
-    """Variables of the Secret, by their names."""
+    """Returns variables of the Secret by name."""
     more = {"optional": True} if optional else {}
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": spec.secret, "key": name, **more}}}
@@ -69,14 +69,14 @@ def from_secret(spec: KubernetesSpec, names: Iterable[str], *, optional: bool = 
 
 
 def secret_names(references: Iterable[tuple[str, Reference]], settings: Mapping[str, str]) -> set[str]:
-    """Of the variables that references name, those that are not among the settings."""
+    """Returns the referenced variables that are not settings."""
     return {reference.name for _, reference in references} - set(settings)
 
 
 def container(
     spec: KubernetesSpec, name: str, arguments: Sequence[str], *, size: PodSize, variables: list[Manifest], **more: Any
 ) -> Manifest:
-    """A container of the image that runs one process."""
+    """Returns a container of the image that runs one process."""
     return {
         "name": name,
         "image": resolve_text(spec.image),
@@ -96,7 +96,7 @@ def container(
 
 
 def pod(spec: KubernetesSpec, containers: list[Manifest], **more: Any) -> Manifest:
-    """The spec of a pod that asks nothing of the cluster's API."""
+    """Returns a pod spec without access to the Kubernetes API."""
     secrets = [{"name": name} for name in spec.image_pull_secrets]
     return {
         "serviceAccountName": ACCOUNT,

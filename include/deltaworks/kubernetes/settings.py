@@ -1,4 +1,4 @@
-"""The variables that are no secrets: read from a file as Compose reads it, and put into ConfigMaps."""
+"""Variables that are not secrets: read from an env file and rendered as ConfigMaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.weak_secrets import find_secrets
 
 AIRFLOW_SETTINGS_MAP: Final = "deltaworks-airflow"
-#: As docker-compose.yaml has them, for the reasons that stand there; what Airflow's own chart sets is left to it.
+#: As in docker-compose.yaml, which has the reasons. Settings of Airflow's own chart are omitted.
 AIRFLOW_SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__CORE__EXECUTOR": "deltaworks.airflow.executor.LocalExecutor",
     "AIRFLOW__CORE__PARALLELISM": "32",
@@ -34,7 +34,7 @@ _SECRET_NAME = re.compile(
 
 
 def read_variables(path: Path) -> dict[str, str]:
-    """The variables of a file of `NAME=value` lines, as Docker reads them: nothing is unquoted.
+    """Reads a file of `NAME=value` lines like Docker, without unquoting.
 
     Raises:
         ConfigError: KUBERNETES_SETTINGS_INVALID with file and line.
@@ -55,10 +55,10 @@ def read_variables(path: Path) -> dict[str, str]:
 
 
 def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -> None:
-    """Refuse settings among which there is a secret, by its name or by what declarations use it for.
+    """Rejects settings that contain a secret, by name or by use in a spec.
 
     Raises:
-        ConfigError: KUBERNETES_SETTINGS_INVALID. No value is in the message.
+        ConfigError: KUBERNETES_SETTINGS_INVALID. The message contains no values.
     """
     declared = [catalog.environment, *catalog.relays.values(), *catalog.pipelines.values()]
     secrets = {reference.name for spec in declared for _, reference in find_secrets(spec)}
@@ -72,7 +72,7 @@ def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -
 
 
 def settings_maps(spec: KubernetesSpec, variables: Mapping[str, str]) -> list[Manifest]:
-    """The ConfigMaps: what every process reads, and what Airflow reads beside it."""
+    """Returns the ConfigMaps: one for all processes, and one for Airflow."""
     return [
         _config_map(spec, SETTINGS, variables),
         _config_map(spec, AIRFLOW_SETTINGS_MAP, {**AIRFLOW_SETTINGS, "AIRFLOW_CONN_SPARK_DEFAULT": connection(spec)}),
@@ -80,7 +80,7 @@ def settings_maps(spec: KubernetesSpec, variables: Mapping[str, str]) -> list[Ma
 
 
 def connection(spec: KubernetesSpec) -> str:
-    """Airflow's connection to this cluster as Spark's master, from a pod of it."""
+    """Returns Airflow's connection to this cluster as Spark master, from within the cluster."""
     return json.dumps(
         {
             "conn_type": "spark",

@@ -1,7 +1,7 @@
-"""The pods of Spark's drivers and executors: what Spark does not say of them itself, as templates for spark-submit.
+"""Pod templates of Spark drivers and executors for spark-submit, with the parts that Spark does not set itself.
 
-Spark fills in image, resources, its own variables and folders. A driver is given the variables that the environment
-and its pipelines refer to. An executor has no secret: keys of storages come with the tasks that use them.
+Spark sets image, resources, its own variables and folders. Drivers get the variables that the environment and its
+pipelines refer to. Executors get no secrets: storage keys come with their tasks.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: Starts a driver or an executor as Spark asks for it; of docker/kubernetes.Dockerfile.
+#: Entry point of drivers and executors in docker/kubernetes.Dockerfile.
 _ENTRY_POINT = ("/usr/bin/dumb-init", "--", "bash", "/opt/deltaworks/spark_pod.sh")
 
 
 def driver_variables(environment: EnvironmentSpec, pipelines: Iterable[PipelineSpec]) -> set[str]:
-    """The variables that the driver of some pipelines refers to."""
+    """Returns the variables that the driver of these pipelines refers to."""
     stores = [environment.lake, environment.landing, environment.messaging, environment.lineage, environment.privacy]
     return {reference.name for _, reference in find_references([*stores, *pipelines])}
 
 
 def driver_pod(spec: KubernetesSpec, variables: Iterable[str]) -> Manifest:
-    """The template of drivers. Which variables are settings and which are secrets is not told apart here: those that
-    the Secret does not have come from the settings."""
+    """Returns the driver template. Variables that the Secret does not contain come from the ConfigMap."""
     return _template(spec, "driver", DRIVER_ACCOUNT, from_secret(spec, variables, optional=True))
 
 
 def executor_pod(spec: KubernetesSpec) -> Manifest:
-    """The template of executors."""
+    """Returns the executor template."""
     return _template(spec, "executor", ACCOUNT, [])
 
 
@@ -77,9 +76,9 @@ def _template(spec: KubernetesSpec, role: str, account: str, variables: list[Man
 
 
 def pod_settings(spec: KubernetesSpec, variables: Iterable[str]) -> dict[str, str]:
-    """Settings of spark-submit for drivers with these variables. Writes the templates it names; idempotent.
+    """Returns spark-submit settings for drivers with these variables, and writes the templates. Idempotent.
 
-    The templates are read where spark-submit runs, and only while it does.
+    spark-submit reads the templates locally while it runs.
     """
     return {
         "spark.kubernetes.container.image": resolve_text(spec.image),
@@ -93,7 +92,7 @@ def pod_settings(spec: KubernetesSpec, variables: Iterable[str]) -> dict[str, st
 
 
 def _write_template(template: Manifest) -> str:
-    """The path of a file with a template. Its name is that of its content, so that there is one of a kind."""
+    """Writes a template and returns its path. The file is named by its content, so equal templates share one file."""
     data = json.dumps(template, indent=1)
     path = Path(tempfile.gettempdir()) / f"spark-pod-{hashlib.sha256(data.encode()).hexdigest()[:16]}.yaml"
     descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".spark-pod-")

@@ -1,7 +1,6 @@
-"""The vault's jobs on a cluster: CronJobs under an account of their own, the one whose role may open the vault.
+"""CronJobs of the vault, with a service account that only they use and that can access the vault.
 
-A task of Airflow has Airflow's account, and a driver the one of all drivers: with the vault's rights either would give
-them to every pipeline's code.
+Airflow tasks and drivers use shared accounts; with access to the vault they would grant it to every pipeline's code.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _JOBS = "/opt/airflow/spark_jobs"
 
 
 def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
-    """A CronJob for each namespace and operation; none where the environment declares no vault."""
+    """Yields a CronJob per namespace and operation; none if the environment declares no vault."""
     environment = catalog.environment
     if environment.privacy is None:
         return
@@ -46,7 +45,7 @@ def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, st
                 "spec": {
                     "schedule": schedule.cron,
                     "timeZone": "Etc/UTC",
-                    # What waits is taken by the next run; two at once would wait for each other's lock.
+                    # The next run processes everything pending; concurrent runs would wait for the same lock.
                     "concurrencyPolicy": "Forbid",
                     "jobTemplate": {
                         "spec": {

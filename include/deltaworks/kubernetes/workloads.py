@@ -1,4 +1,4 @@
-"""The processes that run as pods: relays and the dead-man check as Deployments, collectors as a StatefulSet."""
+"""Workloads: relays and the dead man's switch as Deployments, collectors as a StatefulSet."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from deltaworks.specs.kubernetes import CollectorPodsSpec, KubernetesSpec
 from deltaworks.specs.relay import RelaySpec
 
 _HEARTBEAT_FILE = "/tmp/beat"  # noqa: S108
-#: A relay waits for its storage for five minutes before it gives up by itself.
+#: A relay waits for its storage for five minutes before it exits.
 _RELAY_SILENT_SECONDS = 600
 _DEADMAN_EVERY_SECONDS, _DEADMAN_SILENT_SECONDS = 30, 120
 _COLLECTOR_PORT, _METRICS_PORT = 8090, 8091
 _SPOOL = "/var/spool/deltaworks"
-#: Ten seconds while balancers turn away, and twenty to deliver.
+#: Ten seconds for load balancers to drain, and twenty to deliver.
 _COLLECTOR_GRACE_SECONDS = 60
 
 
 def workloads(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
-    """Every one of them with what belongs to it."""
+    """Yields all workloads with their Services."""
     for relay in catalog.relays.values():
         yield _relay(catalog, spec, relay, settings)
     yield _deadman(catalog, spec, settings)
@@ -34,7 +34,7 @@ def workloads(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str
 
 
 def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: Mapping[str, str]) -> Manifest:
-    """One pod and never two: a second one would wait for the lease in vain, and fail."""
+    """Returns a Deployment with a single pod: a second one would wait for the lease and fail."""
     environment = catalog.environment
     refers_to = [environment.lake, environment.landing, environment.messaging, relay]
     names = secret_names(find_references(refers_to), settings)
@@ -51,7 +51,7 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
         startupProbe={**beat, "periodSeconds": 5, "failureThreshold": 120},
         livenessProbe={**beat, "periodSeconds": 30},
     )
-    # On SIGTERM it gives back to the queue what it has not appended.
+    # On SIGTERM it returns unprocessed messages to the queue.
     details = pod(spec, [main], terminationGracePeriodSeconds=60)
     name = f"relay-{relay.relay.replace('_', '-')}"
     return _deployment(spec, name, "relay", details, settings, instance=relay.relay, strategy={"type": "Recreate"})
@@ -81,9 +81,9 @@ def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]
 def _collector(
     catalog: Catalog, spec: KubernetesSpec, declared: CollectorPodsSpec, settings: Mapping[str, str]
 ) -> Iterator[Manifest]:
-    """The StatefulSet, its Services and, with several pods, the bound on how many a drained node takes at once.
+    """Yields the StatefulSet, its Services and, with several pods, a PodDisruptionBudget.
 
-    What a pod has acknowledged is on its volume, which outlives it: a folder of the pod's own would be gone with it.
+    Acknowledged events are on the pod's volume, which outlives the pod.
     """
     collector = catalog.collector(declared.name)
     environment = catalog.environment
@@ -101,7 +101,7 @@ def _collector(
             {"name": "http", "containerPort": _COLLECTOR_PORT},
             {"name": "metrics", "containerPort": _METRICS_PORT},
         ],
-        # Recovery reads what a crash has left before anything is taken.
+        # Recovers the spool after a crash before it accepts requests.
         startupProbe={**_http_probe("/health"), "periodSeconds": 2, "failureThreshold": 150},
         readinessProbe={**_http_probe("/ready"), "periodSeconds": 5},
         livenessProbe={**_http_probe("/health"), "periodSeconds": 20, "failureThreshold": 3},
@@ -118,7 +118,7 @@ def _collector(
     )
     yield _stateful_set(spec, declared, details, settings)
     yield _service(spec, "collector", {"ports": [{"name": "http", "port": 80, "targetPort": "http"}]})
-    # By this one pods have names of their own, as a StatefulSet asks.
+    # A headless Service, which a StatefulSet requires.
     yield _service(spec, "collector-pods", {"clusterIP": "None", "ports": [{"name": "metrics", "port": _METRICS_PORT}]})
     if declared.replicas > 1:
         yield {
@@ -156,7 +156,7 @@ def _stateful_set(
                 "spec": details,
             },
             "volumeClaimTemplates": [claim],
-            # A volume may hold what was acknowledged and is not delivered: nobody but a person deletes it.
+            # Volumes may contain undelivered events: they are only deleted manually.
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         },
     }
@@ -196,7 +196,7 @@ def _deployment(
             "strategy": strategy,
             "selector": {"matchLabels": chosen},
             "template": {
-                # Pods read settings when they start: other settings are other pods.
+                # Settings are read at startup: changed settings replace the pods.
                 "metadata": {"labels": chosen, "annotations": {"deltaworks/settings": _digest(settings)}},
                 "spec": details,
             },
@@ -209,6 +209,6 @@ def _digest(settings: Mapping[str, str]) -> str:
 
 
 def _heartbeat_probe(seconds: int) -> dict[str, Any]:
-    """A probe: the process has touched its file within so many seconds."""
+    """Returns a probe: the heartbeat file is not older than this."""
     test = f'test "$(( $(date +%s) - $(stat -c %Y {_HEARTBEAT_FILE}) ))" -lt {seconds}'
     return {"exec": {"command": ["sh", "-c", test]}, "timeoutSeconds": 5}

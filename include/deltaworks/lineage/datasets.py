@@ -1,4 +1,4 @@
-"""Datasets as OpenLineage names them, with their columns and where those come from: plain data, of specs alone."""
+"""OpenLineage datasets with columns and column origins, derived from specs only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.specs.table import TableSpec
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of an input, or a field of its events by its dotted path."""
+    """A column of an input, or a field of its events by dotted path."""
 
     namespace: str
     dataset: str
@@ -26,8 +26,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset. `fields` are types by name, empty where they are not known; `columns` are where its columns come from;
-    `rows` are those written, where it is known."""
+    """A dataset. `fields` are types by name (empty if unknown), `columns` the origins of its columns, `rows` the number
+    of written rows (if known).
+    """
 
     namespace: str
     name: str
@@ -36,19 +37,19 @@ class Dataset:
     rows: int | None = None
 
     def column(self, name: str) -> Column:
-        """One of its columns, as the origin of another dataset's."""
+        """Returns one of its columns as an origin."""
         return Column(self.namespace, self.name, name)
 
 
 def storage_dataset(storage: StorageSpec, key: str = "") -> Dataset:
-    """What lies at a key of a storage. A bucket is a namespace; local disk is one."""
+    """Returns the dataset at a key of a storage. Each bucket is a namespace; local disk is one."""
     if storage.scheme == "s3":
         return Dataset(f"s3://{storage.bucket}", "/".join(filter(None, (storage.prefix, key))) or "/")
     return Dataset("file", "/".join(filter(None, (storage.prefix, key))))
 
 
 def table_dataset(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
-    """A table of a pipeline with the columns it is declared with; of one that is not bronze, without any."""
+    """Returns a table of a pipeline with its declared columns; without columns if it is not bronze."""
     types: dict[str, str] = {}
     for table in spec.tables:
         types = table.column_types() if table.name == name else types
@@ -58,7 +59,7 @@ def table_dataset(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
 
 
 def stream_inputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
-    """What a stream reads, with the fields of events that columns are made of."""
+    """Returns the inputs of a stream, with the event fields that columns are derived from."""
     fields: dict[str, str] = {}
     for table in spec.event_tables:
         types = table.column_types()
@@ -68,7 +69,7 @@ def stream_inputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
 
 
 def stream_outputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
-    """What a stream writes: bronze tables, what is in quarantine, keyed and live tables."""
+    """Returns the outputs of a stream: bronze tables, quarantine, keyed and live tables."""
     inputs = _source_datasets(catalog, spec)
     tables = {table.name: table_dataset(catalog, spec, table.name) for table in spec.tables}
     for table in spec.event_tables:
@@ -86,14 +87,14 @@ def stream_outputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
 
 
 def mutation_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """What a run of mutations reads: requests, and the tables whose rows they change."""
+    """Returns the inputs of mutations: requests, and the tables whose rows they change."""
     spec = catalog.pipeline(pipeline)
     requests = [spec.mutations.requests] if spec.mutations is not None else []
     return [table_dataset(catalog, spec, name) for name in [*requests, *(written or _mutable(spec))]]
 
 
 def mutation_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """The tables whose rows it changed, or may; the values come from requests, and from the rows as they were."""
+    """Returns the tables with changed rows. Values come from requests and from the previous rows."""
     spec = catalog.pipeline(pipeline)
     outputs = []
     for name in written or _mutable(spec):
@@ -108,7 +109,7 @@ def _mutable(spec: PipelineSpec) -> list[str]:
 
 
 def _source_paths(spec: PipelineSpec, table: TableSpec) -> dict[str, tuple[str, ...]]:
-    """The paths in events that each column of a table is made of."""
+    """Returns the event paths from which each column of a table is derived."""
     event = spec.event
     origins = {
         "event_id": event.id,
@@ -122,7 +123,7 @@ def _source_paths(spec: PipelineSpec, table: TableSpec) -> dict[str, tuple[str, 
 def _source_datasets(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
     source = spec.source
     if isinstance(source, KafkaSourceSpec):
-        # One of the brokers stands for all of them, as the client's own naming has it.
+        # The first broker stands for all, as in OpenLineage's naming spec.
         broker = resolve_text(source.bootstrap_servers).split(",")[0].strip()
         return [Dataset(f"kafka://{broker}", topic) for topic in source.topics]
     if isinstance(source, KinesisSourceSpec):

@@ -1,7 +1,7 @@
-"""Sends events without ever making a job wait: a bounded queue, one thread, and a count of what was dropped.
+"""Sends lineage events without blocking the job: a bounded queue, one thread, and a count of dropped events.
 
-What an event takes to be made (loading OpenLineage's client, parsing SQL, looking at a table) happens in that thread
-too. A backend that is down, slow or silent costs events and nothing else.
+Creating an event (importing OpenLineage, parsing SQL, reading a table) also happens in that thread. An unavailable or
+slow backend costs events and nothing else.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 log = logging.getLogger(__name__)
-#: Events that wait; each is small until it is made.
+#: Queue capacity; events are small until they are created.
 CAPACITY = 100
-#: Makes an event. Called in the emitter's thread.
+#: Creates an event, in the emitter's thread.
 EventFactory = Callable[[], Any]
 
 
 @dataclass(slots=True)
 class Counts:
-    """What became of events: sent, failed on the way or while they were made, or dropped since too many waited."""
+    """Numbers of events: sent, failed (to create or to send), and dropped because the queue was full."""
 
     sent: int = 0
     failed: int = 0
@@ -31,11 +31,11 @@ class Counts:
 
 
 class Emitter:
-    """Sends events in the order they are given. `emit` may be called from any thread and returns at once.
+    """Sends events in order. `emit` is thread-safe and returns immediately.
 
     Args:
-        open_sender: gives what sends one event; called in the thread, before the first one.
-        capacity: events that wait at most; more are dropped.
+        open_sender: returns a function that sends one event; called in the thread before the first event.
+        capacity: maximum number of queued events; more are dropped.
     """
 
     def __init__(self, open_sender: Callable[[], Callable[[Any], None]], *, capacity: int = CAPACITY) -> None:
@@ -44,19 +44,19 @@ class Emitter:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self.counts = Counts()
-        # A thread of the kind that Python does not wait for when it ends.
+        # A daemon thread, so that the process can exit.
         self._thread = threading.Thread(target=self._run, name="lineage", daemon=True)
         self._thread.start()
 
     def emit(self, create_event: EventFactory) -> None:
-        """Have an event made and sent, or dropped where too many wait."""
+        """Queues an event, or drops it if the queue is full."""
         try:
             self._queue.put_nowait(create_event)
         except queue.Full:
             self._count("dropped")
 
     def close(self, *, seconds: float) -> Counts:
-        """Send what waits, for so long; what is left then is dropped. Logs what was lost."""
+        """Sends queued events for this time, drops the rest, and logs lost events."""
         deadline = time.monotonic() + seconds
         self._closing.set()
         try:
@@ -85,9 +85,9 @@ class Emitter:
                 send = send or self._open_sender()
                 send(create_event())
                 self._count("sent")
-            except Exception as error:  # whatever happens to lineage, the job goes on
+            except Exception as error:  # lineage must not fail the job
                 self._count("failed")
-                # Once: a backend that is down would fill the log.
+                # Warn once: an unavailable backend would fill the log.
                 log.log(logging.WARNING if self.counts.failed == 1 else logging.DEBUG, "lineage: %s", error)
 
     def _count(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""OpenLineage events, by the classes of its own client. Imported where an event is made, never at a job's start."""
+"""Builds OpenLineage events with OpenLineage's client. Imported lazily, not at a job's start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRODUCER = f"https://github.com/deltaworks/deltaworks/tree/v{__version__}"
 
 
 def open_client(spec: LineageSpec) -> Callable[[Any], None]:
-    """What sends one event by the declared transport."""
+    """Returns a function that sends one event by the declared transport."""
     return OpenLineageClient(config={"transport": spec.resolved_transport()}).emit
 
 
@@ -42,12 +42,12 @@ def build_event(
     parent: str = "",
     error: str = "",
 ) -> RunEvent:
-    """One event of a run.
+    """Returns an event of a run.
 
     Args:
         state: START, RUNNING, COMPLETE or FAIL.
         kind: STREAMING or BATCH.
-        parent: `namespace/job/run id` of the task that started the run, as Airflow's provider writes it.
+        parent: `namespace/job/run id` of the task that started the run, as in Airflow's provider.
     """
     facets: dict[str, Any] = {}
     if (parent_facet := _parent(parent)) is not None:
@@ -67,7 +67,7 @@ def build_event(
 
 
 def _parent(text: str) -> parent_run.ParentRunFacet | None:
-    """The facet; none of a text that is not of the form. Namespaces may have slashes, names of jobs have none."""
+    """Returns the parent facet; None for another format. Namespaces can contain slashes, job names cannot."""
     namespace, _, rest = text.rpartition("/")[0].rpartition("/")
     run_id = text.rpartition("/")[2]
     try:

@@ -1,4 +1,4 @@
-"""The datasets of a build of gold tables: those it read, and those it wrote with the origin of each column."""
+"""Datasets of a gold build: its inputs, and its outputs with column origins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltaworks.tables.lake import Lake
 
 
 def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """The tables that some gold tables read; before any is written, those that all of them do."""
+    """Returns the inputs of the written gold tables, or of all gold tables if none is written yet."""
     spec = catalog.pipeline(pipeline)
     names = dict.fromkeys(
         name for table in _selected_tables(spec, written) for name in table.reads if name not in written
@@ -24,8 +24,8 @@ def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | Non
 
 
 def gold_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """The gold tables that were written; before any is, all that may be."""
-    # Loaded here: it loads the parser of SQL.
+    """Returns the written gold tables, or all gold tables if none is written yet."""
+    # Imported lazily: it imports the SQL parser.
     from deltaworks.lineage.gold_columns import column_origins
 
     spec = catalog.pipeline(pipeline)
@@ -42,9 +42,9 @@ def _selected_tables(spec: PipelineSpec, written: Mapping[str, int | None]) -> l
 
 
 def _table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
-    """A table with its columns: as declared, or as the table has them where no declaration says.
+    """Returns a table with its columns: from the spec or, if not declared, from the table itself.
 
-    Of another pipeline (`games.daily`) it is a gold table, whose columns the table alone has.
+    `games.daily` is a gold table of another pipeline, whose columns only the table has.
     """
     lake = catalog.environment.lake
     other = cross_pipeline_table(name)

@@ -1,4 +1,4 @@
-"""Where the columns of a gold table come from: its SQL followed by sqlglot through subqueries, joins and renames."""
+"""Column lineage of gold tables: sqlglot traces its SQL through subqueries, joins and aliases."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sqlglot.lineage import Node, lineage
 from deltaworks.lineage.datasets import Column, Dataset
 from deltaworks.specs.checks.query_errors import parse_query
 
-#: Gold SQL is written in it.
+#: Dialect of gold SQL.
 _DIALECT = "spark"
 log = logging.getLogger(__name__)
 
 
 def column_origins(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Column, ...]]:
-    """The columns that each column of the answer is made of; those that are made of none, such as counts, are left out.
+    """Returns the input columns of each result column. Columns without an origin, such as counts, are omitted.
 
-    A query that cannot be followed has none.
+    Empty if the query cannot be traced.
 
     Args:
-        reads: tables by the names the query gives them; their fields are what may be read of them.
+        reads: inputs by their names in the query, with their fields.
     """
     schema = {name: {column: kind or "string" for column, kind in read.fields.items()} for name, read in reads.items()}
     try:

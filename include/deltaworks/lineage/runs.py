@@ -1,6 +1,6 @@
-"""Runs as lineage has them: a stream, a build of gold tables, a run of mutations, each from its start to its end.
+"""Lineage runs of streams, gold builds and mutations, from start to end.
 
-Each is a block: what is in it runs the same with lineage and without, whatever becomes of the events.
+Each is a context manager. The block runs the same with and without lineage.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from deltaworks.specs.environment import LineageSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: `namespace/job/run id` of the Airflow task, which its OpenLineage provider knows.
+#: `namespace/job/run id` of the Airflow task, set by its OpenLineage provider.
 PARENT_VARIABLE = "OPENLINEAGE_PARENT_ID"
-#: How long the end of a job waits for events that are still to be sent.
+#: How long a job waits at its end for unsent events.
 CLOSE_SECONDS = 5.0
 _ERROR_LENGTH = 2_000
-#: The datasets of a run, by the tables it has written with their rows.
+#: Returns the datasets of a run from its written tables with row counts.
 Datasets = Callable[[Mapping[str, int | None]], Sequence[Dataset]]
-#: The same of any pipeline.
+#: The same for any pipeline.
 PipelineDatasets = Callable[[Catalog, str, Mapping[str, int | None]], Sequence[Dataset]]
-#: A job that ends, as its name ends: builds of gold tables, batches of mutations.
+#: Batch jobs by the suffix of their names: gold builds and mutation batches.
 BatchJob = Literal["gold", "mutations"]
 
 
 class WrittenTables:
-    """What a block has written so far: the end of its run names it."""
+    """Tables that a block has written so far."""
 
     def __init__(self) -> None:
         self.tables: dict[str, int | None] = {}
 
     def add(self, table: str, rows: int | None = None) -> None:
-        """A table was written, with so many rows."""
+        """Records a written table and its row count."""
         before = self.tables.get(table)
         self.tables[table] = rows if before is None else before + (rows or 0)
 
 
 @dataclass(slots=True)
 class LineageRun:
-    """One run. Its events say what was written when they were emitted, and are made in the emitter's thread."""
+    """A run. Its events contain the tables written so far, and are created in the emitter's thread."""
 
     spec: LineageSpec
     emitter: Emitter
@@ -71,7 +71,7 @@ class LineageRun:
     _ended: bool = False
 
     def emit(self, state: str, *, error: str = "") -> None:
-        """Emit an event of the run, now."""
+        """Emits an event of the run."""
         self._ended = state in ("COMPLETE", "FAIL")
         at, written = iso_now(), dict(self.written.tables)
         parent = os.environ.get(PARENT_VARIABLE, "")
@@ -95,7 +95,7 @@ class LineageRun:
         self.emitter.emit(made)
 
     def emit_running(self) -> None:
-        """Emit that it runs, where that was not said a short while ago. Nothing once it has ended."""
+        """Emits RUNNING, at most once per interval and not after the end."""
         now = time.monotonic()
         if not self._ended and now - self._reported_at >= self.spec.every_seconds:
             self._reported_at = now
@@ -132,9 +132,9 @@ def _reported(runs: Sequence[LineageRun]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stream_lineage(spark: SparkSession, catalog: Catalog, pipelines: Sequence[str]) -> Iterator[None]:
-    """Emit the runs of streams while the block runs them: their start, what their queries do, and their end.
+    """Emits the runs of streams while the block runs them: start, progress and end.
 
-    Nothing where the environment declares no lineage.
+    Does nothing if the environment declares no lineage.
 
     Args:
         pipelines: one, or the members of a group.
@@ -173,9 +173,9 @@ def _stream_run(spec: LineageSpec, emitter: Emitter, catalog: Catalog, name: str
 
 @contextlib.contextmanager
 def batch_lineage(catalog: Catalog, pipeline: str, job: BatchJob) -> Iterator[WrittenTables]:
-    """Emit a run of a job that ends: its start, and at its end the tables it wrote, with the origin of each column.
+    """Emits the run of a batch job: its start, and at its end the written tables with column origins.
 
-    Nothing where the environment declares no lineage.
+    Does nothing if the environment declares no lineage.
     """
     spec = catalog.environment.lineage
     if spec is None:
@@ -196,10 +196,10 @@ def batch_lineage(catalog: Catalog, pipeline: str, job: BatchJob) -> Iterator[Wr
 
 
 def _datasets_of(job: BatchJob) -> tuple[PipelineDatasets, PipelineDatasets]:
-    """What a job reads and what it writes."""
+    """Returns the functions for a job's inputs and outputs."""
     if job == "mutations":
         return mutation_inputs, mutation_outputs
-    # Loaded here: it loads the reader of tables.
+    # Imported lazily: it imports the table reader.
     from deltaworks.lineage.gold import gold_inputs, gold_outputs
 
     return gold_inputs, gold_outputs

@@ -1,1 +1,1 @@
-"""Figures for Prometheus, from the same small control objects that health and the console read."""
+"""Metrics for Prometheus, from the same small control objects as health and the console."""

@@ -1,7 +1,7 @@
-"""The endpoint that Prometheus scrapes: the figures in its text format, on a port of its own, without a login.
+"""HTTP endpoint for Prometheus, on its own port and without authentication.
 
-What it serves holds names that are declared, states and counts; nothing of an event. Bind it to an address that only
-Prometheus reaches.
+Metrics contain declared names, states and counts, but no event data. Bind it to an address that only Prometheus
+reaches.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CACHE_SECONDS = 5.0
 
 
 class MetricsCollector(Collector):
-    """The figures as Prometheus' client asks for them. Safe from many threads: one reads, and all get what it read.
+    """Collector for the Prometheus client. Thread-safe: concurrent scrapes share one read.
 
     Args:
-        read: gives all figures as of now.
-        keep_seconds: answers within so much time are of one reading, however many ask.
+        read: returns all current metrics.
+        cache_seconds: scrapes within this time share one read.
     """
 
     def __init__(self, read: Callable[[], Sequence[Sample]], *, cache_seconds: float = CACHE_SECONDS) -> None:
@@ -37,7 +37,7 @@ class MetricsCollector(Collector):
         self._samples: Sequence[Sample] = ()
 
     def collect(self) -> Iterable[Metric]:
-        """All families that have a figure, in the order of the list."""
+        """Yields all metric families with samples, in the order of `FAMILIES`."""
         by_name: dict[str, list[Sample]] = {}
         for sample in self._current():
             by_name.setdefault(sample.name, []).append(sample)
@@ -55,7 +55,7 @@ class MetricsCollector(Collector):
             yield metric
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not read the storage."""
+        """Returns nothing, since registration must not read the storage."""
         return ()
 
     def _current(self) -> Sequence[Sample]:
@@ -67,16 +67,16 @@ class MetricsCollector(Collector):
 
 
 def build_registry(figures: MetricsCollector) -> CollectorRegistry:
-    """A registry with these figures alone: those of this process are of no interest to anybody."""
+    """Returns a registry with only these metrics, without those of this process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
     return registry
 
 
 def serve_metrics(figures: MetricsCollector, *, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Answer `GET /metrics` from threads of its own; port 0 takes a free one.
+    """Serves `GET /metrics` in threads; port 0 selects a free port.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     return start_wsgi_server(port, addr=host, registry=build_registry(figures))

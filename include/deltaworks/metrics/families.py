@@ -1,7 +1,7 @@
-"""Every figure by its name: what it means, its labels, its unit. Names and labels are kept from release to release.
+"""All metrics by name: meaning, labels and unit. Names and labels are stable across releases.
 
-The table in the docs, the Grafana dashboard and what is exported are made from this list. No label holds anything of
-an event; the number of series grows with what is declared alone.
+The table in the docs, the Grafana dashboard and the endpoint are generated from this list. Labels contain no event
+data, so the number of series only grows with the declarations.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Unit = Literal["", "s", "bytes", "short", "percentunit"]
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One figure.
+    """A metric.
 
     Args:
-        name: as it is exported; a counter ends in `_total`.
-        labels: the names of its labels.
-        help: what it says, in one sentence.
-        unit: as Grafana names it.
+        name: exported name; a counter ends with `_total`.
+        labels: label names.
+        help: its meaning in one sentence.
+        unit: unit in Grafana's notation.
     """
 
     name: str
@@ -114,7 +114,7 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {family.name: family for family in
 
 
 def markdown_table() -> str:
-    """The list as a table of Markdown, for the docs."""
+    """Returns the metrics as a Markdown table, for the docs."""
     rows = [
         f"| `{family.name}` | {family.kind} | {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
         for family in FAMILIES.values()

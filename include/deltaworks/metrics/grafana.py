@@ -1,7 +1,7 @@
-"""The Grafana dashboard of the figures, made from their list.
+"""Generates the Grafana dashboard of all metrics.
 
-Its data source is a variable, so that it is imported as it is. A row is a subject; a panel is a question an operator
-asks.
+Its data source is a variable, so that it can be imported unchanged. Each row is a subject, each panel answers a
+question of an operator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from deltaworks.metrics.families import FAMILIES
 
-#: Of the dashboard, for links to it and for an import that replaces the last one.
+#: The dashboard's UID, for links and for imports that replace it.
 UID: Final = "deltaworks"
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: its expression is over figures of the list, the first of which gives the unit."""
+    """A panel. The unit is that of the first metric in its expression."""
 
     title: str
     expression: str
@@ -147,7 +147,7 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Returns the dashboard in Grafana's import format."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, row in _ROWS:
@@ -175,7 +175,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions(dashboard: dict[str, Any]) -> list[str]:
-    """Every expression of a dashboard."""
+    """Returns all expressions of a dashboard."""
     return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
 
 
@@ -219,5 +219,5 @@ def _panel(panel: Panel, *, number: int, left: int, top: int) -> dict[str, Any]:
 
 
 def dashboard_json() -> str:
-    """The file as it is kept in the docs."""
+    """Returns the dashboard's file in the docs."""
     return json.dumps(dashboard(), indent=1) + "\n"

@@ -1,6 +1,6 @@
-"""Reads the figures: judgements and heartbeats of streams, relays and collectors, ages of gold, open alerts.
+"""Collects metric samples: state and heartbeats of streams, relays and collectors, age of gold, open alerts.
 
-A part that cannot be read is left out, and `deltaworks_storage_up` is 0: a figure that is not there is no figure of 0.
+A part that cannot be read is omitted and `deltaworks_storage_up` is 0: a missing sample is not the value 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 
 log = logging.getLogger(__name__)
-#: The cause of a verdict on what could not be read.
+#: Cause of a verdict if the heartbeat could not be read.
 _UNREADABLE = "HEARTBEAT_UNREADABLE"
 STATES: tuple[str, ...] = get_args(HealthState)
 _LABEL_BY_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collector"}
@@ -42,7 +42,7 @@ _LABEL_BY_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collecto
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure: the name of its family, its labels in their order there, its value."""
+    """A sample: family name, label values in order, value."""
 
     name: str
     labels: tuple[str, ...]
@@ -50,8 +50,8 @@ class Sample:
 
 
 def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> list[Sample]:
-    """All figures as of now. Raises nothing; some seconds at most where the storage answers."""
-    # Two parts need each of these, which are read once.
+    """Returns all current samples. Never raises; takes at most a few seconds if the storage responds."""
+    # Used by two parts each, and read once.
     verdicts = cache(lambda: objects.get(paths.health_verdicts()))
     collectors = cache(lambda: read_collectors(catalog, objects))
     parts: tuple[Callable[[], Iterable[Sample]], ...] = (
@@ -66,7 +66,7 @@ def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> li
     for part in parts:
         try:
             samples += part()
-        except Exception as error:  # the other parts are still worth their answer
+        except Exception as error:  # other parts are still reported
             log.warning("Figures are left out: %s", error)
             up = False
     up = up and not any(sample.labels[1:] == (_UNREADABLE,) for sample in samples)
@@ -96,7 +96,9 @@ def _subjects(
 
 
 def _previous_verdicts(verdicts: Callable[[], StoredObject | None]) -> dict[str, Verdict]:
-    """What health last found: since when there has been no input. Without it streams are judged all the same."""
+    """Returns the last verdicts of the health check, which know since when there is no input. Empty if they cannot be
+    read.
+    """
     try:
         item = verdicts()
         return health_report.decode_verdicts(item.data) if item is not None else {}
@@ -150,7 +152,7 @@ def _relay(name: str, beat: Heartbeat, now: datetime) -> Iterator[Sample]:
 
 
 def _collectors(collectors: Iterable[CollectorFacts], now: datetime) -> Iterator[Sample]:
-    """Raises what one could not be read for, once the others have their figures."""
+    """Yields samples of all collectors, then raises if one of them could not be read."""
     unread = None
     for facts in collectors:
         unread = unread or facts.error
@@ -215,7 +217,7 @@ def _health(item: StoredObject | None, now: datetime) -> Iterator[Sample]:
 
 
 def _recorded_time(data: bytes, name: str = "at") -> datetime | None:
-    """The time that an object notes; None for one that is torn."""
+    """Returns the recorded time of an object; None if it is corrupt."""
     try:
         return parse_iso(json.loads(data)[name])
     except (ValueError, KeyError, TypeError):

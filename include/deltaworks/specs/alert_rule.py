@@ -1,5 +1,4 @@
-"""Rules on answers that a pipeline declares under `alerts`: which figure is judged by the minute, against what, and
-when people are told."""
+"""Specs of rules on results: the evaluated value, its bounds and baseline, and when alerts are raised."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from deltaworks.specs.gold import find_cycle
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: More label sets than this in one minute are no rule that people could be told of: RULE_TOO_MANY_SERIES.
+#: More label sets in one minute are an error: RULE_TOO_MANY_SERIES.
 MAX_LABEL_SETS: Final = 1_000
-#: Minutes that are taken together, one after the other, where a single one has too few samples.
+#: Numbers of minutes that are aggregated in turn if one minute has too few samples.
 AGGREGATION_MINUTES: Final = (1, 5, 15)
-#: Columns of the answer of a rule that are no labels.
+#: Result columns of a rule that are not labels.
 MINUTE, VALUE, SAMPLES, BUCKET = "minute", "value", "samples", "bucket"
 Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
 
@@ -29,10 +28,10 @@ _RELATIVE: Final = ("above_baseline", "below_baseline", "deviations", "min_incre
 
 
 class BoundsSpec(Spec):
-    """Bounds of a value in one direction; all that are named must be crossed.
+    """Bounds of a value in one direction. All given bounds must be crossed.
 
-    `above_baseline: 1.1` is ten percent above the baseline, `min_increase: 20` besides by 20 in the value's own unit;
-    `deviations: 3` is three times the usual spread away from it.
+    `above_baseline: 1.1` is ten percent above the baseline, `min_increase: 20` is 20 above it in the value's unit, and
+    `deviations: 3` is three times the usual deviation from it.
     """
 
     above: float | None = Field(default=None, description="the value is above this")
@@ -63,21 +62,22 @@ class BoundsSpec(Spec):
 
     @property
     def named_bounds(self) -> dict[str, float]:
-        """The bounds that are named."""
+        """The given bounds, by name."""
         return {name: value for name in BoundsSpec.model_fields if (value := getattr(self, name)) is not None}
 
     @property
     def relative_bounds(self) -> tuple[str, ...]:
-        """The bounds that say nothing without a baseline."""
+        """The given bounds that need a baseline."""
         return tuple(name for name in _RELATIVE if getattr(self, name) is not None)
 
 
 class BaselineSpec(Spec):
-    """What a value is compared with.
+    """The value that a rule compares with.
 
-    `hour_of_week`: the median of the same hour of the past weeks, for the same labels; where too few weeks are there,
-    that of the same hour of their days. `hour_of_day`: the latter alone. `peers`: the other label sets of the same
-    minute, weighted by samples. `fixed`: a number.
+    `hour_of_week`: the median of the same hour in past weeks, for the same labels; with too few weeks, of the same hour
+        on all
+    days. `hour_of_day`: always on all days. `peers`: the other label sets in the same minute, weighted by samples.
+    `fixed`: a number.
     """
 
     kind: Literal["hour_of_week", "hour_of_day", "peers", "fixed"]
@@ -110,23 +110,26 @@ class BaselineSpec(Spec):
 
     @property
     def is_historical(self) -> bool:
-        """Whether it is made of the past."""
+        """Whether it is computed from past values."""
         return self.kind in ("hour_of_week", "hour_of_day")
 
 
 class GroupingSpec(Spec):
-    """Storms: where so many label sets with the same values of `by` fire at once, one alert tells of all of them."""
+    """Groups alert storms: if so many label sets with equal values of `by` fire at the same time, they are one
+    alert."""
 
     by: Names = ()
     min_alerts: int = Field(default=20, ge=2, description="so many at once are told as one")
 
 
 class RuleSpec(Spec):
-    """A rule: SQL whose answer has a row for each minute and label set, judged minute by minute.
+    """A rule: SQL with a result row per minute and label set, evaluated minute by minute.
 
-    Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The
-    answer has `minute`, the labels, `value`, and where `samples` is declared `samples`, of how many the value is made.
-    With `percentile` it has `bucket` instead of `value`: floor(100 * log10(x)), as histograms of gold have it.
+    The SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The
+    result has
+    `minute`, the labels, `value` and, with `min_samples`, `samples`: the number of samples behind the value. With
+        `percentile`
+    it has `bucket` instead of `value`: floor(100 * log10(x)), as in histograms of gold.
     """
 
     name: Name
@@ -165,22 +168,22 @@ class RuleSpec(Spec):
 
     @property
     def clear_bounds(self) -> BoundsSpec:
-        """The bounds that a value must be back behind."""
+        """The bounds that a value must not cross to clear."""
         return self.clear or self.fire
 
     @property
     def for_steps(self) -> int:
-        """How many judged minutes one after the other fire it."""
+        """Number of consecutive steps until it fires."""
         return -(-self.for_minutes // self.step_minutes)
 
     @property
     def keep_firing_steps(self) -> int:
-        """How many clear ones one after the other end it."""
+        """Number of consecutive clear steps until it resolves."""
         return -(-self.keep_firing_minutes // self.step_minutes)
 
     @property
     def unknown_after_seconds(self) -> int:
-        """Newest data older than this say nothing of now."""
+        """Age of the newest data from which the state is unknown."""
         stale = self.evaluation_delay_seconds if self.stale_seconds is None else self.stale_seconds
         return stale + 60 * self.step_minutes
 
@@ -232,7 +235,7 @@ class RuleSpec(Spec):
 
 
 def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
-    """Where what is clear would fire."""
+    """Yields clear bounds within which the rule would fire again."""
     for name, bound in clear.named_bounds.items():
         at = fire.named_bounds.get(name)
         if at is None:
@@ -242,10 +245,10 @@ def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Proble
 
 
 def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
-    """What does not fit between the rules of a pipeline, its tables and its private fields.
+    """Yields conflicts between rules, tables and masked fields.
 
     Args:
-        readable: the tables and views that rules may read.
+        readable: tables and views that rules can read.
     """
     first: dict[str, int] = {}
     for index, rule in enumerate(pipeline.rules):
@@ -281,7 +284,7 @@ def _delay_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) -> Itera
 
 
 def _source_tables(pipeline: PipelineSpec, rule: RuleSpec) -> set[str]:
-    """The tables a rule reads, by itself and through views."""
+    """Returns the tables that a rule reads, directly or through views."""
     views = {view.name: view.reads for view in pipeline.views}
     waiting, tables = [*rule.reads], set[str]()
     while waiting:
@@ -294,7 +297,7 @@ def _source_tables(pipeline: PipelineSpec, rule: RuleSpec) -> set[str]:
 
 
 def refresh_seconds(pipeline: PipelineSpec, table: str) -> float:
-    """How far apart the times lie at which a table is brought up to date; 0 where nothing says so."""
+    """Returns the refresh interval of a table; 0 if unknown."""
     for gold in pipeline.gold.tables:
         if gold.name == table:
             if gold.refresh_seconds is not None:
@@ -309,7 +312,7 @@ def refresh_seconds(pipeline: PipelineSpec, table: str) -> float:
 
 
 def _schedule_seconds(schedule: str) -> float:
-    """How far apart the runs of a plain `*/n` schedule lie; a day for any other than that and `*`."""
+    """Returns the interval of a `*` or `*/n` schedule; a day for others."""
     minute, _, rest = schedule.partition(" ")
     if rest.split() != ["*"] * 4:
         return 86_400 if schedule != "@hourly" else 3_600
@@ -335,7 +338,7 @@ def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 class _InhibitionNode:
-    """A rule as what it waits for, for the search for circles."""
+    """A rule as a node of the inhibition graph."""
 
     def __init__(self, rule: RuleSpec) -> None:
         self.name = rule.name
