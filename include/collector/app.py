@@ -54,16 +54,16 @@ class CollectorApp:
         sent, host = dict(scope["headers"]), client[0] if client else ""
         head = RequestHead(scope["method"], scope["path"], scope["query_string"], sent, host)
         try:
-            answer = await self._respond(head, receive)
+            response = await self._respond(head, receive)
         except Exception:  # a fault of ours turns one request away, which comes again
             log.exception("a request failed")
-            answer = reject("internal", self._new_id())
-        if answer is None:
+            response = reject("internal", self._new_id())
+        if response is None:
             return
-        answer = self._finalize(head, answer)
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body if head.method != "HEAD" else b""})
+        response = self._finalize(head, response)
+        headers = [*response.headers, (b"content-length", b"%d" % len(response.body))]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body if head.method != "HEAD" else b""})
 
     def handle_complete(self, head: RequestHead, body: bytes, reply: Callable[[Response], None]) -> bool:
         """Take a POST whose body is there; False, and nothing done, for all other requests.
@@ -74,14 +74,14 @@ class CollectorApp:
         """
         if head.method != "POST" or self.state is ServerState.CLOSED:
             return False
-        whole = _CompleteRequest(self, head, self._new_id(), reply)
+        request = _CompleteRequest(self, head, self._new_id(), reply)
         try:
-            answer = self._submit_complete(whole, body)
+            response = self._submit_complete(request, body)
         except Exception:  # as above
             log.exception("a request failed")
-            answer = reject("internal", whole.request_id)
-        if answer is not None:
-            whole.respond(answer)
+            response = reject("internal", request.request_id)
+        if response is not None:
+            request.respond(response)
         return True
 
     def _submit_complete(self, request: _CompleteRequest, body: bytes) -> Response | None:
@@ -92,28 +92,28 @@ class CollectorApp:
         if not self._in_flight.acquire(len(body)):
             return reject("busy", request.request_id)
         request.reserved_bytes = len(body)
-        taken = self._handler.read_events(admitted, body)
-        if isinstance(taken, Response):
-            return taken
-        if not taken.entries:
-            return taken.answer
-        request.accepted = taken
-        self._writer.submit(taken.submission, request.on_written)
+        accepted = self._handler.read_events(admitted, body)
+        if isinstance(accepted, Response):
+            return accepted
+        if not accepted.entries:
+            return accepted.response
+        request.accepted = accepted
+        self._writer.submit(accepted.submission, request.on_written)
         return None
 
-    def _count_accepted(self, taken: AcceptedEvents) -> None:
+    def _count_accepted(self, accepted: AcceptedEvents) -> None:
         events = self.metrics.events
-        events[taken.source, "accepted"] += len(taken.entries) - taken.malformed_count
-        if taken.malformed_count:
-            events[taken.source, "kept"] += taken.malformed_count
+        events[accepted.source, "accepted"] += len(accepted.entries) - accepted.malformed_count
+        if accepted.malformed_count:
+            events[accepted.source, "kept"] += accepted.malformed_count
 
-    def _finalize(self, head: RequestHead, answer: Response) -> Response:
+    def _finalize(self, head: RequestHead, response: Response) -> Response:
         """The answer as it goes out, counted."""
-        self.metrics.requests[answer.status, answer.code] += 1
-        answer = self._handler.with_cors(head, answer)
-        if self.state is not ServerState.RUNNING and not answer.closes_connection:
-            return Response(answer.status, answer.body, [*answer.headers, CLOSE_HEADER], answer.code)
-        return answer
+        self.metrics.requests[response.status, response.code] += 1
+        response = self._handler.with_cors(head, response)
+        if self.state is not ServerState.RUNNING and not response.closes_connection:
+            return Response(response.status, response.body, [*response.headers, CLOSE_HEADER], response.code)
+        return response
 
     async def _respond(self, head: RequestHead, receive: Receive) -> Response | None:
         if head.method != "POST":
@@ -121,42 +121,42 @@ class CollectorApp:
         request_id = self._new_id()
         if self.state is ServerState.CLOSED:
             return reject("draining", request_id)
-        admitted = self._handler.admit(head, request_id)
-        if isinstance(admitted, Response):
-            if admitted.code == "too_large":
+        request = self._handler.admit(head, request_id)
+        if isinstance(request, Response):
+            if request.code == "too_large":
                 await self._read_body(receive, ByteReservation(InFlightBytes(self._limits.max_body_bytes)))
-            return admitted
-        return await self._handle_body(admitted, receive)
+            return request
+        return await self._handle_body(request, receive)
 
-    async def _handle_body(self, admitted: AdmittedRequest, receive: Receive) -> Response | None:
+    async def _handle_body(self, request: AdmittedRequest, receive: Receive) -> Response | None:
         """Read a body and make its events durable, its bytes counted as under way until then."""
-        length = int(admitted.head.headers.get(b"content-length", b"0") or 0)
+        length = int(request.head.headers.get(b"content-length", b"0") or 0)
         reservation = ByteReservation(self._in_flight)
         try:
             if not reservation.grow_to(length):
-                return reject("busy", admitted.request_id)
+                return reject("busy", request.request_id)
             body = await self._read_body(receive, reservation)
             if body is None or isinstance(body, str):
-                return reject(body, admitted.request_id) if body else None
-            taken = self._handler.read_events(admitted, body)
-            if isinstance(taken, Response):
-                return taken
-            return await self._write_events(taken, admitted.request_id)
+                return reject(body, request.request_id) if body else None
+            accepted = self._handler.read_events(request, body)
+            if isinstance(accepted, Response):
+                return accepted
+            return await self._write_events(accepted, request.request_id)
         finally:
             reservation.release()
 
-    async def _write_events(self, taken: AcceptedEvents, request_id: str) -> Response:
-        if not taken.entries:  # none of its events may be kept
-            return taken.answer
+    async def _write_events(self, accepted: AcceptedEvents, request_id: str) -> Response:
+        if not accepted.entries:  # none of its events may be kept
+            return accepted.response
         future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
-        self._writer.submit(taken.submission, partial(_resolve, future))
+        self._writer.submit(accepted.submission, partial(_resolve, future))
         written = await future
         if written.problem is not None:
             return reject(written.problem, request_id)
-        self._count_accepted(taken)
-        return taken.answer
+        self._count_accepted(accepted)
+        return accepted.response
 
-    async def _read_body(self, receive: Receive, hold: ByteReservation) -> bytes | str | None:
+    async def _read_body(self, receive: Receive, reservation: ByteReservation) -> bytes | str | None:
         """The body; a code where it is too large, too slow or one too many; None where the client has gone."""
         task = asyncio.current_task()
         if task is None:
@@ -166,7 +166,7 @@ class CollectorApp:
             message = await receive()
             if message["type"] != "http.disconnect" and not message.get("more_body"):
                 return cast("bytes", message.get("body", b""))
-            return await self._read_chunks(message, receive, hold)
+            return await self._read_chunks(message, receive, reservation)
         except asyncio.CancelledError:
             if task in self._body_deadlines:
                 raise
@@ -176,24 +176,24 @@ class CollectorApp:
             self._body_deadlines.pop(task, None)
 
     async def _read_chunks(
-        self, message: Mapping[str, Any], receive: Receive, hold: ByteReservation
+        self, message: Mapping[str, Any], receive: Receive, reservation: ByteReservation
     ) -> bytes | str | None:
         """A body that comes in pieces.
 
         Of one that is too large some more is read and thrown away: a connection that is closed before its client has
         sent all may end in an error there, and the answer would not be read.
         """
-        pieces: list[bytes] = []
-        size, most = 0, self._limits.max_body_bytes
+        chunks: list[bytes] = []
+        size, max_bytes = 0, self._limits.max_body_bytes
         while message["type"] != "http.disconnect":
-            piece: bytes = message.get("body", b"")
-            size += len(piece)
-            if size <= most:
-                pieces.append(piece)
-                if not hold.grow_to(size):
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size <= max_bytes:
+                chunks.append(chunk)
+                if not reservation.grow_to(size):
                     return "busy"
-            if not message.get("more_body") or size > _MAX_OVERSIZE_FACTOR * most:
-                return b"".join(pieces) if size <= most else "too_large"
+            if not message.get("more_body") or size > _MAX_OVERSIZE_FACTOR * max_bytes:
+                return b"".join(chunks) if size <= max_bytes else "too_large"
             message = await receive()
         return None
 
@@ -228,14 +228,14 @@ class CollectorApp:
 
     def _readiness(self) -> Response:
         """Whether more should be sent here. Sinks do not count: their outage would take every replica away."""
-        problem = self._writer.rejection_reason()
+        reason = self._writer.rejection_reason()
         if self.state is not ServerState.RUNNING:
-            problem = "draining"
-        elif problem is None and self._writer.fill_ratio() >= NEARLY_FULL_RATIO:
-            problem = "spool_full"
-        if problem is None:
+            reason = "draining"
+        elif reason is None and self._writer.fill_ratio() >= NEARLY_FULL_RATIO:
+            reason = "spool_full"
+        if reason is None:
             return Response(200, b'{"status":"ready"}', [JSON_CONTENT_TYPE])
-        return Response(503, orjson.dumps({"status": "not ready", "code": problem}), [JSON_CONTENT_TYPE], problem)
+        return Response(503, orjson.dumps({"status": "not ready", "code": reason}), [JSON_CONTENT_TYPE], reason)
 
     def _client_settings(self, head: RequestHead, key: str, request_id: str) -> Response:
         """What analytics.js asks for before it sends: where to, and that nothing else is switched on."""
@@ -253,7 +253,7 @@ class CollectorApp:
 class _CompleteRequest:
     """A request whose body was there at once, until it is answered."""
 
-    __slots__ = ("_app", "_reply", "head", "reserved_bytes", "request_id", "taken")
+    __slots__ = ("_app", "_reply", "accepted", "head", "request_id", "reserved_bytes")
 
     def __init__(
         self, app: CollectorApp, head: RequestHead, request_id: str, reply: Callable[[Response], None]
@@ -271,13 +271,13 @@ class _CompleteRequest:
             self.respond(reject(written.problem or "internal", self.request_id))
             return
         self._app._count_accepted(self.accepted)
-        self.respond(self.accepted.answer)
+        self.respond(self.accepted.response)
 
-    def respond(self, answer: Response) -> None:
+    def respond(self, response: Response) -> None:
         """Answer, and give back what the request had of the bytes under way."""
         self._app._in_flight.release(self.reserved_bytes)
         self.reserved_bytes = 0
-        self._reply(self._app._finalize(self.head, answer))
+        self._reply(self._app._finalize(self.head, response))
 
 
 def _resolve(future: asyncio.Future[WriteResult], written: WriteResult) -> None:

@@ -84,52 +84,52 @@ def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
     return content
 
 
-def _gzip(body: bytes, most_bytes: int) -> bytes:
+def _gzip(body: bytes, max_bytes: int) -> bytes:
     """The members of a gzip one behind the other."""
-    pieces: list[bytes] = []
-    left = most_bytes + 1
-    while body and left > 0:
+    chunks: list[bytes] = []
+    remaining_bytes = max_bytes + 1
+    while body and remaining_bytes > 0:
         member = zlib.decompressobj(wbits=31)
         try:
-            pieces.append(member.decompress(body, left))
+            chunks.append(member.decompress(body, remaining_bytes))
         except zlib.error:
-            pieces.append(_decompress_damaged(body, left))
+            chunks.append(_decompress_damaged(body, remaining_bytes))
             break
-        left -= len(pieces[-1])
+        remaining_bytes -= len(chunks[-1])
         if not member.eof:
             break
         body = member.unused_data
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
-def _decompress_damaged(body: bytes, most_bytes: int) -> bytes:
+def _decompress_damaged(body: bytes, max_bytes: int) -> bytes:
     """What a broken member gives before its break, fed in small steps."""
-    member, pieces = zlib.decompressobj(wbits=31), []
+    member, chunks = zlib.decompressobj(wbits=31), []
     try:
         for start in range(0, len(body), 256):
-            piece = member.decompress(body[start : start + 256], most_bytes)
-            pieces.append(piece)
-            most_bytes -= len(piece)
-            if most_bytes <= 0:
+            chunk = member.decompress(body[start : start + 256], max_bytes)
+            chunks.append(chunk)
+            max_bytes -= len(chunk)
+            if max_bytes <= 0:
                 break
     except zlib.error:
         pass
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
-def _zstd(body: bytes, most_bytes: int) -> bytes:
+def _zstd(body: bytes, max_bytes: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).stream_reader(
         body, read_across_frames=True
     )
-    pieces: list[bytes] = []
-    left = most_bytes + 1
+    chunks: list[bytes] = []
+    remaining_bytes = max_bytes + 1
     try:
-        while left > 0 and (piece := reader.read(min(left, 64 << 10))):
-            pieces.append(piece)
-            left -= len(piece)
+        while remaining_bytes > 0 and (chunk := reader.read(min(remaining_bytes, 64 << 10))):
+            chunks.append(chunk)
+            remaining_bytes -= len(chunk)
     except zstandard.ZstdError:
         pass
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
 def decode_text(content: bytes) -> str:
@@ -168,12 +168,12 @@ def parse_events(text: str, *, json_lines: bool) -> RequestBody:
 
 
 def _parse_array(text: str, start: int) -> RequestBody:
-    sent, elements = RequestBody(), _ArrayReader(text, start)
-    sent.events = elements.read()
+    body, elements = RequestBody(), _ArrayReader(text, start)
+    body.events = elements.read()
     rest = text[elements.end :].strip()
     if rest:
-        sent.events.append(SentEvent(rest, None))
-    return sent
+        body.events.append(SentEvent(rest, None))
+    return body
 
 
 def parse_batch(text: str) -> RequestBody:
@@ -181,30 +181,30 @@ def parse_batch(text: str) -> RequestBody:
 
     A tail that is broken is an event that cannot be read; those before it are read.
     """
-    sent, seen = RequestBody(), False
+    body, seen = RequestBody(), False
     at = 0
     try:
         for name, start in (members := _ObjectReader(text)):
             at = start
             if name == "batch" and text.startswith("[", start):
                 elements = _ArrayReader(text, start)
-                sent.events, seen = elements.read(), True
+                body.events, seen = elements.read(), True
                 members.at = at = elements.end
                 continue
             value, members.at = _scan(text, start)
             at = members.at
             if name == "context" and isinstance(value, dict):
-                sent.context = text[start:at]
+                body.context = text[start:at]
             elif name == "sentAt":
-                sent.sent_at = value
+                body.sent_at = value
             elif name == "writeKey":
-                sent.write_key = _optional_text(value)
+                body.write_key = _optional_text(value)
         rest = text[members.at :].strip() if seen else text
     except _SCAN_ERRORS:
         rest = text[at:].strip() if seen else text
     if rest:
-        sent.events.append(SentEvent(rest, None))
-    return sent
+        body.events.append(SentEvent(rest, None))
+    return body
 
 
 class _ObjectReader:

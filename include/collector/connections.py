@@ -97,18 +97,18 @@ class LimitedProtocol(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
 
     def _start_pending(self) -> None:
-        unbegun, self._pending_request = self._pending_request, None
-        if unbegun is not None:
-            super()._start_asgi_task(*unbegun)
+        pending, self._pending_request = self._pending_request, None
+        if pending is not None:
+            super()._start_asgi_task(*pending)
 
-    def _respond(self, cycle: RequestResponseCycle, answer: Response) -> None:
+    def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
         """Write an answer as one piece, unless whoever waits for it is gone."""
         if cycle.disconnected or cycle.response_complete:
             return
-        data = answer.prepared_bytes if cycle.keep_alive else b""
+        data = response.prepared_bytes if cycle.keep_alive else b""
         cycle.response_started = cycle.response_complete = True
-        self.transport.write(data or encode_response(answer, closes_connection=not cycle.keep_alive))
-        if not cycle.keep_alive or answer.closes_connection:
+        self.transport.write(data or encode_response(response, closes_connection=not cycle.keep_alive))
+        if not cycle.keep_alive or response.closes_connection:
             self.transport.close()
         cycle.on_response()
         cycle.on_response = _noop  # it holds the connection, which holds the cycle
@@ -123,12 +123,12 @@ def close_idle(connections: Iterable[Any], *, now: float, head_seconds: float) -
 
     Those that have never sent the head of a request have `head_seconds`, all others `KEEP_ALIVE_SECONDS`.
     """
-    quiet = [
+    idle = [
         item
         for item in connections
         if isinstance(item, LimitedProtocol)
         and item.is_idle_since(now - (head_seconds if item.is_new else KEEP_ALIVE_SECONDS))
     ]
-    for connection in quiet:
+    for connection in idle:
         connection.transport.close()
-    return len(quiet)
+    return len(idle)

@@ -200,13 +200,13 @@ class LandingDelivery(Delivery):
         plan = self._progress.get(self.source).planned_object
         if plan is not None:
             return self._attempt(lambda: self._put_planned(plan))
-        taken = 0
+        added = 0
         if self._buffered_bytes < self._thresholds.bytes:
-            taken = self._add_to_buffer(
+            added = self._add_to_buffer(
                 self._cursor.read(min(READ_BYTES, self._thresholds.bytes - self._buffered_bytes))
             )
         if not self._buffer or not (flush or self._is_due()):
-            return taken > 0
+            return added > 0
         events = self._buffer
         return self._attempt(lambda: self._plan_and_put(events))
 
@@ -314,17 +314,17 @@ class RecordDelivery(Delivery):
     def _send(self) -> None:
         try:
             with self.metrics.measure_call():
-                aside = self._sink.send(self._unsent)
+                dead_letters = self._sink.send(self._unsent)
         except SinkBusyError as error:
             self._unsent = error.left
             raise
-        write_dead_letters(self._folder, self.source, aside)
+        write_dead_letters(self._folder, self.source, dead_letters)
         record = self._progress.get(self.source)
         done = SourceProgress(
             delivered_up_to=self._last_seq,
             objects=record.objects,
-            events=record.events + self._batch_count - len(aside),
-            dead_letters=record.dead_letters + len(aside),
+            events=record.events + self._batch_count - len(dead_letters),
+            dead_letters=record.dead_letters + len(dead_letters),
         )
         self._progress.set(self.source, done)
         self._unsent = []
@@ -334,7 +334,7 @@ def write_dead_letters(folder: Path, source: str, items: Sequence[DeadLetter]) -
     """Keep events that a sink can never take in a file of the spool, and say so; synced when this returns."""
     if not items:
         return
-    path = folder / f"aside-{source}.jsonl"
+    path = folder / f"dead-letters-{source}.jsonl"
     lines = [
         json.dumps(
             {"seq": item.event.seq, "reason": item.reason, "event": base64.b64encode(item.event.payload).decode()}

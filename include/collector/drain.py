@@ -97,7 +97,8 @@ class Drain:
         self._source_numbers = {numbers[name] for name in destinations}
         self._unclaimed: dict[int, int] = {}
         self._deliveries = [
-            self._new_delivery(name, way, numbers[name], clock=clock) for name, way in destinations.items()
+            self._new_delivery(name, destination, numbers[name], clock=clock)
+            for name, destination in destinations.items()
         ]
         if vault is not None:
             self._deliveries.append(self._new_vault_delivery(vault, clock=clock))
@@ -158,11 +159,11 @@ class Drain:
         with self._delete_lock:
             free = self.deletable_up_to()
             deleted = 0
-            for stretch in self._list_ranges()[:-1]:
-                if stretch.before_seq - 1 > free:
+            for byte_range in self._list_ranges()[:-1]:
+                if byte_range.before_seq - 1 > free:
                     break
-                deleted += file_size(stretch.path)
-                stretch.path.unlink(missing_ok=True)
+                deleted += file_size(byte_range.path)
+                byte_range.path.unlink(missing_ok=True)
             if deleted:
                 sync_folder(self._folder.path)
                 self._on_deleted(deleted)
@@ -181,28 +182,30 @@ class Drain:
         free = self.deletable_up_to()
         if free >= next_seq - 1 or not all(delivery.has_scanned for delivery in self._deliveries):
             return None
-        for stretch in self._list_ranges():
-            if stretch.before_seq - 1 > free:
+        for byte_range in self._list_ranges():
+            if byte_range.before_seq - 1 > free:
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: the next one is the oldest
-                    header = Segment.open(stretch.path).header
+                    header = Segment.open(byte_range.path).header
                     return header.created_ms if header is not None else 0
         return None
 
-    def _new_delivery(self, name: str, way: Destination, number: int, *, clock: Callable[[], float]) -> Delivery:
+    def _new_delivery(
+        self, name: str, destination: Destination, number: int, *, clock: Callable[[], float]
+    ) -> Delivery:
         after, path = self._progress.get(name).delivered_up_to, self._folder.path
         cursor = SpoolCursor(self._list_ranges, number, after=after, on_unknown_source=self._record_unclaimed)
-        if isinstance(way, RecordDestination):
+        if isinstance(destination, RecordDestination):
             return RecordDelivery(
-                name, cursor, self._progress, way.open_sink(), folder=path, stop=self._stop, clock=clock
+                name, cursor, self._progress, destination.open_sink(), folder=path, stop=self._stop, clock=clock
             )
         return LandingDelivery(
             name,
             cursor,
             self._progress,
-            way.sink,
-            prefix=way.prefix,
+            destination.sink,
+            prefix=destination.prefix,
             collector=self._folder.collector_hex,
-            thresholds=way.thresholds,
+            thresholds=destination.thresholds,
             folder=path,
             stop=self._stop,
             clock=clock,

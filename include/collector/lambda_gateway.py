@@ -76,13 +76,18 @@ class Gateway:
         head = parse_head(event)
         try:
             self._before_request()
-            answer = self._respond(head, event)
+            response = self._respond(head, event)
         except Exception:
             log.exception("a request failed")
-            answer = reject("internal", new_request_id())
-        answer = self._handler.with_cors(head, answer)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
-        return {"statusCode": answer.status, "headers": headers, "body": answer.body.decode(), "isBase64Encoded": False}
+            response = reject("internal", new_request_id())
+        response = self._handler.with_cors(head, response)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        return {
+            "statusCode": response.status,
+            "headers": headers,
+            "body": response.body.decode(),
+            "isBase64Encoded": False,
+        }
 
     def _respond(self, head: RequestHead, event: Mapping[str, Any]) -> Response:
         request_id = new_request_id()
@@ -91,23 +96,23 @@ class Gateway:
             if origin and self._handler.keys.is_known_origin(origin.decode("latin-1")):
                 return Response(200, b"", cors_headers(origin, preflight=True)[3:])
             return reject("origin", request_id)
-        admitted = self._handler.admit(head, request_id)
-        if isinstance(admitted, Response):
-            return admitted
-        return self._deliver(admitted, decode_body(event), request_id)
+        request = self._handler.admit(head, request_id)
+        if isinstance(request, Response):
+            return request
+        return self._deliver(request, decode_body(event), request_id)
 
-    def _deliver(self, admitted: AdmittedRequest, body: bytes, request_id: str) -> Response:
-        taken = self._handler.read_events(admitted, body)
-        if isinstance(taken, Response):
-            return taken
-        if not taken.entries:
-            return taken.answer
-        if taken.sealed is not None and not self._store_sealed(taken.sealed):
+    def _deliver(self, request: AdmittedRequest, body: bytes, request_id: str) -> Response:
+        accepted = self._handler.read_events(request, body)
+        if isinstance(accepted, Response):
+            return accepted
+        if not accepted.entries:
+            return accepted.response
+        if accepted.sealed is not None and not self._store_sealed(accepted.sealed):
             return reject("sink", request_id)
-        events = [self._with_number(entry.parts) for entry in taken.entries]
+        events = [self._with_number(entry.parts) for entry in accepted.entries]
         return (
-            taken.answer
-            if self._send_with_retries(taken.source, events, self._send_once)
+            accepted.response
+            if self._send_with_retries(accepted.source, events, self._send_once)
             else reject("sink", request_id)
         )
 
@@ -145,15 +150,17 @@ class Gateway:
         return False
 
     def _send_once(self, source: str, events: Sequence[SpooledEvent]) -> None:
-        way = self._destinations[source]
-        if isinstance(way, LandingDestination):
-            way.sink.put(self._pack(way.prefix, events))
+        destination = self._destinations[source]
+        if isinstance(destination, LandingDestination):
+            destination.sink.put(self._pack(destination.prefix, events))
             return
         if source not in self._sinks:
-            self._sinks[source] = way.open_sink()
-        for aside in self._sinks[source].send(events):
+            self._sinks[source] = destination.open_sink()
+        for dead_letter in self._sinks[source].send(events):
             # Nothing is kept here, so the log is where it is.
-            log.error("%s: the sink can never take %r: %s", source, aside.event.payload[:1000], aside.reason)
+            log.error(
+                "%s: the sink can never take %r: %s", source, dead_letter.event.payload[:1000], dead_letter.reason
+            )
 
     def _pack(self, prefix: str, events: Sequence[SpooledEvent]) -> PackedObject:
         at = datetime.fromtimestamp(self._clock(), UTC)

@@ -147,34 +147,34 @@ class CollectorProcess:
         self._stopping = leaving
         spool = self._spool(folder, recovered, loop)
         numbers = folder.source_numbers(self._spec.sources)
-        door = RequestHandler(
+        handler = RequestHandler(
             self._spec,
             collector_id=folder.collector_hex,
             source_numbers=numbers,
             rejection_reason=spool.rejection_reason,
             redactions=self._redactions,
         )
-        self._app = CollectorApp(door, BatchingWriter(spool, loop), metrics=self._metrics)
-        beside = self._open_background(self._spec, folder, spool, recovered)
+        self._app = CollectorApp(handler, BatchingWriter(spool, loop), metrics=self._metrics)
+        background = self._open_background(self._spec, folder, spool, recovered)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, leaving.set)
         spool.start()
-        for part in beside:
-            part.start()
+        for service in background:
+            service.start()
         server = _Server(config)
         listener, metrics_listener = self._listeners()
-        ticking = loop.create_task(self._run_housekeeping(spool, server))
+        housekeeping = loop.create_task(self._run_housekeeping(spool, server))
         serving = loop.create_task(server.serve([listener]))
-        answering = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
+        metrics_server = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
         places = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}
         print("COLLECTOR_LISTENING " + json.dumps(places), flush=True)  # noqa: T201  for whoever has started it
         await leaving.wait()
         await self._drain_requests(server, serving)
         await asyncio.to_thread(spool.close)
-        ticking.cancel()
-        answering.close()
-        for part in beside:
-            await asyncio.to_thread(part.stop, timeout_seconds=self._spec.limits.flush_seconds)
+        housekeeping.cancel()
+        metrics_server.close()
+        for service in background:
+            await asyncio.to_thread(service.stop, timeout_seconds=self._spec.limits.flush_seconds)
 
     async def _drain_requests(self, server: _Server, serving: asyncio.Task[None]) -> None:
         """Take requests for as long as balancers may still send some, then no more, and end those under way."""

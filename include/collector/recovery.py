@@ -175,5 +175,5 @@ def _max_seq(value: Any) -> int:
         return max(map(_max_seq, value), default=0)
     if not isinstance(value, dict):
         return 0
-    own = [number for key in ("done", "last") if isinstance(number := value.get(key), int)]
+    own = [number for key in ("delivered_up_to", "last") if isinstance(number := value.get(key), int)]
     return max([*own, *map(_max_seq, value.values())], default=0)

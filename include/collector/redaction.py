@@ -84,7 +84,7 @@ class RequestRedactor:
         return json.dumps(frames, separators=(",", ":")).encode() if frames else None
 
 
-def encode_sealed_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
+def encode_vault_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
     """The sealed file of payloads of the spool, by their numbers."""
     return encode_sealed_file(
         SealedFrame(seq, kind, base64.b64decode(payload))

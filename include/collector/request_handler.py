@@ -70,7 +70,7 @@ class AcceptedEvents(NamedTuple):
     """The events of a request, to be made durable before `answer` is given."""
 
     entries: list[Entry]
-    answer: Response
+    response: Response
     source: str
     malformed_count: int
     sealed: Entry | None = None
@@ -124,14 +124,14 @@ class RequestHandler:
         encoding = headers.get(b"content-encoding", b"").strip().lower()
         if (problem := self._head_problem(head, encoding)) is not None:
             return reject(problem, request_id)
-        holder, present = self.keys.authenticate(headers.get(b"authorization"), head.query)
-        if present and holder is None:
+        key, present = self.keys.authenticate(headers.get(b"authorization"), head.query)
+        if present and key is None:
             return reject("bad_key", request_id)
-        if holder is not None and (answer := self._check_origin_and_rate(head, holder, request_id)) is not None:
-            return answer
+        if key is not None and (response := self._check_origin_and_rate(head, key, request_id)) is not None:
+            return response
         if (problem := self._rejection_reason()) is not None:
             return reject(problem, request_id)
-        return AdmittedRequest(head, request_id, BODY_FORMS[head.path], encoding, holder)
+        return AdmittedRequest(head, request_id, BODY_FORMS[head.path], encoding, key)
 
     def _head_problem(self, head: RequestHead, encoding: bytes) -> str | None:
         """What is wrong with a request whoever sends it."""
@@ -144,92 +144,92 @@ class RequestHandler:
         length = head.headers.get(b"content-length", b"")
         return "too_large" if length.isdigit() and int(length) > self.spec.limits.max_body_bytes else None
 
-    def read_events(self, admitted: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
+    def read_events(self, request: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
         """The events of a body that was read; else the answer."""
-        head, request_id = admitted.head, admitted.request_id
+        head, request_id = request.head, request.request_id
         if len(body) > self.spec.limits.max_body_bytes:
             return reject("too_large", request_id)
         try:
-            content = inflate_body(body, admitted.encoding, max_bytes=self.spec.limits.max_body_bytes)
-            sent = _parse_body(admitted, decode_text(content))
+            content = inflate_body(body, request.encoding, max_bytes=self.spec.limits.max_body_bytes)
+            sent = _parse_body(request, decode_text(content))
         except TooLargeError:
             return reject("too_large", request_id)
-        holder = admitted.key
-        if holder is None:
-            holder = self.keys.find_key(sent.write_key) if sent.write_key else None
-            if holder is None:
+        key = request.key
+        if key is None:
+            key = self.keys.find_key(sent.write_key) if sent.write_key else None
+            if key is None:
                 return reject("bad_key", request_id)
-            if (answer := self._check_origin_and_rate(head, holder, request_id)) is not None:
-                return answer
-        if holder.rate_limit is not None:
-            holder.rate_limit.consume(len(sent.events))
-        return self._stamp(sent, holder, head, request_id)
+            if (response := self._check_origin_and_rate(head, key, request_id)) is not None:
+                return response
+        if key.rate_limit is not None:
+            key.rate_limit.consume(len(sent.events))
+        return self._stamp(sent, key, head, request_id)
 
-    def _check_origin_and_rate(self, head: RequestHead, holder: SourceKey, request_id: str) -> Response | None:
+    def _check_origin_and_rate(self, head: RequestHead, key: SourceKey, request_id: str) -> Response | None:
         origin = head.headers.get(b"origin")
-        if origin is not None and not holder.allows_origin(origin.decode("latin-1")):
+        if origin is not None and not key.allows_origin(origin.decode("latin-1")):
             return reject("origin", request_id)
-        if holder.rate_limit is not None and (wait := holder.rate_limit.wait_seconds()) > 0:
+        if key.rate_limit is not None and (wait := key.rate_limit.wait_seconds()) > 0:
             return reject("rate", request_id, retry_after_seconds=wait)
         return None
 
     def _stamp(
-        self, sent: RequestBody, holder: SourceKey, head: RequestHead, request_id: str
+        self, sent: RequestBody, key: SourceKey, head: RequestHead, request_id: str
     ) -> AcceptedEvents | Response:
         address = client_address(head.peer, head.headers, trusted_hops=self.spec.listen.trusted_hops)
         arrival = RequestOrigin(
-            source=holder.source,
-            key=holder.digest,
+            source=key.source,
+            key=key.digest,
             collector=self._collector_id,
             request=request_id,
             received_ms=int(self._clock() * 1000),
             address=truncate_ip(address),
             is_bot=is_bot(head.headers.get(b"user-agent", b"")),
         )
-        number = self._source_numbers[holder.source]
-        rules = self._rules[holder.source]
-        strip = None if rules.redaction is None else rules.redaction.begin_request(arrival.received_ms)
-        stamped = stamp_events(sent, arrival, rules, strip)
-        entries = [Entry(number, parts) for parts in stamped if parts is not None]
+        source_number = self._source_numbers[key.source]
+        rules = self._rules[key.source]
+        redaction = None if rules.redaction is None else rules.redaction.begin_request(arrival.received_ms)
+        stamped = stamp_events(sent, arrival, rules, redaction)
+        entries = [Entry(source_number, parts) for parts in stamped if parts is not None]
         verdicts: dict[int, str] = {}
-        kept = 0
+        malformed_count = 0
         for index, event in enumerate(sent.events):
             if event.value is None:
                 verdicts[index] = MALFORMED_VERDICT
-                kept += 1
+                malformed_count += 1
             if stamped[index] is None:
                 verdicts[index] = DROPPED_VERDICT
-        sealed = self._seal(strip, number, request_id) if strip is not None and entries else None
+        sealed = self._seal(redaction, source_number, request_id) if redaction is not None and entries else None
         if isinstance(sealed, Response):
             return sealed
-        answer = success(len(stamped), verdicts, malformed_count=kept)
-        return AcceptedEvents(entries, answer, holder.source, kept, sealed)
+        response = success(len(stamped), verdicts, malformed_count=malformed_count)
+        return AcceptedEvents(entries, response, key.source, malformed_count, sealed)
 
     @staticmethod
-    def _seal(strip: RequestRedaction, number: int, request_id: str) -> Entry | Response | None:
+    def _seal(redaction: RequestRedaction, source_number: int, request_id: str) -> Entry | Response | None:
         """What of a request goes to the vault; nothing of the request is taken where that cannot be sealed."""
         try:
-            payload = strip.sealed_payload(request_id)
+            payload = redaction.sealed_payload(request_id)
         except DeltaworksError as error:
             log.warning("a request was turned away: %s", error.condition)
             return reject("keys", request_id)
-        return None if payload is None else Entry(number, (payload,), FrameKind.IDENTITIES)
+        return None if payload is None else Entry(source_number, (payload,), FrameKind.IDENTITIES)
 
-    def with_cors(self, head: RequestHead, answer: Response) -> Response:
+    def with_cors(self, head: RequestHead, response: Response) -> Response:
         """The answer with what lets scripts read it: those of pages that may send to any of the sources."""
         origin = head.headers.get(b"origin")
         if origin is None or not self.keys.is_known_origin(origin.decode("latin-1")):
-            return answer
-        headers = [*answer.headers, *cors_headers(origin)]
-        return Response(answer.status, answer.body, headers, answer.code)
+            return response
+        headers = [*response.headers, *cors_headers(origin)]
+        return Response(response.status, response.body, headers, response.code)
 
 
-def _parse_body(admitted: AdmittedRequest, text: str) -> RequestBody:
-    if admitted.body_form == "batch":
+def _parse_body(request: AdmittedRequest, text: str) -> RequestBody:
+    if request.body_form == "batch":
         return parse_batch(text)
-    if admitted.body_form == "single":
+    if request.body_form == "single":
         return parse_single(text)
-    kind = admitted.head.headers.get(b"content-type", b"").lower()
+    kind = request.head.headers.get(b"content-type", b"").lower()
     return parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES))
 
 

@@ -114,17 +114,19 @@ def success(count: int, verdicts: Mapping[int, str], *, malformed_count: int | N
 
 @lru_cache(maxsize=1024)
 def _all_accepted(count: int) -> Response:
-    answer = Response(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_CONTENT_TYPE])
-    return answer._replace(wire=encode_response(answer))
+    response = Response(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_CONTENT_TYPE])
+    return response._replace(prepared_bytes=encode_response(response))
 
 
-def encode_response(answer: Response, *, closes_connection: bool = False) -> bytes:
+def encode_response(response: Response, *, closes_connection: bool = False) -> bytes:
     """The whole response of HTTP/1.1 to a request with a body.
 
     Args:
         closes: the connection ends with it, whatever its headers say.
     """
-    headers = [*answer.headers, CLOSE_HEADER] if closes_connection and not answer.closes_connection else answer.headers
-    lines = [b"HTTP/1.1 %d %s" % (answer.status, HTTPStatus(answer.status).phrase.encode())]
+    headers = (
+        [*response.headers, CLOSE_HEADER] if closes_connection and not response.closes_connection else response.headers
+    )
+    lines = [b"HTTP/1.1 %d %s" % (response.status, HTTPStatus(response.status).phrase.encode())]
     lines += [b"%s: %s" % header for header in headers]
-    return b"\r\n".join([*lines, b"content-length: %d" % len(answer.body), b"", answer.body])
+    return b"\r\n".join([*lines, b"content-length: %d" % len(response.body), b"", response.body])

@@ -50,13 +50,13 @@ def list_durable_ranges(folder: Path, durable_position: DurablePosition) -> list
     # In this order: a segment that is begun in between is behind the one that is open, and left for the next time.
     first, end = durable_position()
     written = list_all_ranges(folder)
-    older = [
-        stretch
-        for stretch in written
-        if (number := parse_segment_name(stretch.path.name)) is not None and number < first
+    older_ranges = [
+        byte_range
+        for byte_range in written
+        if (number := parse_segment_name(byte_range.path.name)) is not None and number < first
     ]
-    current = [stretch for stretch in written if parse_segment_name(stretch.path.name) == first]
-    return older + [ByteRange(stretch.path, end, stretch.before_seq) for stretch in current]
+    current = [byte_range for byte_range in written if parse_segment_name(byte_range.path.name) == first]
+    return older_ranges + [ByteRange(byte_range.path, end, byte_range.before_seq) for byte_range in current]
 
 
 class SpoolCursor:
@@ -109,17 +109,17 @@ class SpoolCursor:
     def unread_bytes(self) -> int:
         """How many bytes of the spool, of whatever source, lie behind the cursor. May be called from any thread."""
         path, offset, unread = self._path, self._offset, 0
-        for stretch in self._list_ranges():
-            if (path is not None and stretch.path < path) or stretch.before_seq <= self.scanned_seq + 1:
+        for byte_range in self._list_ranges():
+            if (path is not None and byte_range.path < path) or byte_range.before_seq <= self.scanned_seq + 1:
                 continue
-            end = file_size(stretch.path) if stretch.end is None else stretch.end
-            unread += max(0, end - (offset if stretch.path == path else HEADER_BYTES))
+            end = file_size(byte_range.path) if byte_range.end is None else byte_range.end
+            unread += max(0, end - (offset if byte_range.path == path else HEADER_BYTES))
         return unread
 
     def read_between(self, first: int, last: int) -> Iterator[SpooledEvent]:
         """All events of the source from `first` to `last`, wherever the cursor is."""
-        other = SpoolCursor(self._list_ranges, self._source_number, after=first - 1, sealed_frames=self._sealed_frames)
-        for event, seq, _ in other._items():
+        cursor = SpoolCursor(self._list_ranges, self._source_number, after=first - 1, sealed_frames=self._sealed_frames)
+        for event, seq, _ in cursor._items():
             if seq > last:
                 return
             if event is not None and seq >= first:
@@ -128,22 +128,26 @@ class SpoolCursor:
     def _items(self) -> Iterator[tuple[SpooledEvent | None, int, int]]:
         """From where the cursor is on: an event of the source, or None for one of another; its number; the offset
         behind it."""
-        stretches = self._list_ranges()
-        for stretch in stretches:
-            if self._path is not None and stretch.path < self._path:
+        byte_ranges = self._list_ranges()
+        for byte_range in byte_ranges:
+            if self._path is not None and byte_range.path < self._path:
                 continue
-            if self._path is None and stretch.before_seq <= self.scanned_seq + 1 and stretch is not stretches[-1]:
+            if (
+                self._path is None
+                and byte_range.before_seq <= self.scanned_seq + 1
+                and byte_range is not byte_ranges[-1]
+            ):
                 continue
-            if stretch.path != self._path:
-                self._path, self._offset = stretch.path, HEADER_BYTES
-            yield from self._frames(stretch)
+            if byte_range.path != self._path:
+                self._path, self._offset = byte_range.path, HEADER_BYTES
+            yield from self._frames(byte_range)
 
-    def _frames(self, stretch: ByteRange) -> Iterator[tuple[SpooledEvent | None, int, int]]:
-        if stretch.end is not None and stretch.end <= self._offset:
+    def _frames(self, byte_range: ByteRange) -> Iterator[tuple[SpooledEvent | None, int, int]]:
+        if byte_range.end is not None and byte_range.end <= self._offset:
             return
-        number, before = self._source_number, stretch.before_seq
+        number, before = self._source_number, byte_range.before_seq
         try:
-            for frame in Segment(stretch.path, None).frames(start=self._offset, end=stretch.end):
+            for frame in Segment(byte_range.path, None).frames(start=self._offset, end=byte_range.end):
                 if frame.kind not in (FrameKind.EVENT, FrameKind.IDENTITIES) or (
                     not self._sealed_frames and frame.kind != FrameKind.EVENT
                 ):

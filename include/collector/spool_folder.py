@@ -54,7 +54,7 @@ class SpoolFolder:
         lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return cls(path, lock=lock, collector=_read_or_create_id(path), sources=_read_sources(path))
+            return cls(path, lock=lock, collector_id=_read_or_create_id(path), sources=_read_sources(path))
         except BlockingIOError as error:
             os.close(lock)
             raise ConcurrencyError(

@@ -85,19 +85,19 @@ class StampRules:
 
 
 def stamp_events(
-    sent: RequestBody, arrival: RequestOrigin, rules: StampRules, redaction: RequestRedaction | None = None
+    body: RequestBody, arrival: RequestOrigin, rules: StampRules, redaction: RequestRedaction | None = None
 ) -> list[tuple[bytes, ...] | None]:
     """The events of a request as they are kept: each as parts of a text, the event's number between them.
 
     Args:
         strip: changes them before; None of those it says may not be kept.
     """
-    times = [_event_time(event.value) for event in sent.events]
-    sent_ms = epoch_ms(sent.sent_at)
+    times = [_event_time(event.value) for event in body.events]
+    sent_ms = epoch_ms(body.sent_at)
     skew = _clock_skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
-    ahead, behind = _shared_members(sent_ms, skew, arrival)
-    writer = _StampWriter(sent, arrival, rules, skew or 0, ahead, behind, redaction)
-    return [writer.parts(event, time) for event, time in zip(sent.events, times, strict=True)]
+    before_time, after_time = _shared_members(sent_ms, skew, arrival)
+    writer = _StampWriter(body, arrival, rules, skew or 0, before_time, after_time, redaction)
+    return [writer.parts(event, time) for event, time in zip(body.events, times, strict=True)]
 
 
 def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
@@ -114,13 +114,13 @@ def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, 
 
 def _shared_members(sent_ms: int | None, skew: int | None, arrival: RequestOrigin) -> tuple[str, str]:
     """What the stamps of a request's events have in common: before their time and behind it."""
-    ahead = f'"received_at":"{iso(arrival.received_ms)}"'
+    before_time = f'"received_at":"{iso(arrival.received_ms)}"'
     if sent_ms is not None:
-        ahead += f',"sent_at":"{iso(sent_ms)}","skew_ms":{arrival.received_ms - sent_ms}'
-    behind = f'"source":"{arrival.source}","collector":"{arrival.collector}","request":"{arrival.request}"'
+        before_time += f',"sent_at":"{iso(sent_ms)}","skew_ms":{arrival.received_ms - sent_ms}'
+    after_time = f'"source":"{arrival.source}","collector":"{arrival.collector}","request":"{arrival.request}"'
     if arrival.address is not None:
-        behind += f',"ip":"{arrival.address}"'
-    return ahead, behind
+        after_time += f',"ip":"{arrival.address}"'
+    return before_time, after_time
 
 
 @dataclass(slots=True)
@@ -137,10 +137,10 @@ class _StampWriter:
 
     def parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
         if self._redaction is not None and event.value is not None:
-            stripped = self._redact(event.value, self._redaction)
-            if stripped is None:
+            redacted = self._redact(event.value, self._redaction)
+            if redacted is None:
                 return None
-            event = stripped
+            event = redacted
         if event.value is None:
             rest = f"{self._stamp(event, time)},{self._unreadable_members(event.text)},}}"
         else:
@@ -149,25 +149,25 @@ class _StampWriter:
             return self._wrap_api_gateway(rest)
         return _STAMP_START_BYTES, rest.encode()
 
-    def _redact(self, value: dict[str, Any], strip: RequestRedaction) -> SentEvent | None:
+    def _redact(self, value: dict[str, Any], redaction: RequestRedaction) -> SentEvent | None:
         """The event as it may be kept: nothing of the stamp is made of what was taken out of it."""
         if self._sent.context is not None and "context" not in value:
             value = {**value, "context": json.loads(self._sent.context)}
-        stripped = strip.redact(value)
-        return None if stripped is None else SentEvent(dump_json(stripped), stripped)
+        redacted = redaction.redact(value)
+        return None if redacted is None else SentEvent(dump_json(redacted), redacted)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
         """The stamp from behind its number to its closing brace."""
         origin, name = _event_id(event, time, self._arrival.key)
-        happened = self._arrival.received_ms if time is None else time + self._skew
-        flags = self._flags(happened, skewed=self._skew != 0 and time is not None)
+        event_ms = self._arrival.received_ms if time is None else time + self._skew
+        flags = self._flags(event_ms, skewed=self._skew != 0 and time is not None)
         return (
-            f',"id":{name},"id_from":"{origin}",{self._members_before_time},"time":"{iso(happened)}",{self._members_after_time}'
+            f',"id":{name},"id_from":"{origin}",{self._members_before_time},"time":"{iso(event_ms)}",{self._members_after_time}'
             f"{'' if event.value is not None else chr(44) + _MALFORMED_MEMBER}{flags}}}"
         )
 
-    def _flags(self, happened: int, *, skewed: bool) -> str:
-        age = self._arrival.received_ms - happened
+    def _flags(self, event_ms: int, *, skewed: bool) -> str:
+        age = self._arrival.received_ms - event_ms
         if -_MAX_FUTURE_MS <= age <= self._rules.late_ms and not skewed and not self._arrival.is_bot:
             return ""
         flags = [
@@ -221,9 +221,9 @@ _MALFORMED_MEMBER = '"kept":"malformed"'
 
 def _event_id(event: SentEvent, time: int | None, key: bytes) -> tuple[str, str]:
     """Where the id of an event is from, and the id as JSON."""
-    sent = event.value or {}
+    body = event.value or {}
     for field in _ID_FIELDS:
-        value = sent.get(field)
+        value = body.get(field)
         if type(value) is str and 0 < len(value) <= _MAX_ID_LENGTH:
             return "client", dump_json(value)
         if type(value) is int:

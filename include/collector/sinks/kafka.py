@@ -46,38 +46,38 @@ class KafkaSink:
         Raises:
             SinkBusyError: brokers did not take all of them within half a minute.
         """
-        done: dict[int, KafkaError | None] = {}
+        results: dict[int, KafkaError | None] = {}
 
-        def delivered(number: int) -> Callable[[KafkaError | None, Message], None]:
-            return lambda error, _message: done.__setitem__(number, error)
+        def record_delivery(index: int) -> Callable[[KafkaError | None, Message], None]:
+            return lambda error, _message: results.__setitem__(index, error)
 
         failure = ""
         producer = self._get_producer()
-        aside: list[DeadLetter] = []
-        for number, event in enumerate(events):
-            failure = self._produce(producer, event, delivered(number), aside) or failure
+        dead_letters: list[DeadLetter] = []
+        for index, event in enumerate(events):
+            failure = self._produce(producer, event, record_delivery(index), dead_letters) or failure
             if failure:
                 break
         producer.flush(_DELIVERY_SECONDS + 5)
-        left = []
-        refused_seqs = {item.event.seq for item in aside}
-        for number, event in enumerate(events):
-            if event.seq in refused_seqs:
+        unsent = []
+        rejected_seqs = {item.event.seq for item in dead_letters}
+        for index, event in enumerate(events):
+            if event.seq in rejected_seqs:
                 continue
-            error = done.get(number)
-            if number in done and error is None:
+            error = results.get(index)
+            if index in results and error is None:
                 continue
             if error is not None and error.name() in _PERMANENT_ERRORS:
-                aside.append(DeadLetter(event, error.str()))
+                dead_letters.append(DeadLetter(event, error.str()))
             else:
                 failure = error.str() if error is not None else failure or "no word from the brokers"
-                left.append(event)
-        if left:
+                unsent.append(event)
+        if unsent:
             # A producer that has failed may be fatally out of step with its brokers: the next try has a new one.
             self.close()
             # Whoever hands those over again hears of the ones that are never taken then.
-            raise SinkBusyError(failure, remaining=[*left, *(item.event for item in aside)])
-        return aside
+            raise SinkBusyError(failure, remaining=[*unsent, *(item.event for item in dead_letters)])
+        return dead_letters
 
     def close(self) -> None:
         """Give up what waits in the producer, all of which is in the spool, and let go of it."""
@@ -94,7 +94,7 @@ class KafkaSink:
         return self._producer
 
     def _produce(
-        self, producer: Any, event: SpooledEvent, on_delivery: Callable[..., None], aside: list[DeadLetter]
+        self, producer: Any, event: SpooledEvent, on_delivery: Callable[..., None], dead_letters: list[DeadLetter]
     ) -> str:
         """Hand one event to the producer; why that failed, empty where it did not."""
         from confluent_kafka import KafkaException
@@ -108,7 +108,7 @@ class KafkaSink:
             except KafkaException as error:
                 if error.args[0].name() not in _PERMANENT_ERRORS:
                     return str(error)
-                aside.append(DeadLetter(event, error.args[0].str()))
+                dead_letters.append(DeadLetter(event, error.args[0].str()))
                 return ""
             else:
                 return ""

@@ -44,22 +44,22 @@ class KinesisSink:
             SinkBusyError: the stream did not take all of them.
         """
         groups = list(group_by_size(events, self._aggregate_bytes))
-        refusals = self._writer.put([self._record(group) for group in groups])
-        aside, left, reason = [], [], ""
-        for refusal in refusals:
-            group = groups[refusal.index]
-            if refusal.status is None:
-                left += group
-                reason = refusal.reason
+        rejected = self._writer.put([self._record(group) for group in groups])
+        dead_letters, unsent, reason = [], [], ""
+        for rejection in rejected:
+            group = groups[rejection.index]
+            if rejection.status is None:
+                unsent += group
+                reason = rejection.reason
             elif len(group) == 1:
-                aside.append(DeadLetter(group[0], refusal.reason))
+                dead_letters.append(DeadLetter(group[0], rejection.reason))
             else:  # none of them is too large, so it is the record that is not liked: one by one they are
-                left += group
-                reason = refusal.reason
-        if left:
+                unsent += group
+                reason = rejection.reason
+        if unsent:
             # Whoever hands those over again hears of the ones that are never taken then.
-            raise SinkBusyError(reason, remaining=[*left, *(item.event for item in aside)])
-        return aside
+            raise SinkBusyError(reason, remaining=[*unsent, *(item.event for item in dead_letters)])
+        return dead_letters
 
     def close(self) -> None:
         """Nothing is kept open."""

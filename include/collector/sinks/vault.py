@@ -6,7 +6,7 @@ import gzip
 from typing import Protocol
 
 from collector.packing import PackedObject
-from collector.redaction import encode_sealed_file
+from collector.redaction import encode_vault_file
 from deltaworks.privacy import paths
 
 
@@ -38,5 +38,5 @@ class VaultSink:
         lines = gzip.decompress(item.body).splitlines()
         numbered = [(plan.first + place, line) for place, line in enumerate(lines)]
         self._objects.put(
-            paths.sealed_by_collector(self._collector, plan.first, plan.last), encode_sealed_file(numbered)
+            paths.sealed_by_collector(self._collector, plan.first, plan.last), encode_vault_file(numbered)
         )
