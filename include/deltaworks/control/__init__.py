@@ -1,1 +1,1 @@
-"""What keeps jobs apart and on record: objects, paths, lease, stop flag, heartbeat, prepared batches."""
+"""Coordination and state of jobs on shared storage: control objects, paths, leases, stop flags, heartbeats, records."""

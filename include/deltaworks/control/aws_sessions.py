@@ -1,8 +1,8 @@
-"""Sessions of boto3 that read what AWS says of its services once a process.
+"""boto3 sessions that share one cache of service descriptions per process.
 
-A client is made from a description of its service, a megabyte of JSON for S3, which each session reads and parses
-anew: that is nearly all that a new client costs. Nothing else is shared: what is configured and whose keys it are is
-up to each session, and each may be used in a thread of its own.
+To create a client, botocore parses a description of the service (1 MB of JSON for S3), once per session. That is nearly
+the full cost of a new client. Sessions share nothing else: each has its own configuration and credentials, and can be
+used in its own thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def aws_session() -> boto3.session.Session:
-    """A session for clients of services; safe in threads, which boto3's default session is not."""
+    """Returns a new boto3 session. Thread-safe, unlike boto3's default session."""
     import boto3
     from botocore.session import Session
 
@@ -26,11 +26,11 @@ def aws_session() -> boto3.session.Session:
 
 @cache
 def _shared_data_loader(data_path: str | None) -> Any:
-    """What has been read stays with it, for as long as the process lives."""
+    """Returns the loader of service descriptions; its cache lives as long as the process."""
     from botocore.loaders import Loader
 
     class SharedLoader(Loader):
-        """A loader that stays as it is: each session of boto3 adds a folder of its own to it, one more each time."""
+        """A loader with an immutable search path: each boto3 session would append its own folder."""
 
         @property
         def search_paths(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A thread of a process that does its work beside the rest of it, until it is stopped."""
+"""Base class of background threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 
 
 class BackgroundThread(ABC):
-    """One thread that runs `_run`, which returns soon after `_stopping` is set. It never keeps its process from ending.
+    """A daemon thread that runs `_run`. Subclasses must return from `_run` soon after `_stopping` is set.
 
-    `start` is called once at most, `stop` as often as one likes and from any thread, before a start too.
+    `start` may be called once. `stop` may be called repeatedly, from any thread, and before `start`.
     """
 
     def __init__(self, *, name: str) -> None:
@@ -17,11 +17,11 @@ class BackgroundThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """Have it end, and wait for that so long; whether it has ended."""
+        """Signals the thread to end and waits for it; returns whether it has ended within the timeout."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=timeout_seconds)
@@ -29,4 +29,4 @@ class BackgroundThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """What the thread does. It raises nothing: nobody would see it."""
+        """The thread's work. Must not raise: the exception would be lost."""

@@ -1,9 +1,9 @@
-"""The back-off of endless jobs: how long after a failure the next try begins, whoever starts it.
+"""Restart backoff of long-running jobs, shared by all launchers of a stream.
 
-There is one schedule (`wait_seconds`) and one deadline per stream. A run that fails records when it failed and how long
-to wait; the next run waits for what is left of that before it opens anything. A launcher may wait as well, to give its
-slot away meanwhile (Airflow's retry policy does, by the same schedule): both count from the failure, so that their
-waits overlap and do not add up. The record is an object beside the lease, so it outlives processes and DAG runs.
+There is one schedule (`wait_seconds`) and one deadline per stream. A failed run records its time and the seconds to
+wait; the next run waits until that deadline before it opens anything. Airflow's retry policy uses the same schedule to
+free its slot meanwhile. Both waits count from the failure, so they overlap instead of adding up. The record is an
+object in the control folder, so it outlives processes and DAG runs.
 """
 
 from __future__ import annotations
@@ -25,37 +25,36 @@ from deltaworks.errors import FencedError
 log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 300.0
-#: A run that lasted this long worked: its failure counts as the first.
+#: After a run of this length the count of consecutive failures starts again at 1.
 STABLE_RUN_SECONDS = 600.0
-#: Errors that say nothing about the stream that met them: a server was away, the machine too busy, or somebody
-#: else had what it needs.
+#: Conditions caused by the environment (unreachable server, overloaded machine, concurrent writer), not by the stream.
 OUTAGE_CONDITIONS = frozenset(
     {"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT", "PYTHON_WORKER_TIMEOUT"}
 )
-#: How often a waiting run looks whether its wait was called off.
+#: Interval at which a waiting run checks whether its wait was cancelled.
 POLL_SECONDS = 5.0
 
 
 def wait_seconds(failures: int, *, retryable: bool = True) -> float:
-    """Seconds between the last of that many early failures in a row and the next try.
+    """Returns the seconds to wait after the given number of consecutive early failures.
 
     Args:
-        retryable: whether a retry alone can succeed. Where it cannot, the wait is the longest from the first failure
-            on: the stream comes back by itself once its cause was removed.
+        retryable: whether a retry alone can succeed. If not, the wait is the maximum from the first failure on; the
+            stream recovers by itself once the cause is fixed.
     """
     if not retryable:
         return MAX_WAIT_SECONDS
-    # The exponent is bounded as well: after days of failures 2**n is no float any more.
+    # The exponent is bounded: after days of failures 2**n would not fit into a float.
     return min(FIRST_WAIT_SECONDS * 2.0 ** min(max(failures, 1) - 1, 16), MAX_WAIT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """Early failures in a row, when the last one was (ISO 8601, UTC), and how long to wait after it.
+    """Consecutive early failures: their number, the time of the last one (ISO 8601, UTC) and the wait after it.
 
-    `non_outage_failures` are those of them that are the stream's own, and no outage of a server's; `parked` is the condition
-    of the last one where a group of streams goes on without this one until somebody starts it. A record of an earlier
-    release has only `failures`; nothing is waited for then.
+    `non_outage_failures` excludes outages of servers. `parked_condition` is the condition of the last failure of a
+        stream
+    that its group no longer restarts; empty if it is not parked.
     """
 
     failures: int = 0
@@ -66,10 +65,10 @@ class FailureRecord:
 
 
 class RestartBackoff:
-    """The back-off of one stream. One process at a time uses it; `reset` may be called from any other.
+    """The backoff of one stream. One process at a time uses it; `reset` may be called from any other.
 
     Raises:
-        TransientError: the control area does not answer (every method).
+        TransientError: the control storage does not answer (every method).
     """
 
     def __init__(
@@ -87,23 +86,23 @@ class RestartBackoff:
         self._started = clock()
 
     def read(self) -> FailureRecord:
-        """What is on record; no failures where there is nothing."""
+        """Reads the stored record; returns an empty record if there is none."""
         item = self._objects.get(self._key)
         record = json.loads(item.data) if item else {}
         return FailureRecord(**{name: record[name] for name in FailureRecord.__slots__ if name in record})
 
     def remaining_seconds(self) -> float:
-        """What is left of the wait after the last failure."""
+        """Returns the remaining seconds of the wait after the last failure."""
         record = self.read()
         failed_at = parse_iso(record.failed_at)
         if failed_at is None:
             return 0.0
         elapsed_seconds = (self._clock() - failed_at).total_seconds()
-        # A failure that is yet to come was recorded by another clock: how much of its wait is over is unknown.
+        # A failure time in the future comes from another clock: the elapsed wait is unknown.
         return max(0.0, record.wait_seconds - elapsed_seconds) if elapsed_seconds >= 0 else 0.0
 
     def wait(self) -> float:
-        """Wait for what is left, or until `reset` is called elsewhere. The run counts from here.
+        """Waits until the deadline, or until another process calls `reset`; then starts the run's clock.
 
         Returns:
             The seconds waited.
@@ -117,28 +116,28 @@ class RestartBackoff:
         return waited_seconds
 
     def start_run(self) -> None:
-        """A run begins now: whether its failure is an early one counts from here."""
+        """Starts the run's clock, by which a failure counts as early."""
         self._started = self._clock()
 
     def park(self, condition: str) -> None:
-        """Note that nobody tries again before `reset`. Idempotent."""
+        """Records that the stream must not be restarted until `reset`. Idempotent."""
         self._objects.put(self._key, json.dumps(asdict(replace(self.read(), parked_condition=condition))).encode())
 
     def record_failure(self, *, retryable: bool = True, is_outage: bool = False) -> float:
-        """The run failed: record it. Does not wait itself.
+        """Records a failure of the run. Does not wait.
 
         Args:
-            outage: a server was away, which says nothing about the stream.
+            is_outage: a server was unreachable; the failure is not counted against the stream.
 
         Returns:
-            The seconds until the next try.
+            The seconds until the next attempt.
         """
         now = self._clock()
         early = (now - self._started).total_seconds() < STABLE_RUN_SECONDS
         before = self.read()
         failures = before.failures + 1 if early else 1
         non_outage_failures = (before.non_outage_failures if early else 0) + (0 if is_outage else 1)
-        # Streams that failed together, as when their storage was away, do not come back together.
+        # Random extra time, so that streams that failed together do not restart together.
         seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), MAX_WAIT_SECONDS)
         record = FailureRecord(
             failures=failures,
@@ -150,15 +149,15 @@ class RestartBackoff:
         return record.wait_seconds
 
     def reset(self) -> None:
-        """Forget the failures: a run ended well, or a person wants the next try at once. Idempotent."""
+        """Deletes the record, after a successful run or when a person requests an immediate retry. Idempotent."""
         if self._objects.get(self._key) is not None:
             self._objects.delete(self._key)
 
     @contextmanager
     def run_with_backoff(self) -> Iterator[None]:
-        """One run: wait for what is left, then record how the run ended.
+        """Waits until the deadline, runs the block, and records its outcome.
 
-        A run that was fenced counts neither as a failure nor as a success: its successor keeps the record.
+        A fenced run counts neither as a failure nor as a success: its successor owns the record.
         """
         if (left_seconds := self.remaining_seconds()) > 0:
             failures = self.read().failures

@@ -1,4 +1,4 @@
-"""The wall clock, in UTC, as it is written into records. Durations use `time.monotonic()` instead."""
+"""Wall-clock time in UTC for records. Durations use `time.monotonic()` instead."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-#: The instants a datetime can name, in microseconds since 1970: those of the years 1 to 9999.
+#: Range of a datetime (years 1 to 9999), in microseconds since 1970.
 EARLIEST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LATEST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def utc_now() -> datetime:
-    """Now, aware, in UTC."""
+    """Returns the current time, timezone-aware, in UTC."""
     return datetime.now(UTC)
 
 
 def iso_now() -> str:
-    """Now as ISO 8601 with milliseconds."""
+    """Returns the current time as ISO 8601 with milliseconds."""
     return utc_now().isoformat(timespec="milliseconds")
 
 
 def parse_iso(text: str | None) -> datetime | None:
-    """The instant an ISO 8601 text names; naive texts are read as UTC."""
+    """Parses an ISO 8601 time; times without a zone are UTC. Returns None for an empty text."""
     if not text:
         return None
     instant = datetime.fromisoformat(text)
@@ -30,5 +30,5 @@ def parse_iso(text: str | None) -> datetime | None:
 
 
 def micros_to_iso(micros: int) -> str:
-    """Microseconds since 1970 as ISO 8601; outside the years 1 to 9999 their first or last instant."""
+    """Formats microseconds since 1970 as ISO 8601; values beyond the years 1 to 9999 are clamped."""
     return (_EPOCH + timedelta(microseconds=min(max(micros, EARLIEST_US), LATEST_US))).isoformat()

@@ -1,8 +1,8 @@
-"""Where a collector's records lie in the lake, beside what `deltaworks.control.paths` says of all others."""
+"""Keys of a collector's records in the lake."""
 
 from __future__ import annotations
 
 
 def collector_control(collector: str, name: str = "") -> str:
-    """A collector's control folder, or one thing in it: `losses.json`, `<id of a process>/heartbeat.json`, …"""
+    """The control folder of a collector, or one key in it: `losses.json`, `<process id>/heartbeat.json`, …"""
     return f"control/collectors/{collector}/{name}".rstrip("/")

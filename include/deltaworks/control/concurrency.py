@@ -1,4 +1,4 @@
-"""Many small requests to the object store at once: each waits for the network and needs hardly any CPU."""
+"""Runs many small object-store requests concurrently; they wait for the network and use little CPU."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-#: What a client keeps open by default is ten connections; a bucket answers thousands of requests a second.
+#: A boto3 client keeps ten connections open by default; S3 answers thousands of requests per second.
 _MAX_THREADS = 16
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def map_concurrently(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """The answers for all items, in their order. What an `ask` raises is raised once all that were begun have ended."""
+    """Applies a function to all items in threads; returns the results in order. An exception is raised after all calls
+    ended.
+    """
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="requests") as pool:
         return list(pool.map(function, items))

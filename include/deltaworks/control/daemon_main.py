@@ -1,8 +1,8 @@
-"""A process without end: started by name, ended by signals, stop requests and the death of its launcher.
+"""Entry point of long-running processes: relays, feeds, rules and remediations.
 
-`main_of` is the program of a relay, of a pipeline's feeds, of a remediation. Its exit code and, on an error, the last
-line of output say what the launcher should do next. A launcher that starts it again at once, whatever a stop request
-says, gives it `--wait-while-stopped`; one that sees nothing but its process watches the age of `--heartbeat-file`.
+A process ends on signals, on stop requests and when its launcher dies. Its exit code, and on an error the last line of
+output, tell the launcher what to do next. Launchers that restart it regardless of a stop request pass
+`--wait-while-stopped`; launchers that see only the process watch the age of `--heartbeat-file`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 
-#: One that fails within this time of its start has failed early.
+#: A failure within this time after the start counts as early.
 _EARLY_SECONDS = 60.0
 _STOPPED_POLL_SECONDS = 5.0
 
 
 class Program(Protocol):
-    """What runs: `run` returns a dataclass of counts when it has ended, and `stop` has it end soon, from any thread."""
+    """The work of a process. `run` returns a dataclass of counts; `stop` ends it soon and is safe from any thread."""
 
     def run(self) -> Any: ...
 
@@ -47,12 +47,12 @@ class DaemonKind:
     """One kind of process.
 
     Args:
-        word: what it is called, and the option that takes its name.
-        module: what `python -m` runs. described: the help of that option.
-        control: its control folder, by name.
-        open: makes the program; the function it gets is called every few seconds while the program is well.
-        failed: the condition of a failure that nobody foresaw.
-        argument: what `deltaworks stop` and `start` call it.
+        noun: display name, and the name of the option that selects the instance.
+        module: module to run with `python -m`. help: help text of that option.
+        control_folder: returns the control folder of an instance.
+        build: creates the program; the callback it gets is called every few seconds while the program is healthy.
+        failure_condition: condition of unexpected errors.
+        cli_name: returns the name that `deltaworks stop` and `start` take.
     """
 
     noun: str
@@ -65,12 +65,12 @@ class DaemonKind:
 
     @property
     def logger(self) -> logging.Logger:
-        """Where it says what it does."""
+        """The logger of this kind."""
         return logging.getLogger(f"deltaworks.{self.noun}")
 
 
 def run_daemon(kind: DaemonKind, arguments: list[str] | None = None) -> int:
-    """Run one to its end; returns the exit code."""
+    """Runs one instance until it ends; returns the exit code."""
     options = _parse(kind, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     terminated = threading.Event()
@@ -89,7 +89,7 @@ def run_daemon(kind: DaemonKind, arguments: list[str] | None = None) -> int:
     if error is None:
         return 0
     if time.monotonic() - started < _EARLY_SECONDS:
-        # Whatever starts it without pause must not spin on one that cannot run.
+        # A launcher that restarts without pause must not spin on a process that cannot run.
         terminated.wait(options.early_failure_wait_seconds)
     _print_line(error.as_line())
     return error.exit_code
@@ -99,11 +99,9 @@ def _parse(kind: DaemonKind, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {kind.module}", description=__doc__)
     parser.add_argument(f"--{kind.noun}", dest="name", required=True, help=kind.help)
     parser.add_argument("--early-failure-wait-seconds", type=float, default=10.0)
+    parser.add_argument("--heartbeat-file", type=Path, help="touched every few seconds; a supervisor can watch its age")
     parser.add_argument(
-        "--heartbeat-file", type=Path, help="touched every few seconds, for whoever watches this process"
-    )
-    parser.add_argument(
-        "--wait-while-stopped", action="store_true", help="while a stop holds, wait for its end before starting"
+        "--wait-while-stopped", action="store_true", help="while a stop request is set, wait until it is withdrawn"
     )
     return parser.parse_args(arguments)
 
@@ -118,7 +116,7 @@ def _run(
     label = f"{kind.noun.capitalize()} {name}"
     try:
         catalog = load_catalog(skip_invalid=True)
-        # Before it waits: what is declared wrongly is an error, and not something that is stopped.
+        # Built before waiting, so that an invalid spec is reported as an error.
         program = kind.build(catalog, name, touch_heartbeat)
         if options.wait_while_stopped:
             _wait_while_stopped(kind, catalog.environment.lake, name, terminated, touch_heartbeat)
@@ -146,7 +144,8 @@ def _run(
 def _wait_while_stopped(
     kind: DaemonKind, lake: StorageSpec, name: str, terminated: threading.Event, touch_heartbeat: Callable[[], None]
 ) -> None:
-    """Wait until no stop holds. A lake that does not answer is the program's to report."""
+    """Waits until no stop request is set. Returns immediately if the storage does not answer; the program
+    reports that."""
     flag, is_waiting = StopFlag(open_objects(lake), paths.stop_request(kind.control_folder(name))), False
     while not terminated.is_set():
         try:
@@ -164,6 +163,6 @@ def _wait_while_stopped(
 
 
 def _print_line(line: str) -> None:
-    """Standard output is for the lines a launcher reads."""
+    """Prints a line that the launcher reads from standard output."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

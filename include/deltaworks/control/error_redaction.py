@@ -1,8 +1,7 @@
-"""Texts of foreign errors without the values they quote: what converts data says which value it could not convert.
+"""Removes data values from error messages of libraries.
 
-Errors go to logs, heartbeats, alerts and records of held tables, which more people read than the tables. Values of
-events belong into the lake alone. Errors of ours name a path and a type; libraries quote the value, each in its own
-words, and these are the words.
+Errors go to logs, heartbeats, alerts and records of held tables, which more people read than the tables. Our own errors
+name a path and a type; libraries quote the value that failed to convert, each with its own wording.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import re
 import traceback
 
 REDACTED_VALUE = "(a value)"
-#: What comes before a value, and what ends it: libraries escape no quotes, so that the words behind tell its end.
+#: Text before and after a quoted value. Libraries do not escape quotes, so the text after the value marks its end.
 _VALUE_CONTEXTS = (
-    # Spark: casts and overflows, and texts that are no times.
+    # Spark: casts, overflows, and texts that are not times.
     (r"\bThe value ", r" of the type "),
     (r"\bText ", r" could not be parsed"),
     # Arrow.
@@ -29,9 +28,9 @@ _VALUE_CONTEXTS = (
 )
 _VALUE_PATTERNS = (
     *(re.compile(f"(?P<before>{before}).+(?={after})", re.DOTALL) for before, after in _VALUE_CONTEXTS),
-    # Delta, where a row breaks a CHECK constraint: a line for each column.
+    # Delta, when a row violates a CHECK constraint: one line per column.
     re.compile(r"(?P<before>violated by row with values:)(?:\s*-\s[^\n]*)+"),
-    # Python itself, where the value ends the text.
+    # Python, when the value ends the message.
     re.compile(r"(?P<before>\binvalid literal for \w+\(\) with base \d+: ).+", re.DOTALL),
     re.compile(r"(?P<before>\bcould not convert string to \w+: ).+", re.DOTALL),
     re.compile(r"(?P<before>\bInvalid isoformat string: ).+", re.DOTALL),
@@ -39,14 +38,14 @@ _VALUE_PATTERNS = (
 
 
 def redact_values(text: str) -> str:
-    """The text of one error with what it quotes of data replaced; a text of no such shape as it is."""
+    """Replaces quoted data values in an error message; unknown messages are returned unchanged."""
     for shape in _VALUE_PATTERNS:
         text = shape.sub(lambda match: f"{match['before']}{REDACTED_VALUE}", text)
     return text
 
 
 def redacted_traceback(error: BaseException) -> str:
-    """The traceback of an error and of those it came from, as Python prints it."""
+    """Formats the traceback of an error and its causes as Python does, without data values."""
     text = "".join(traceback.format_exception(error))
     links = [error]
     for link in links:

@@ -1,7 +1,6 @@
-"""The home of one pipeline: its records and the keys of its control tables, by which every job opens them.
+"""The control records and table keys of one pipeline.
 
-It holds the object store and the pipeline's name, and opens nothing before it is used. Tables are keys here; the `Lake`
-of the layer above opens them.
+Opens nothing until it is used. Tables are keys here; `deltaworks.tables.lake.Lake` opens them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PipelineHome:
-    """Keys and records of one pipeline. Cheap to build; safe to use from several threads, as its object store is."""
+    """Keys and records of one pipeline. Cheap to create and thread-safe."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self.objects = objects
@@ -36,32 +35,32 @@ class PipelineHome:
 
     @classmethod
     def open(cls, storage: StorageSpec, pipeline: str) -> PipelineHome:
-        """The home of a pipeline in the lake that a storage spec describes."""
+        """Opens the records of a pipeline in the given storage."""
         return cls(open_objects(storage), pipeline)
 
     @cached_property
     def prepared(self) -> PreparedBatches:
-        """What batches write, fixed before they write it."""
+        """Prepared batches: the files of each batch, fixed before the first commit."""
         return PreparedBatches(self.objects, self.pipeline)
 
     @cached_property
     def replays(self) -> PreparedReplays:
-        """What replays of quarantined rows write, fixed before they write it."""
+        """Prepared replays of quarantined rows, fixed before the first commit."""
         return PreparedReplays(self.objects, self.pipeline)
 
     @cached_property
     def generations(self) -> GenerationStore:
-        """The generation and the checkpoints of the ingest query."""
+        """The generation and the Spark checkpoints of the ingest query."""
         return GenerationStore(self.objects, self.pipeline)
 
     @cached_property
     def start_overs(self) -> StartOvers:
-        """How each generation began."""
+        """Start-over records, one for each generation after the first."""
         return StartOvers(self.objects, self.pipeline)
 
     @cached_property
     def rollbacks(self) -> Rollbacks:
-        """Restores of one table each."""
+        """Restores of single tables."""
         return Rollbacks(self.objects, self.pipeline)
 
     @cached_property
@@ -71,14 +70,14 @@ class PipelineHome:
 
     @cached_property
     def approvals(self) -> Approvals:
-        """What people approved. Its module is of use to operations alone, and not to streams."""
+        """Approvals of operations. Imported lazily: only operations use them."""
         from deltaworks.control.records.approval import Approvals
 
         return Approvals(self.objects, self.pipeline)
 
     @cached_property
     def models(self) -> ModelRuns:
-        """Trainings of models. Its module is of use to trainings and gold alone, and not to streams."""
+        """Training runs of models. Imported lazily: only training and gold builds use them."""
         from deltaworks.control.records.model import ModelRuns
 
         return ModelRuns(self.objects, self.pipeline)
@@ -90,12 +89,12 @@ class PipelineHome:
 
     @cached_property
     def readers(self) -> Readers:
-        """Claims of readers that keep versions of tables."""
+        """Claims of readers that pin versions of tables."""
         return Readers(self.objects, self.pipeline)
 
     @cached_property
     def specs(self) -> SpecRecords:
-        """The declarations the stream has run with. Its module takes the whole of `specs` with it."""
+        """Specs that the stream has run with. Imported lazily: the module imports all of `deltaworks.specs`."""
         from deltaworks.control.records.specs import SpecRecords
 
         return SpecRecords(self.objects, self.pipeline)
@@ -113,5 +112,5 @@ class PipelineHome:
         return paths.table(self.pipeline, name)
 
     def control(self, name: str = "") -> str:
-        """The key of the control folder, or of a control table or object in it."""
+        """The key of the control folder, or of one table or object in it."""
         return paths.pipeline_control(self.pipeline, name)

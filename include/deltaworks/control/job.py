@@ -1,6 +1,6 @@
-"""How every job ends: an exit code a launcher can act on and, on failure, one last line that says why.
+"""Exit protocol of jobs: an exit code for the launcher and, on failure, a last line with the error.
 
-Foreign errors become DeltaworksErrors here and nowhere else, so that a retry policy handles those alone.
+Errors of libraries are mapped to DeltaworksErrors here and nowhere else, so a retry policy needs to know only those.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
-#: Delta's commit conflicts, by the names they have in Java, in Python and in Delta's own condition codes.
+#: Delta's commit conflicts, by their names in Java, in Python and in Delta's error classes.
 _DELTA_CONFLICT = re.compile(
     r"\bConcurrent(?:Append|DeleteRead|DeleteDelete|Write|Transaction)Exception\b"
     r"|\bDeltaConcurrentModificationException\b|\b(?:Metadata|Protocol)ChangedException\b"
     r"|\bDELTA_(?:CONCURRENT_[A-Z_]+|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
-    # A listing that is no snapshot shows commit N+1 without N while others commit: Delta refuses to read on.
+    # An inconsistent listing shows commit N+1 without N while others commit; Delta then refuses to read.
     r"|\bDELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG)\b"
 )
-#: What Spark says when another driver has written the next file of a query's checkpoint.
+#: Spark's error when another driver has written the next file of a query's checkpoint.
 _CHECKPOINT_IN_USE = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
-#: What Spark says when a Python process that it started has not answered within the ten seconds it gives one.
+#: Spark's error when a Python worker did not connect within its ten seconds.
 _PYTHON_WORKER_TIMEOUT = re.compile(r"\bPython worker failed to connect back\b")
-#: What clients of object stores and of messaging say when a server or the way to it fails.
+#: Errors of object-store and messaging clients when the server or the network fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
     r"|\bAWS(?:ClientIO|ServiceIO|Status500|ServiceThrottled|ApiCallTimeout|NoResponse)Exception\b"
@@ -61,19 +61,19 @@ _OUTAGE_TYPES = frozenset(
     }
 )
 _MAX_MESSAGE_LENGTH = 1_000
-#: Functions from the text of a foreign error to one of ours, or None: what belongs to one kind of source is said in the
-#: source's folder. Named and not imported, since they lie in layers above; loaded when an error is looked at.
+#: Functions that map the text of a library's error to a DeltaworksError, or None. Errors of one kind of source are
+#: mapped in that source's package. Given by name, not imported: they are in higher layers.
 ERROR_TRANSLATORS = ("deltaworks.sources.registry:source_error",)
 
 
 def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int:
-    """Run a job's `main` and return the process's exit code.
+    """Runs a job's `main` and returns the process's exit code.
 
-    0 or what `main` returned; the exit code of a DeltaworksError; 1 for any other error. On an error the traceback goes
-    to standard error, and the last line on standard output is the `DELTAWORKS_ERROR` line of the error.
+    The code is 0, the value `main` returned, the exit code of a DeltaworksError, or 1 for any other error. On an error
+    the traceback goes to standard error, and the last line on standard output is the `DELTAWORKS_ERROR` line.
 
     Args:
-        guard: end this process and its JVM when whoever launched them has died.
+        watch_parent: end this process and its JVM when its launcher has died.
     """
     if watch_parent:
         start_parent_watchdog()
@@ -89,19 +89,22 @@ def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int
 
 
 def print_results(results: Sequence[DataclassInstance | BaseModel]) -> None:
-    """Print the results of a job: one line per result for people, its texts last, then all as one line of JSON."""
+    """Prints the results of a job: a table for people, then one line of JSON."""
     if results:
         print(plain_text(listing_of(results)))  # noqa: T201
     print_result_line(results)
 
 
 def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
-    """The results as one line of JSON, which the task of the job keeps."""
+    """Prints the results as one line of JSON, which the job's task stores."""
     print(json.dumps([plain_record(result) for result in results], default=json_value), flush=True)  # noqa: T201
 
 
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
-    """The error as a DeltaworksError: itself or the one it wraps, a known error of Spark or a server, or JOB_FAILED."""
+    """Converts any exception to a DeltaworksError.
+
+    Returns the error itself or the DeltaworksError it wraps, a known error of Spark or a server, or JOB_FAILED.
+    """
     chain = list(_cause_chain(error))
     text = "\n".join(_text_of(link) for link in chain)
     own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
@@ -128,21 +131,23 @@ def _spark_error(text: str, error: BaseException) -> DeltaworksError | None:
         return ConcurrencyError(
             "DELTA_CONFLICT",
             f"Another writer changed what this job read or rewrote: {_first_line(error)}",
-            hint="Run the job again; it starts from the table as it is then.",
+            hint="Run the job again; it starts from the newest version of the table.",
         )
     if _CHECKPOINT_IN_USE.search(text):
         return FencedError(
             "CHECKPOINT_IN_USE",
             f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
-            hint="None: the other one goes on. Run one stream a pipeline.",
+            hint="None: the other driver continues. Run one stream per pipeline.",
         )
     if _PYTHON_WORKER_TIMEOUT.search(text):
-        # Before outages: a socket that timed out is among its causes, and no server was away.
+        # Checked before outages: a timed-out socket is among its causes although no server failed.
         return TransientError(
             "PYTHON_WORKER_TIMEOUT",
             f"Spark gave up waiting for a Python process it had started: {_first_line(error)}",
-            hint="Run the job again. Where that does not help, the machine has too much to do at once, or the log says "
-            "why Python cannot start: start fewer streams beside one another, or let small ones share a driver.",
+            hint=(
+                "Run the job again. If that does not help, the machine is overloaded, or the log shows why "
+                "Python cannot start: run fewer streams at the same time, or let small ones share a driver."
+            ),
         )
     return None
 
@@ -157,7 +162,9 @@ def _source_error(text: str) -> DeltaworksError | None:
 
 
 def _cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, then what it was raised from, outermost first. Errors that merely preceded it are not part of it."""
+    """Yields the error and its explicit causes (`raise … from`), outermost first. Ignores errors that merely preceded
+    it.
+    """
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -167,7 +174,7 @@ def _cause_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text_of(link: BaseException) -> str:
-    # A captured JVM error shows only its description; its causes are named in the stack trace it carries.
+    # A captured JVM error shows only its description; its causes are in its stack trace.
     stack = getattr(link, "_stackTrace", None) or getattr(link, "stackTrace", None) or ""
     return f"{type(link).__name__}: {link}\n{stack}"
 
@@ -179,6 +186,6 @@ def _is_outage(link: BaseException) -> bool:
 def _first_line(error: BaseException) -> str:
     lines = [line for line in redact_values(str(error)).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        # A Java error that no Python one stands for: what it says comes after where it was met.
+        # py4j puts the message of a Java error on the second line.
         lines = [lines[1].removeprefix(": ")]
     return (lines[0] if lines else type(error).__name__)[:_MAX_MESSAGE_LENGTH]

@@ -61,17 +61,17 @@ class LeasedProcess:
 
     @property
     def should_stop(self) -> bool:
-        """Whether nothing more is to be begun."""
+        """Whether the process must not begin more work."""
         return self.stopping.is_set() or time.monotonic() >= self._ends_at
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the lease has not been lost."""
+        """Whether the process still holds its lease."""
         return not self._lost
 
     @property
     def is_stalled(self) -> bool:
-        """Whether what runs in it has given no sign for longer than it may."""
+        """Whether no progress was recorded for longer than `stall_seconds`."""
         return time.monotonic() - self._progressed_at > self._stall_seconds
 
     def record_progress(self) -> None:
@@ -79,11 +79,11 @@ class LeasedProcess:
         self._progressed_at = time.monotonic()
 
     def stop(self) -> None:
-        """End soon."""
+        """Requests the end of the process. Safe from any thread."""
         self.stopping.set()
 
     def pause(self, seconds: float) -> None:
-        """Wait, at most until it is over. Whoever waits here gets on."""
+        """Sleeps, at most until the process should stop. Counts as progress."""
         wait = max(0.0, min(seconds, self._ends_at - time.monotonic()))
         self._progressed_at = time.monotonic() + wait
         self.stopping.wait(wait)
@@ -97,12 +97,12 @@ class LeasedProcess:
         wait_seconds: float | None = None,
         state: StreamState = "idle",
     ) -> Iterator[Lease]:
-        """Hold the lease and write the heartbeat while the block runs; `on_tick` is called every few seconds meanwhile,
-        but not while it hangs.
+        """Holds the lease and writes the heartbeat while the block runs.
 
         Args:
-            wait_seconds: for another one's lease; by default its time to live and a half.
-            state: of the heartbeat at first.
+            on_tick: called every few seconds, except while the process is stalled.
+            wait_seconds: how long to wait for another holder's lease; by default 1.5 times its time to live.
+            state: initial state of the heartbeat.
 
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
@@ -141,7 +141,7 @@ class LeasedProcess:
     def _poll(self, on_tick: Callable[[], Any]) -> None:
         flag = StopFlag(self._objects, paths.stop_request(self._folder))
         while not self.stopping.wait(_STOP_POLL_SECONDS):
-            with contextlib.suppress(Exception):  # observing ends nothing
+            with contextlib.suppress(Exception):  # errors of polling must not end the process
                 if flag.read() is not None:
                     self.stop()
             with contextlib.suppress(Exception):
@@ -156,8 +156,8 @@ class LeasedProcess:
     def _lease_lost(self) -> FencedError:
         return FencedError(
             "LEASE_LOST",
-            f"{self._name!r} lost its lease to a successor or to storage that did not answer.",
-            hint="Nothing where another one runs; else check the lake's storage.",
+            f"{self._name!r} lost its lease: another process took it over, or the storage did not answer.",
+            hint="Nothing if another process runs; otherwise check the lake's storage.",
         )
 
 

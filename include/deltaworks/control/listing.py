@@ -1,8 +1,7 @@
-"""Listings: rows of cells under headers, for people as aligned text and for programs as records.
+"""Tables of results: text for people, records for programs.
 
-One type for everything that lists: commands, reports of operations, the last lines of jobs. A cell is a plain value,
-or a `Cell` where people read it otherwise than programs do. What is printed as text is made visible first: a producer
-chooses the names of events and the keys of objects, and must not write on an operator's terminal.
+Commands, reports of operations and the last lines of jobs use the same type. Control characters are escaped in text
+output: producers choose event names and object keys, and must not control an operator's terminal.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
-#: `blocks` prints each row as lines of name and value, for rows of long texts; `lines` as one line, its cells behind
-#: colons, as compilers list what they refuse.
+#: `blocks` prints each row as lines of name and value, for rows of long texts. `lines` prints each row as one line with
+#: cells separated by colons, like compiler errors.
 Layout = Literal["table", "blocks", "lines"]
-#: Categories of Unicode that a terminal acts on, or shows as nothing: controls, formats, lone surrogates, what is for
-#: private use or assigned to nothing, separators of lines and paragraphs.
+#: Unicode categories that a terminal interprets or does not show: controls, formats, surrogates, private use,
+#: unassigned, line and paragraph separators.
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value, and how people read it."""
+    """A value with its text for people."""
 
     value: Any
     text: str
@@ -41,7 +40,7 @@ class Cell:
 
 
 def count_cell(number: int) -> Cell:
-    """A number of things, with separators of thousands for people."""
+    """A count, with thousands separators for people."""
     return Cell(number, f"{number:,}")
 
 
@@ -51,17 +50,17 @@ def byte_count_cell(number: int) -> Cell:
 
 
 def timestamp_cell(at: dt.datetime | None, *, absent: str = "") -> Cell:
-    """A time to the second."""
+    """A time, to the second for people."""
     return Cell(None if at is None else at.isoformat(), absent if at is None else f"{at:%Y-%m-%d %H:%M:%S}")
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Headers, and rows of as many cells. Headers differ: they name the fields of records.
+    """A table of results. Header names must be unique: they become field names of records.
 
     Args:
-        records: the same with more detail, for programs, where cells do not say all.
-        title: what it lists, where several are printed together.
+        records: more detailed records for programs, if the cells do not contain all fields.
+        title: heading when several listings are printed together.
     """
 
     headers: tuple[str, ...]
@@ -75,10 +74,10 @@ class Listing:
             raise ValueError(f"two columns have one name: {', '.join(self.field_names)}")
 
     def add(self, *cells: object) -> None:
-        """Add a row.
+        """Adds a row.
 
         Raises:
-            ValueError: it has more or fewer cells than there are headers.
+            ValueError: the number of cells differs from the number of headers.
         """
         if len(cells) != len(self.headers):
             raise ValueError(f"{len(cells)} cells for {len(self.headers)} columns")
@@ -86,28 +85,28 @@ class Listing:
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """The headers as names of fields."""
+        """The headers as field names."""
         return tuple(header.lower().replace(" ", "_") or "note" for header in self.headers)
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The rows as people read them."""
+        """The rows as text."""
         return [tuple(_text(cell) for cell in row) for row in self.cells]
 
     def as_records(self) -> list[Mapping[str, Any]]:
-        """The rows as programs read them."""
+        """The rows as records for programs."""
         if self.records is not None:
             return list(self.records)
         return [dict(zip(self.field_names, (_value(cell) for cell in row), strict=True)) for row in self.cells]
 
 
 def listing_of(results: Sequence[DataclassInstance | BaseModel]) -> Listing:
-    """Records of one kind as a listing of their plain fields, explanations last; all fields for programs."""
+    """Builds a listing from results of one type: their scalar fields, with `reason` last. Programs get all fields."""
     return listing_of_records([plain_record(result) for result in results])
 
 
 def listing_of_records(records: Sequence[Mapping[str, Any]]) -> Listing:
-    """The same of records that are plain data already. One may lack fields of the first."""
+    """Builds a listing from plain records. The first record determines the columns."""
     columns = [name for name, value in (records[0] if records else {}).items() if not isinstance(value, dict | list)]
     columns.sort(key=lambda name: name == "reason")
     listing = Listing(tuple(name.replace("_", " ") for name in columns), records=records)
@@ -117,13 +116,13 @@ def listing_of_records(records: Sequence[Mapping[str, Any]]) -> Listing:
 
 
 def plain_record(result: DataclassInstance | BaseModel) -> dict[str, Any]:
-    """A result as plain data, tuples as lists."""
+    """Converts a result to plain data, with lists instead of tuples."""
     record: dict[str, Any] = json_value(result)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in record.items()}
 
 
 def plain_text(listing: Listing) -> str:
-    """The listing as lines of aligned columns, nothing cut, or of its layout."""
+    """Formats the listing as aligned text, or as its layout says. Nothing is truncated."""
     rows = [tuple(escape_invisible(cell) for cell in row) for row in listing.rows]
     if listing.layout == "blocks":
         width = max(map(len, listing.headers))
@@ -141,12 +140,12 @@ def plain_text(listing: Listing) -> str:
 
 
 def json_text(data: Any) -> str:
-    """Data as JSON. Characters that a terminal could act on are escaped, as JSON has it."""
+    """Formats data as JSON. Control characters are escaped."""
     return json.dumps(data, indent=2, default=json_value)
 
 
 def csv_text(listing: Listing) -> str:
-    """The listing as CSV with a header. Invisible characters are made visible; JSON has them as they are."""
+    """Formats the listing as CSV with a header. Invisible characters are escaped; JSON keeps them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(listing.field_names)
@@ -155,7 +154,7 @@ def csv_text(listing: Listing) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    """The text as one line that a terminal only shows: what it would act on is written as an escape, `\\x1b`."""
+    r"""Escapes line ends and control characters (`\x1b`), so that the text is one harmless line."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -164,12 +163,12 @@ def escape_invisible(text: str) -> str:
 
 
 def escape_invisible_lines(text: str) -> str:
-    """The same for a text of several lines, whose line ends and indents are ours."""
+    """Escapes control characters in a text of several lines; keeps line ends and tabs."""
     return "\n".join("\t".join(map(escape_invisible, line.split("\t"))) for line in text.split("\n"))
 
 
 def format_bytes(number: float) -> str:
-    """A count of bytes with a unit; one below zero keeps its sign."""
+    """Formats a number of bytes with a unit."""
     sign, number = ("-", -number) if number < 0 else ("", number)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
@@ -188,7 +187,7 @@ def _escape_character(character: str) -> str:
 
 
 def _field_cell(value: Any) -> Any:
-    """A field of a result as a cell."""
+    """Converts a field of a result to a cell."""
     if isinstance(value, float):
         return Cell(value, f"{value:.1f}")
     return count_cell(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -209,17 +208,18 @@ def _csv_cell(value: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """What JSON has of a value that it has no type for: a record of it, a list, or its text."""
+    """Converts a value that JSON has no type for: dataclasses and models to dicts, collections to lists, others to
+    text.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _to_plain(value)
-    if hasattr(value, "model_dump"):  # a pydantic model; not imported for the sake of commands that have none
+    if hasattr(value, "model_dump"):  # a pydantic model; not imported here, to keep commands fast
         return value.model_dump()
     return list(value) if isinstance(value, tuple | set | frozenset) else str(value)
 
 
 def _to_plain(value: Any) -> Any:
-    """A value with the dataclasses in it as dicts. `dataclasses.asdict` of Python 3.11 takes a Counter for its items,
-    and counts those."""
+    """Converts nested dataclasses to dicts. `dataclasses.asdict` of Python 3.11 breaks Counters."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: _to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -1,11 +1,14 @@
-"""Small control objects on shared storage, with the two conditional writes everything here rests on.
+"""Small control objects on shared storage, with conditional writes.
 
-`put_if_absent` lets one of many writers create an object; `put_if_match` lets one of many replace it. Both are
-atomic on S3 (conditional requests) and on local disk (hard link, lock file). A reply that is lost on the way is
-not a failure: the object is read back, and bytes equal to ours mean that our own write landed; callers therefore
-put something unique to the writer into what they write. A refusal that what is stored does not bear out is no
-answer either: S3 refuses a conditional write that meets another request on its key, whatever that one comes to, so
-the write is tried again. On local disk what was written is there after a power failure, its name included.
+`put_if_absent` lets one of many writers create an object; `put_if_match` lets one of many replace it. Both are atomic
+on S3 (conditional requests) and on local disk (hard link, lock file).
+
+- A lost reply is not a failure: the object is read back, and equal bytes mean that our write succeeded. Callers must
+  therefore include something unique to the writer.
+- S3 also refuses a conditional write that races with another request on the key, whatever the outcome of that request.
+  If the
+  stored object does not explain the refusal, the write is retried.
+- On local disk a written object survives a power failure, its directory entry included.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from deltaworks.control.retry import attempts
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
 
-#: How often a conditional write is tried that was refused though its condition holds.
+#: Attempts of a conditional write that was refused although its condition holds.
 _CONDITIONAL_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimeouts:
-    """How long a client waits for a storage on the network, how often it tries, and how many requests run at once."""
+    """Timeouts, attempts and connections of an S3 client."""
 
     connect_seconds: float = 5.0
     read_seconds: float = 20.0
@@ -40,54 +43,54 @@ class ClientTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object's bytes and the tag that names this version of it."""
+    """An object's bytes and ETag."""
 
     data: bytes
     etag: str
 
 
 class ObjectStore(Protocol):
-    """Objects by key below a root. Safe to use from several threads and processes."""
+    """Objects by key, relative to a root. Safe for concurrent use from threads and processes."""
 
     def get(self, key: str) -> StoredObject | None:
-        """The object, or None where there is none."""
+        """Returns the object, or None if it does not exist."""
 
     def etag(self, key: str) -> str | None:
-        """The tag that `get` would give, without the object's bytes; None where there is none."""
+        """Returns the ETag that `get` would return, without reading the object; None if it does not exist."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace the object."""
+        """Creates or replaces the object."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object; False when it was there already with other bytes.
+        """Creates the object; returns False if it already exists with other bytes.
 
         Raises:
-            TransientError: the storage refused for as long as it was asked, with no other object there.
+            TransientError: the storage kept refusing the write although no other object exists.
         """
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
-        """Replace the version `etag`; the new tag, or None when another version is there now, or none.
+        """Replaces the version `etag`; returns the new ETag, or None if the current version is another one or none.
 
         Raises:
-            TransientError: the storage refused for as long as it was asked, with that very version there.
+            TransientError: the storage kept refusing the write although the version matches.
         """
 
     def list(self, prefix: str) -> list[str]:
-        """The keys below `prefix`, sorted."""
+        """Returns the keys with a prefix, sorted."""
 
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens where there is none."""
+        """Deletes the object, if it exists."""
 
 
 def open_objects(storage: StorageSpec, *, timeouts: ClientTimeouts | None = None) -> ObjectStore:
-    """The object store a storage spec describes. Local disk is never waited for."""
+    """Opens the object store of a storage spec. Timeouts do not apply to local disk."""
     if storage.scheme == "s3":
         return S3Objects(storage, timeouts=timeouts)
     return LocalObjects(Path(storage.prefix))
 
 
 class S3Objects:
-    """Objects in a bucket, by conditional requests."""
+    """Objects in an S3 bucket."""
 
     def __init__(self, storage: StorageSpec, *, timeouts: ClientTimeouts | None = None) -> None:
         from botocore.config import Config
@@ -123,7 +126,7 @@ class S3Objects:
     def etag(self, key: str) -> str | None:
         from botocore.exceptions import ClientError
 
-        with _translate_client_errors("look at", key):
+        with _translate_client_errors("read the ETag of", key):
             try:
                 return str(self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)["ETag"])
             except ClientError as error:
@@ -141,7 +144,7 @@ class S3Objects:
             stored = self.get(key)
             if stored is not None:
                 return stored.data == data
-        raise _unexplained_refusal(key, "nothing is there")
+        raise _unexplained_refusal(key, "no such object exists")
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
         for _ in _attempts():
@@ -155,17 +158,17 @@ class S3Objects:
                 return stored.etag
             if stored.etag != etag:
                 return None
-        raise _unexplained_refusal(key, "the version to be replaced is there")
+        raise _unexplained_refusal(key, "the stored version matches")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str | None:
-        """The tag written, or None when it was refused for its condition, or for another write at the same time."""
+        """Writes the object; returns its ETag, or None if the condition failed or another write raced with it."""
         from botocore.exceptions import ClientError
 
         with _translate_client_errors("write", key):
             try:
                 answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)
             except ClientError as error:
-                # 409 is S3's answer to a conditional write racing another request on the same key, a delete among them.
+                # S3 answers 409 to a conditional write that races with another request on the key, including a delete.
                 if _code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey"):
                     return None
                 raise
@@ -192,8 +195,10 @@ def _unexplained_refusal(key: str, stored_state: str) -> TransientError:
     return TransientError(
         "STORAGE_REFUSED",
         f"{_CONDITIONAL_ATTEMPTS} conditional writes of {key} were all refused, though {stored_state}.",
-        hint="Others write and delete the same key without pause, or the store keeps no conditions: run it again, "
-        "then see who writes there.",
+        hint=(
+            "Another process writes and deletes this key continuously, or the store does not support conditional "
+            "writes. Run it again, then check which process writes there."
+        ),
     )
 
 
@@ -203,7 +208,7 @@ def _code(error: Any) -> str:
 
 @contextlib.contextmanager
 def _translate_client_errors(verb: str, key: str) -> Iterator[None]:
-    """Turns every failure of boto3, a connection that fails among them, into an error of ours."""
+    """Converts boto3 errors, including connection errors, to TransientErrors."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -217,7 +222,7 @@ def _translate_client_errors(verb: str, key: str) -> Iterator[None]:
 
 
 class LocalObjects:
-    """Objects as files: created by hard link, replaced under a lock file, so never seen half-written."""
+    """Objects as files. Created by hard link and replaced under a lock file, so readers never see partial content."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -248,9 +253,9 @@ class LocalObjects:
                     os.link(temporary, self._root / key)
                 except FileExistsError:
                     stored = self.get(key)
-                    if stored is None:  # deleted in between
+                    if stored is None:  # deleted concurrently
                         continue
-                    # Of a writer that died before it synced the folder: only then may others rest on it.
+                    # The writer may have died before it synced the folder: sync it before others rely on the object.
                     _sync_folder(temporary.parent)
                     return stored.data == data
                 _sync_folder(temporary.parent)
@@ -297,7 +302,7 @@ class LocalObjects:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it; one that had to be made is as durable as what is written into it."""
+    """Creates a folder and its parents, and syncs each new directory entry."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -306,7 +311,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power failure: syncing a file makes its bytes durable, not its name."""
+    """Makes directory entries durable: syncing a file persists its bytes, not its name."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

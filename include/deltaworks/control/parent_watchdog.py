@@ -1,8 +1,8 @@
-"""The guard: ends this process, and the JVM it drives, when whoever launched it has died.
+"""Ends this process, and the JVM it drives, when its launcher has died.
 
-kill -9 of an Airflow task runner leaves spark-submit's JVM and its Python driver orphaned and writing. Neither
-standard input, nor a broken pipe, nor a signal tells them. What does change is the parent of the JVM (and of a
-process without JVM its own parent), and the parent of that one: so they are compared every second.
+kill -9 of an Airflow task runner leaves spark-submit's JVM and its Python driver running and writing. They get no
+signal, no broken pipe and no end of standard input. Their parent process changes, so this thread compares the parents
+every second.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ORPHANED_EXIT_CODE = 41
 
 @dataclass(frozen=True, slots=True)
 class ProcessParent:
-    """A process and the parent it had when the guard began."""
+    """A process and its parent when the watchdog started."""
 
     pid: int
     parent: int
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent's pid, or None when the process is gone."""
+    """Returns the pid of the parent, or None if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -42,7 +42,7 @@ def _name_of(pid: int) -> str:
 
 
 def process_ancestry(*, levels: int = 3) -> tuple[ProcessParent, ...]:
-    """This process, its parent and its parent's parent, up to `levels`, each with its parent now."""
+    """Returns this process and its ancestors, up to `levels`, each with its current parent."""
     chain: list[ProcessParent] = []
     pid = os.getpid()
     while len(chain) < levels:
@@ -55,7 +55,7 @@ def process_ancestry(*, levels: int = 3) -> tuple[ProcessParent, ...]:
 
 
 def find_orphan(chain: tuple[ProcessParent, ...]) -> ProcessParent | None:
-    """The first process of the chain whose parent has changed."""
+    """Returns the first process of the chain whose parent has changed, or None."""
     for watched in chain:
         if parent_of(watched.pid) != watched.parent:
             return watched
@@ -63,10 +63,10 @@ def find_orphan(chain: tuple[ProcessParent, ...]) -> ProcessParent | None:
 
 
 def start_parent_watchdog(*, poll_seconds: float = 1.0, levels: int = 3) -> threading.Thread | None:
-    """Watch the chain of parents from a thread; on a change kill the JVM and end this process at once.
+    """Starts a thread that kills the JVM and this process as soon as a parent changes.
 
-    Returns None where the process has no parent to watch (started by init). A container's pid 1 as launcher
-    is such a case: there the container's end takes everything with it.
+    Returns None if the process has no parent to watch: it was started by init, or by pid 1 of a container, whose end
+    stops all its processes anyway.
     """
     chain = process_ancestry(levels=levels)
     if not chain:
@@ -85,7 +85,7 @@ def start_parent_watchdog(*, poll_seconds: float = 1.0, levels: int = 3) -> thre
 
 
 def exit_immediately(jvm: int | None = None, *, exit_code: int = ORPHANED_EXIT_CODE) -> None:
-    """Kill the JVM, if given, and leave without any clean-up: nothing more may be written."""
+    """Kills the JVM, if given, and exits without clean-up, so that nothing more is written."""
     if jvm is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(jvm, signal.SIGKILL)
@@ -93,6 +93,6 @@ def exit_immediately(jvm: int | None = None, *, exit_code: int = ORPHANED_EXIT_C
 
 
 def launching_jvm() -> int | None:
-    """The JVM that launched this Python driver (spark-submit), if that is how it runs."""
+    """Returns the pid of the JVM (spark-submit) that launched this Python driver, or None."""
     parent = os.getppid()
     return parent if _name_of(parent) == "java" else None

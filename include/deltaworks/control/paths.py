@@ -1,4 +1,4 @@
-"""Where everything lies in the lake. Nothing else builds a path. Keys are relative to the lake's root."""
+"""Keys of all tables and control objects, relative to the lake's root. No other module builds a path."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ def table(pipeline: str, name: str) -> str:
 
 
 def database(name: str) -> str:
-    """A database that events are enriched from, which people put there."""
+    """A database for enrichment, uploaded by people."""
     return f"databases/{name}"
 
 
 def relay_control(relay: str, name: str = "") -> str:
-    """A relay's control folder, or one thing in it: file_events, message_quarantine, lease.json, ..."""
+    """A relay's control folder, or one key in it: file_events, message_quarantine, lease.json, ..."""
     return f"control/relays/{relay}/{name}".rstrip("/")
 
 
 def pipeline_control(pipeline: str, name: str = "") -> str:
-    """A pipeline's control folder, or one thing in it: checkpoint_store, progress, lease.json, ..."""
+    """A pipeline's control folder, or one key in it: checkpoint_store, progress, lease.json, ..."""
     return f"control/pipelines/{pipeline}/{name}".rstrip("/")
 
 
 def group_control(group: str) -> str:
-    """The control folder of a group of streams, of which most is in those of its pipelines."""
+    """The control folder of a stream group. Most state is in the folders of its pipelines."""
     return f"control/stream_groups/{group}"
 
 
 def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
-    """The object that fixes what a batch writes."""
+    """The prepared batch: the object that fixes its files."""
     return pipeline_control(pipeline, f"prepared/g{generation:06d}/{batch_id:012d}.json")
 
 
 def batch_crashes(pipeline: str, generation: int, batch_id: int) -> str:
-    """The folder of what is on record of a batch that tasks die on, until it is prepared."""
+    """The folder of worker-crash records of a batch, until the batch is prepared."""
     return pipeline_control(pipeline, f"deaths/g{generation:06d}/{batch_id:012d}")
 
 
@@ -44,183 +44,183 @@ def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
 
 
 def reprocess(pipeline: str, name: str) -> str:
-    """The plan of a reprocess (`<id>.json`), or one thing in its folder (`<id>/files.json`, `<id>/staging/<table>`)."""
+    """The plan of a reprocess (`<id>.json`), or one key in its folder (`<id>/files.json`, `<id>/staging/<table>`)."""
     return pipeline_control(pipeline, f"reprocess/{name}")
 
 
 def spec_record(pipeline: str, fingerprint: str) -> str:
-    """A declaration the stream has started with."""
+    """A spec that the stream has started with."""
     return pipeline_control(pipeline, f"specs/{fingerprint}.json")
 
 
 def current_spec(pipeline: str) -> str:
-    """Which declaration the stream last started with."""
+    """The fingerprint of the spec that the stream last started with."""
     return pipeline_control(pipeline, "specs/current.json")
 
 
 def accepted_change(pipeline: str, old: str, new: str) -> str:
-    """Somebody's word that an unsafe edit is meant; both fingerprints name it."""
+    """The acceptance of an unsafe spec change, by both fingerprints."""
     return pipeline_control(pipeline, f"specs/accepted/{old}-{new}.json")
 
 
 def live_checkpoint(pipeline: str, generation: int, table_name: str) -> str:
-    """Spark's checkpoint of a live table's query. It counts what the tables have, so it belongs to a generation."""
+    """Spark's checkpoint of a live table's query. It refers to table versions, so it belongs to a generation."""
     folder = "live" if generation == 1 else f"g{generation:06d}/live"
     return pipeline_control(pipeline, f"checkpoints/{folder}/{table_name}")
 
 
 def start_over(pipeline: str, generation: int) -> str:
-    """The object that fixes how a generation begins. Generation 1 has none."""
+    """The record of a start-over. Generation 1 has none."""
     return pipeline_control(pipeline, f"start_over/g{generation:06d}.json")
 
 
 def start_over_completion(pipeline: str, generation: int) -> str:
-    """The object that says that a start over is complete."""
+    """The completion of a start-over."""
     return pipeline_control(pipeline, f"start_over/g{generation:06d}.done.json")
 
 
 def rollback(pipeline: str, ordinal: int) -> str:
-    """The object that fixes what one table is put back to, and what comes back with it."""
+    """The plan of a rollback: the version to restore and the batches to re-commit."""
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.json")
 
 
 def rollback_files(pipeline: str, ordinal: int) -> str:
-    """The object that names the files of rows that were read again for a rollback."""
+    """The files of rows that were re-read for a rollback."""
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.files.json")
 
 
 def rollback_completion(pipeline: str, ordinal: int) -> str:
-    """The object that says that a rollback is complete, and as which version."""
+    """The completion of a rollback, with the version it committed."""
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
 
 
 def approval(pipeline: str, name: str) -> str:
-    """The object that says what was asked of a person about an operation in one run, and what they answered."""
+    """The approval of an operation in one run: the question and its answer."""
     return pipeline_control(pipeline, f"approvals/{name}.json")
 
 
 def held_table(pipeline: str, name: str) -> str:
-    """The object that says that a table is held."""
+    """The record of a held table."""
     return pipeline_control(pipeline, f"held/{name}.json")
 
 
 def requests(pipeline: str) -> str:
-    """The folder of what others ask of the stream."""
+    """The folder of requests to the stream."""
     return pipeline_control(pipeline, "requests") + "/"
 
 
 def resume_request(pipeline: str, name: str) -> str:
-    """The object that asks the stream to catch a held table up."""
+    """A request to the stream to commit a held table's batches."""
     return f"{requests(pipeline)}resume-{name}.json"
 
 
 def turn_request(pipeline: str, name: str) -> str:
-    """The object that asks for the write turn of a table, and grants it."""
+    """A request for the write turn of a table, and its grant."""
     return f"{requests(pipeline)}turn-{name}.json"
 
 
 def prepared_replay(pipeline: str, ordinal: int) -> str:
-    """The object that fixes what a replay of quarantined rows writes."""
+    """A prepared replay of quarantined rows."""
     return pipeline_control(pipeline, f"replays/{ordinal:012d}.json")
 
 
 def mutations(pipeline: str, name: str = "") -> str:
-    """The folder of a pipeline's mutation batches, or one thing in it."""
+    """The folder of a pipeline's mutation batches, or one key in it."""
     return pipeline_control(pipeline, f"mutations/{name}")
 
 
 def mutation_batch(pipeline: str, number: int) -> str:
-    """The object that fixes what a mutation batch covers."""
+    """The plan of a mutation batch: the version ranges it covers."""
     return mutations(pipeline, f"{number:012d}.json")
 
 
 def mutation_completion(pipeline: str, number: int) -> str:
-    """The object that says that a mutation batch is complete, and what it did."""
+    """The completion of a mutation batch, with its result."""
     return mutations(pipeline, f"{number:012d}.done.json")
 
 
 def gold_state(pipeline: str, table_name: str) -> str:
-    """The object that says when a gold table was last found to be up to date."""
+    """The time at which a gold table was last up to date."""
     return pipeline_control(pipeline, f"gold/{table_name}.json")
 
 
 def gold_shadows(pipeline: str, table_name: str) -> str:
-    """The folder of a gold table's shadows, and of the lock of its refresh."""
+    """The folder of a gold table's shadow tables and of its refresh lock."""
     return pipeline_control(pipeline, f"gold_shadows/{table_name}")
 
 
 def gold_shadow(pipeline: str, table_name: str, ordinal: int) -> str:
-    """The table in which a refresh of a gold table is built before it is swapped in."""
+    """A shadow table: a refresh builds it and then swaps it in."""
     return f"{gold_shadows(pipeline, table_name)}/{ordinal:06d}"
 
 
 def announced_view(pipeline: str, view: str) -> str:
-    """What was published last of a view's answers: its number and a digest."""
+    """The number and digest of the result of a view that was last published."""
     return pipeline_control(pipeline, f"announced_views/{view}.json")
 
 
 def model_runs(pipeline: str, name: str, number: int | None = None) -> str:
-    """The folder of the trainings of a model; with a number the object that says what that one came to."""
+    """The folder of a model's training runs; with a number the manifest of that run."""
     return f"models/{pipeline}/{name}/" + ("" if number is None else f"{number}/manifest.json")
 
 
 def alerts(name: str = "") -> str:
-    """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notification>.json`, ..."""
+    """The folder of alerts, or one key in it: `state/<cause>/<subject>.json`, `spool/<notification>.json`, ..."""
     return f"control/alerts/{name}"
 
 
 def experiment(name: str, run: str) -> str:
-    """The folder of one run of an experiment, which it removes in the end."""
+    """The temporary folder of one experiment run."""
     return f"experiments/{name}-{run}"
 
 
 def reader(name: str) -> str:
-    """The table a reader of changes keeps up to date."""
+    """The table that a change reader maintains."""
     return f"readers/{name}"
 
 
 def reader_records(pipeline: str) -> str:
-    """The folder of the words of readers that keep versions of a pipeline's tables."""
+    """The folder of reader claims, which pin versions of a pipeline's tables."""
     return pipeline_control(pipeline, "readers") + "/"
 
 
 def reader_record(pipeline: str, table_name: str, reader_name: str) -> str:
-    """The word of one reader on one table."""
+    """The claim of one reader on one table."""
     return f"{reader_records(pipeline)}{table_name}/{reader_name}.json"
 
 
 def readers() -> str:
-    """The folder of the tables that readers of changes keep."""
+    """The folder of the tables that change readers maintain."""
     return "readers"
 
 
 def vacuum_record(pipeline: str) -> str:
-    """When each table of a pipeline was last vacuumed by listing its folder."""
+    """The time of each table's last VACUUM with a full folder listing."""
     return maintenance(pipeline, "vacuum.json")
 
 
 def first_maintenance(pipeline: str) -> str:
-    """When the upkeep of a pipeline first came by, and whether its tables were new then."""
+    """The record of a pipeline's first maintenance run: its time, and whether the tables were new then."""
     return maintenance(pipeline, "first_night.json")
 
 
 def table_snapshots() -> str:
-    """The table of snapshots of tables' health."""
+    """The table of table-health snapshots."""
     return "control/table_health"
 
 
 def table_snapshots_maintenance() -> str:
-    """The folder of the lock of whoever keeps the table of snapshots, which all pipelines write to."""
+    """The lock folder for maintenance of the snapshot table, which all pipelines write to."""
     return "control/table_health_upkeep"
 
 
 def generations(pipeline: str) -> str:
-    """The object that says which generation and checkpoint the ingest query is at."""
+    """The current generation and checkpoint of the ingest query."""
     return pipeline_control(pipeline, "generations.json")
 
 
 def staging(pipeline: str, table_name: str) -> str:
-    """The folder of rows that Spark hands over to the writer of one table as files."""
+    """The folder of files that Spark writes for one table before they are committed."""
     return pipeline_control(pipeline, f"staging/{table_name}")
 
 
@@ -230,7 +230,7 @@ def checkpoint_store(pipeline: str) -> str:
 
 
 def batch_metadata_store(pipeline: str) -> str:
-    """The ledger's table of what each batch did to each table."""
+    """The ledger's table of steps: one row per batch and table."""
     return pipeline_control(pipeline, "batch_metadata_store")
 
 
@@ -240,107 +240,107 @@ def quarantine_replays(pipeline: str) -> str:
 
 
 def progress(pipeline: str) -> str:
-    """The table of what each batch took and carried."""
+    """The table of batch metrics: input read and rows written."""
     return pipeline_control(pipeline, "progress")
 
 
 def zorder_ledger(pipeline: str) -> str:
-    """The table of the files that OPTIMIZE has ordered."""
+    """The table of the files that OPTIMIZE has Z-ordered."""
     return pipeline_control(pipeline, "zorder_ledger")
 
 
 def zorder_group(pipeline: str, writer: str) -> str:
-    """The object that says which files a writer is ordering."""
+    """The files that one writer is Z-ordering at present."""
     return maintenance(pipeline, f"group-{writer}.json")
 
 
 def maintenance(pipeline: str, name: str = "") -> str:
-    """The folder of a pipeline's upkeep, or one thing in it, such as its lease."""
+    """The maintenance folder of a pipeline, or one key in it, such as its lease."""
     return pipeline_control(pipeline, f"maintenance/{name}").rstrip("/")
 
 
 def input_rate(pipeline: str) -> str:
-    """The object that says how much a pipeline usually gets."""
+    """The usual input of a pipeline by hour of the day."""
     return pipeline_control(pipeline, "input_norm.json")
 
 
 def throughput(control: str) -> str:
-    """The object that says what the stream of a control folder has read lately."""
+    """The recent throughput of the stream with this control folder."""
     return f"{control}/throughput.json"
 
 
 def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
-    """The object that fixes which topic of this name a generation reads."""
+    """The id of the Kafka topic that a generation reads under this name."""
     return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")
 
 
 def kinesis_state(pipeline: str, generation: int) -> str:
-    """The folder of what the shards' readers of a generation note."""
+    """The folder of shard-reader state of a generation."""
     return pipeline_control(pipeline, f"kinesis/g{generation:06d}")
 
 
 def reprocess_staging(pipeline: str, reprocess_id: str, table_name: str = "") -> str:
-    """The folder of rows that a reprocess has read again, or that of one table."""
+    """The staging folder of a reprocess, or that of one table."""
     return reprocess(pipeline, f"{reprocess_id}/staging/{table_name}")
 
 
 def specs(pipeline: str) -> str:
-    """The folder of declarations a stream has started with."""
+    """The folder of specs that the stream has started with."""
     return pipeline_control(pipeline, "specs") + "/"
 
 
 def relay_listing(relay: str) -> str:
-    """The object that says how far a relay's listing of its bucket is."""
+    """The position of a relay's bucket listing."""
     return relay_control(relay, "listing.json")
 
 
 def relay_listing_request(relay: str) -> str:
-    """The object that asks a relay to list its bucket."""
+    """A request to a relay to list its bucket."""
     return relay_control(relay, "listing_request.json")
 
 
 def relay_cleanup(relay: str) -> str:
-    """The object that says what was last cleaned of a relay's bucket."""
+    """The result of the last clean-up of a relay's bucket."""
     return relay_control(relay, "clean.json")
 
 
 def alert_state(cause: str, subject: str) -> str:
-    """The object of one alert."""
+    """The state of one alert."""
     return alerts(f"state/{cause}/{subject}.json")
 
 
 def health_verdicts() -> str:
-    """The object with what the health check last found of every relay and stream."""
+    """The verdicts of the last health check."""
     return alerts("verdicts.json")
 
 
 def alert_notification(notification: str) -> str:
-    """A notification that waits to be sent."""
+    """A notification in the spool, waiting to be sent."""
     return alerts(f"spool/{notification}.json")
 
 
 def alert_delivery(notification: str, channel: str) -> str:
-    """The object that says whether a notification was sent through a channel."""
+    """The delivery state of a notification on one channel."""
     return alerts(f"deliveries/{notification}.{channel}.json")
 
 
 def alert_job(dag_id: str) -> str:
-    """The object that says since when a job's runs have failed."""
+    """The start of a job's current series of failed runs."""
     return alerts(f"jobs/{dag_id}.json")
 
 
 def lease(folder: str) -> str:
-    """The lease of whoever works in a control folder: a stream, a relay, a run of maintenance."""
+    """The lease of a control folder: a stream, a relay, a maintenance run."""
     return f"{folder}/lease.json"
 
 
 def heartbeat(folder: str) -> str:
-    """The object in which the stream or the relay of a control folder says how it is."""
+    """The heartbeat of a control folder's process."""
     return f"{folder}/heartbeat.json"
 
 
 def stop_request(folder: str) -> str:
-    """The object that asks the stream or the relay of a control folder to stop."""
+    """The stop request for a control folder's process."""
     return f"{folder}/stop.json"
 
 

@@ -1,4 +1,4 @@
-"""Who made a Delta commit: the JSON every commit carries in `commitInfo.userMetadata`."""
+"""Provenance of Delta commits: the JSON in `commitInfo.userMetadata`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from typing import Any
 
 RUN_VARIABLE = "DELTAWORKS_RUN"
-#: Who triggered that run; of one that nobody triggered, `NOBODY`.
+#: The user who triggered that run; `SCHEDULER` for scheduled runs.
 PERSON_VARIABLE = "DELTAWORKS_PERSON"
 SCHEDULER = "airflow"
 REQUIRED_FIELDS = ("pipeline", "batch", "run", "operation")
-#: Operations that rearrange or change rows which are there: a commit of one of them brings none.
+#: Operations that rewrite or change existing rows: their commits add no new rows.
 MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
-#: Takes rows of erased people out of a table, and changes no others.
+#: Deletes rows of erased people and changes no other rows.
 ERASE = "erase"
 OPERATIONS_WITHOUT_NEW_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 
@@ -25,40 +25,40 @@ def current_run() -> str:
 
 
 def current_person() -> str:
-    """Who asks for what this process does: whoever triggered its Airflow run, or the user of the command."""
+    """The user who triggered this process's Airflow run, or the user of the command."""
     return os.environ.get(PERSON_VARIABLE) or getpass.getuser()
 
 
 def airflow_run_id() -> str:
-    """The id of the Airflow run this process works for, the same at every try of its task; empty outside of Airflow."""
+    """The id of this process's Airflow run, the same for every try of its task; empty outside Airflow."""
     return airflow_run_of(current_run())[1]
 
 
 def airflow_run_of(run: str) -> tuple[str, str]:
-    """The DAG and the id of its run in what `current_run` said; empty outside of Airflow."""
+    """Extracts DAG id and run id from a value of `current_run`; both are empty outside Airflow."""
     dag_id, *rest = run.split("/")
     return (dag_id, "/".join(rest[:-2])) if len(rest) > 2 else ("", "")
 
 
 def is_maintenance_run(pipeline: str) -> bool:
-    """Whether this process is a task of the pipeline's maintenance DAG, which runs with nobody watching."""
+    """Whether this process is a task of the pipeline's maintenance DAG, which runs unattended."""
     dag_id, slash, _ = current_run().partition("/")
     return bool(slash) and dag_id == maintenance_dag_id(pipeline)
 
 
 def maintenance_dag_id(pipeline: str) -> str:
-    """The DAG of a pipeline's upkeep."""
+    """The id of a pipeline's maintenance DAG."""
     return f"maintenance__{pipeline}"
 
 
 def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: Any) -> str:
-    """The text of `userMetadata` for a commit made now by this process."""
+    """Builds the `userMetadata` of a commit by this process."""
     record = {"pipeline": pipeline, "batch": str(batch), "run": current_run(), "operation": operation, **extra}
     return json.dumps(record, separators=(",", ":"), default=str)
 
 
 def parse_user_metadata(text: str | None) -> dict[str, Any]:
-    """What `user_metadata` wrote; empty where a commit has none of ours."""
+    """Parses `userMetadata`; returns an empty dict for commits of other writers."""
     if not text:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Where the small summaries lie that pages read, beside what `deltaworks.control.paths` has."""
+"""Keys of the summaries that console pages read."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from deltaworks.privacy.paths import privacy_control
 
 
 def recent_batches(pipeline: str) -> str:
-    """The object with the last batches and problems of a pipeline's stream."""
+    """The last batches and problems of a pipeline's stream."""
     return paths.pipeline_control(pipeline, "recent.json")
 
 
 def stream_hours(pipeline: str) -> str:
-    """The object with what a pipeline's stream did in each of the last hours."""
+    """Hourly totals of a pipeline's stream."""
     return paths.pipeline_control(pipeline, "hours.json")
 
 
 def tables_summary(pipeline: str) -> str:
-    """The object with the newest snapshot of each table of a pipeline."""
+    """The newest health snapshot of each table of a pipeline."""
     return paths.pipeline_control(pipeline, "tables.json")
 
 
 def nights_summary(pipeline: str) -> str:
-    """The object with the last nights of a pipeline's maintenance."""
+    """The last nightly maintenance runs of a pipeline."""
     return paths.pipeline_control(pipeline, "nights.json")
 
 
 def quarantine_summary(pipeline: str) -> str:
-    """The object with the open rows of a pipeline's quarantine, counted."""
+    """Counts of the open rows in a pipeline's quarantine."""
     return paths.pipeline_control(pipeline, "quarantine.json")
 
 
@@ -37,20 +37,20 @@ def silences() -> str:
 
 
 def silence(silence_id: str) -> str:
-    """The object of one silence."""
+    """One silence."""
     return f"{silences()}{silence_id}.json"
 
 
 def mutations_summary(pipeline: str) -> str:
-    """The object with the last mutation batches of a pipeline, and the requests that wait."""
+    """The last mutation batches of a pipeline, and the number of pending requests."""
     return paths.pipeline_control(pipeline, "mutations.json")
 
 
 def erasures_summary(namespace: str) -> str:
-    """The object with the requests of a namespace to be erased, their states and terms."""
+    """The erasure requests of a namespace: states and deadlines."""
     return privacy_control(namespace, "erasures.json")
 
 
 def replayed_throughput(control: str) -> str:
-    """The object that says how much of what a stream has lately put into quarantine has landed since."""
+    """Counts of recently quarantined events that were replayed since."""
     return f"{control}/replayed_throughput.json"

@@ -1,6 +1,6 @@
-"""Where tables and keys of subjects lie in the vault, a storage apart from the lake. Keys are relative to its root.
+"""Keys of tables and subject keys in the vault, relative to its root. The vault is a storage separate from the lake.
 
-`deltaworks.privacy.paths` says where those lie that writers before the lake put there.
+Objects that writers in front of the lake store in the vault have their keys in `deltaworks.privacy.paths`.
 """
 
 from __future__ import annotations
@@ -8,33 +8,33 @@ from __future__ import annotations
 import hashlib
 import re
 
-#: So many hexadecimal digits name a page: 4,096 pages a namespace.
+#: Hexadecimal digits of a page name: 4,096 pages per namespace.
 _PAGE_DIGITS = 3
 _PAGE_PATTERN = re.compile(rf"[0-9a-f]{{{_PAGE_DIGITS}}}")
 
 
 def identities() -> str:
-    """The Delta table of what tokens stand for."""
+    """The Delta table that maps tokens to identifiers."""
     return "identities"
 
 
 def links() -> str:
-    """The Delta table of the tokens that were seen with a subject in one event."""
+    """The Delta table of tokens that occurred with a subject in one event."""
     return "links"
 
 
 def reveals() -> str:
-    """The Delta table of who opened what and why; appended to only."""
+    """The audit log of reveals: who, when, why. Append-only."""
     return "reveals"
 
 
 def key_pages(namespace: str) -> str:
-    """The folder of the pages of a namespace."""
+    """The folder of a namespace's key pages."""
     return f"keys/{namespace}/"
 
 
 def page_of(subject: str) -> str:
-    """The page that holds the key of a subject."""
+    """Returns the page that holds a subject's key."""
     return hashlib.sha256(subject.encode()).hexdigest()[:_PAGE_DIGITS]
 
 
@@ -44,26 +44,26 @@ def key_page(namespace: str, page: str) -> str:
 
 
 def page_of_object(namespace: str, key: str) -> str | None:
-    """The page that an object holds; None of any other object."""
+    """Returns the page stored at an object key; None for any other object."""
     name = key.removeprefix(key_pages(namespace)).removesuffix(".json")
     return name if key_page(namespace, name) == key and _PAGE_PATTERN.fullmatch(name) else None
 
 
 def key_epochs(namespace: str) -> str:
-    """The folder of the keys that wrap those of subjects."""
+    """The folder of the keys that wrap subject keys."""
     return f"keys/epochs/{namespace}/"
 
 
 def key_epoch(namespace: str, number: int) -> str:
-    """The object with the key of one epoch, wrapped by the key service."""
+    """The wrapping key of one epoch, itself wrapped by the key service."""
     return f"{key_epochs(namespace)}{number}.json"
 
 
 def namespace_lock(namespace: str) -> str:
-    """The folder of the lock of whoever changes keys or rows of a namespace."""
+    """The lock folder for changes to keys or rows of a namespace."""
     return f"work/{namespace}"
 
 
 def unreadable_files(namespace: str, day: str = "", name: str = "") -> str:
-    """The folder of what could not be read of a namespace, or one object of a day (`2026-11-23`)."""
+    """The folder of a namespace's unreadable objects, or one object of a day (`2026-11-23`)."""
     return f"unreadable/{namespace}/" + (f"{day}/{name}" if day else "")

@@ -19,12 +19,12 @@ COUNTS = {
     "pipeline": "games",
     "table": "purchase",
     "version": 41,
-    "all_before": 100,
-    "all_after": 97,
+    "rows_before": 100,
+    "rows_after": 97,
     "erased_before": 3,
     "erased_after": 0,
-    "others_before": 97,
-    "others_after": 97,
+    "other_rows_before": 97,
+    "other_rows_after": 97,
 }
 ERASURE: dict[str, UnversionedRecord] = {
     "erasure_received": ErasureStep(
