@@ -33,7 +33,7 @@ from deltaworks.mutations.kept_tables import (
     name_changes,
     names_from,
 )
-from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting, set_deletion_vectors
+from deltaworks.mutations.merge import TableMerge, merge_settings, set_deletion_vectors, unmatched
 from deltaworks.mutations.notifications import changed_rows, notifications
 from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.small_merge import SmallMerge, plan_merge
@@ -117,7 +117,7 @@ class BatchSteps:
         attempts, pause, optimized = 0, 0.0, False
         with self._phase("compare"):
             work = frames.work(table)
-            self._not_fitting += not_fitting(work.stretches, table)
+            self._not_fitting += unmatched(work.stretches, table)
             if work.reach.stretches > 0 and not self._commits.landed(table.name):
                 merge = self._merge(table, work)
         to_optimize = self._batch.number % self._declared.optimize_every == 0

@@ -163,7 +163,7 @@ def as_type(text: Column, kind: str) -> Column:
     return text.try_cast(kind) if isinstance(parse_type(kind), Primitive | Decimal) else F.from_json(text, kind)
 
 
-def not_fitting(stretches: DataFrame, table: TableSpec) -> int:
+def unmatched(stretches: DataFrame, table: TableSpec) -> int:
     """Count the values set by updates that do not fit their column's type. Rows keep what arrived then."""
     types = table.column_types()
     texts = F.col("fields")

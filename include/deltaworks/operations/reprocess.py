@@ -220,15 +220,15 @@ def _list_keys(what: str, keys: tuple[str, ...]) -> list[str]:
     return [f"{len(keys)} {what}: {', '.join(keys[:_MAX_KEYS_SHOWN])}{more}"] if keys else []
 
 
-def _skipped_lines(gone: tuple[str, ...], not_fitting: int, kept_in_quarantine: int) -> list[str]:
+def _skipped_lines(gone: tuple[str, ...], unmatched: int, still_quarantined: int) -> list[str]:
     lines = []
     if gone:
         lines += _list_keys("cannot be read any more", gone)
-    if not_fitting:
-        lines.append(f"{not_fitting} events have no place in the tables asked for.")
-    if kept_in_quarantine:
+    if unmatched:
+        lines.append(f"{unmatched} events have no place in the tables asked for.")
+    if still_quarantined:
         lines.append(
-            f"{kept_in_quarantine} rows stay in quarantine, since they belong to tables not asked for too: "
+            f"{still_quarantined} rows stay in quarantine, since they belong to tables not asked for too: "
             "reprocess without --tables to take them out."
         )
     return lines

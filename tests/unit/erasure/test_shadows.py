@@ -128,7 +128,7 @@ def reprocessed_beside(lake: PeopleLake) -> None:
         tables=("orders", "invoices"),
         all_tables=True,
         selection={},
-        up_to_batch=0,
+        through_batch=0,
         ranges=((1, 1),),
         objects=1,
         source_bytes=1,

@@ -46,7 +46,7 @@ class ReprocessPlan(Record):
     tables: tuple[str, ...]
     all_tables: bool
     selection: dict[str, Any]
-    up_to_batch: int
+    through_batch: int
     ranges: tuple[tuple[int, int], ...]
     objects: int
     source_bytes: int
@@ -72,8 +72,8 @@ class StagedFiles(Record):
     """What the pass over objects or records wrote.
 
     `gone` are keys of objects, or names of ranges of records, that could not be read: their rows stay. `origins` counts
-    the ranges that came from the `source` and from the `archive`. `not_fitting` are events without a place in the
-    tables that were asked for; `kept_in_quarantine` are rows there that would also land in tables not asked for.
+    the ranges that came from the `source` and from the `archive`. `unmatched` are events without a place in the
+    tables that were asked for; `still_quarantined` are rows there that would also land in tables not asked for.
     """
 
     kind: ClassVar[RecordKind] = _KIND

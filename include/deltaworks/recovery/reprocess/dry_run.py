@@ -87,7 +87,7 @@ class ReprocessCounter:
         plan = self._planner.plan("count", request)
         ranges = SeqRanges(plan.ranges)
         resolved = ObjectResolver(self._lake, self._objects, self._spec).resolve_again(
-            ranges, up_to_batch=plan.up_to_batch
+            ranges, through_batch=plan.through_batch
         )
         chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
@@ -101,7 +101,7 @@ class ReprocessCounter:
         return ReprocessCount(
             objects=plan.objects,
             bytes=plan.source_bytes,
-            through_batch=plan.up_to_batch,
+            through_batch=plan.through_batch,
             ranges=len(plan.ranges),
             sampled=len(chosen),
             exact=len(chosen) == len(resolved.objects),
@@ -125,7 +125,7 @@ class ReprocessCounter:
         plan, resolver = self._planner.plan("count", request), self._planner.records
         if resolver is None:
             raise TypeError(f"{self._spec.pipeline} reads no records")
-        resolved = resolver.resolve_again(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        resolved = resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         parts = resolver.provenance(spark, resolved)
         names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
         did = RereadResult()
@@ -138,7 +138,7 @@ class ReprocessCounter:
         return ReprocessCount(
             objects=plan.objects,
             bytes=0,
-            through_batch=plan.up_to_batch,
+            through_batch=plan.through_batch,
             ranges=len(plan.ranges),
             sampled=sum(did.records.values()),
             exact=exact,

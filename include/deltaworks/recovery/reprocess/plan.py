@@ -86,7 +86,7 @@ class ReprocessPlanner:
             tables=request.tables or tuple(table.name for table in self._spec.event_tables),
             all_tables=not request.tables,
             selection=request.selection.as_record(),
-            up_to_batch=resolved.through_batch,
+            through_batch=resolved.through_batch,
             ranges=resolved.ranges.ranges,
             objects=objects,
             source_bytes=source_bytes,
@@ -144,7 +144,7 @@ class ReprocessPlanner:
 
     def _waiting_tables(self, plan: ReprocessPlan) -> list[str]:
         """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
-        batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=plan.up_to_batch)
+        batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=plan.through_batch)
         return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE_TABLE})
 
 

@@ -83,9 +83,9 @@ class RecordResolver:
         reject_fragmented(seqs)
         return self._resolve_ranges(ranges, seqs, batches)
 
-    def resolve_again(self, seqs: SeqRanges, *, up_to_batch: int) -> ResolvedRecords:
+    def resolve_again(self, seqs: SeqRanges, *, through_batch: int) -> ResolvedRecords:
         """What was resolved before, again: read up to the same batch."""
-        batches, ranges = self._completed_batches(up_to_batch)
+        batches, ranges = self._completed_batches(through_batch)
         return self._resolve_ranges(ranges, seqs, batches)
 
     def provenance(self, spark: SparkSession, resolved: ResolvedRecords) -> Provenance:
@@ -102,8 +102,8 @@ class RecordResolver:
         """All records of the batches that are complete now."""
         return self._completed_batches()[1]
 
-    def _completed_batches(self, up_to_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
-        batches = BatchHistory(self._lake, self._home.objects, self._spec).completed(last=up_to_batch)
+    def _completed_batches(self, through_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
+        batches = BatchHistory(self._lake, self._home.objects, self._spec).completed(last=through_batch)
         if not batches:
             raise empty_selection_error(self._spec, "no batch is complete yet")
         spans = [

@@ -203,7 +203,7 @@ class Reprocess:
             operation=OPERATION,
             step=step.app_id,
             step_version=step.version,
-            up_to_batch=plan.up_to_batch,
+            through_batch=plan.through_batch,
         )
         if plan.mode == "shadow":
             self._ensure_shadow(staged.table, key, metadata)

@@ -91,7 +91,7 @@ class ResolvedObjects:
 
     objects: tuple[SourceObject, ...]
     ranges: SeqRanges
-    up_to_batch: int
+    through_batch: int
 
     @property
     def bytes(self) -> int:
@@ -130,15 +130,15 @@ class ObjectResolver:
         reject_fragmented(ranges)
         return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, batches[-1].batch_id)
 
-    def resolve_again(self, ranges: SeqRanges, *, up_to_batch: int) -> ResolvedObjects:
+    def resolve_again(self, ranges: SeqRanges, *, through_batch: int) -> ResolvedObjects:
         """What was resolved before, again: a log only grows, and it is read up to the same batch."""
-        batches = self._completed_batches(up_to_batch)
+        batches = self._completed_batches(through_batch)
         events = self._file_events(batches)
         chosen = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
-        return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, up_to_batch)
+        return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, through_batch)
 
-    def _completed_batches(self, up_to_batch: int | None = None) -> list[BatchSummary]:
-        batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=up_to_batch)
+    def _completed_batches(self, through_batch: int | None = None) -> list[BatchSummary]:
+        batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=through_batch)
         if not batches:
             raise empty_selection_error(self._spec, "no batch is complete yet")
         return batches

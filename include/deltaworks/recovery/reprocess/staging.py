@@ -94,7 +94,7 @@ class ObjectReread:
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
         """See Again. Raises ContractError REPROCESS_OBJECTS_MISSING."""
-        resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         if resolved.bytes < self._direct_bytes:
             did = reread_in_process(resolved.objects, opener=self._opener, spec=self._spec, settings=work)
         else:
@@ -130,7 +130,7 @@ class RecordReread:
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
         """See Again. Raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
-        resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         parts = self._resolver.provenance(self._spark, resolved)
         if not plan.allow_missing:
             reject_missing_records(self._spec, parts.missing)

@@ -45,7 +45,7 @@ def test_from_the_start_is_everything_that_is_complete_and_nothing_that_is_not(s
     found = resolve(stage, Selection(from_start=True))
 
     assert seqs(found) == [1, 2, 3, 4, 6, 7, 8]
-    assert (found.ranges.ranges, found.up_to_batch) == (((1, 8),), 3)
+    assert (found.ranges.ranges, found.through_batch) == (((1, 8),), 3)
     assert {each.seq: each.batch_id for each in found.objects} == {1: 0, 2: 0, 3: 1, 4: 1, 6: 2, 7: 3, 8: 3}
     assert [(each.key, each.size) for each in found.objects][4] == ("day/5.json", 5)
 
@@ -130,11 +130,11 @@ def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Harne
     stage.complete(4)
 
     again = ObjectResolver(stage.lake, stage.objects, stage.spec).resolve_again(
-        before.ranges, up_to_batch=before.up_to_batch
+        before.ranges, through_batch=before.through_batch
     )
 
     assert again == before
-    assert resolve(stage, Selection(from_start=True)).up_to_batch == 4
+    assert resolve(stage, Selection(from_start=True)).through_batch == 4
 
 
 def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage: Harness) -> None:
