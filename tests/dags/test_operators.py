@@ -272,9 +272,9 @@ def test_a_value_that_an_option_does_not_take_fails_before_the_job_is_submitted(
     [
         (None, True),
         ([], False),
-        ([{"table": "a", "for_spark": 0}, {"table": "b", "for_spark": 0}], False),
-        ([{"table": "a", "for_spark": 0}, {"table": "b", "for_spark": 2}], True),
-        ([{"table": "a", "for_spark": 0}, {"left_out": 40}], True),
+        ([{"table": "a", "spark_required": 0}, {"table": "b", "spark_required": 0}], False),
+        ([{"table": "a", "spark_required": 0}, {"table": "b", "spark_required": 2}], True),
+        ([{"table": "a", "spark_required": 0}, {"left_out": 40}], True),
     ],
 )
 @pytest.mark.usefixtures("project")
@@ -306,9 +306,9 @@ def test_spark_is_started_where_the_task_before_has_left_something_or_does_not_s
 @pytest.mark.parametrize(
     ("look", "needed"),
     [
-        ('print(\'[{"table": "a", "for_spark": 0}]\')', False),
-        ('print(\'[{"table": "a", "for_spark": 0}, {"table": "b", "for_spark": 1}]\')', True),
-        ('print(\'[{"table": "a", "for_spark": 0}]\')\nraise SystemExit(3)', True),
+        ('print(\'[{"table": "a", "spark_required": 0}]\')', False),
+        ('print(\'[{"table": "a", "spark_required": 0}, {"table": "b", "spark_required": 1}]\')', True),
+        ('print(\'[{"table": "a", "spark_required": 0}]\')\nraise SystemExit(3)', True),
         ("print('nothing is known')", True),
     ],
 )
@@ -326,7 +326,7 @@ def test_a_job_that_looks_first_is_submitted_where_it_sees_work_or_cannot_see(
 
     assert submitted.exists() == needed
     assert json.loads(asked.read_text()) == ["--pipeline", "games", "--no-spark"]
-    assert needed or instance.pushed == {"results": [{"table": "a", "for_spark": 0}]}
+    assert needed or instance.pushed == {"results": [{"table": "a", "spark_required": 0}]}
 
 
 def test_gold_looks_first_at_night_and_on_its_schedule(project: Path) -> None:

@@ -99,7 +99,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         from_form: whether params of the options' names are taken over.
         only_if: a template; where it comes to `False` there is nothing to do, and nothing is submitted.
         try_without_spark: a template; where it comes to `True` the job runs as a process first, with its option `spark` off,
-            and is submitted only where the results leave something for Spark (`for_spark`).
+            and is submitted only where the results leave something for Spark (`spark_required`).
         share: what it takes of the cluster. With a master of one machine: its cores, and by how much it gives way to
             other processes.
 
@@ -188,7 +188,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         )
         for line in completed.stdout.splitlines():
             output.parse_line(line)
-        if completed.returncode != 0 or not results or any(result.get("for_spark", 1) for result in results):
+        if completed.returncode != 0 or not results or any(result.get("spark_required", 1) for result in results):
             return False
         self.log.info(completed.stdout)
         context["ti"].xcom_push(key=RESULTS_KEY, value=results)

@@ -165,9 +165,7 @@ def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOpera
 
 #: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.
 _COMPACT_RESULTS = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
-_IS_SPARK_NEEDED = (
-    f"{{{{ {_COMPACT_RESULTS} is none or ({_COMPACT_RESULTS} | map(attribute='for_spark', default=1) | sum) > 0 }}}}"
-)
+_IS_SPARK_NEEDED = f"{{{{ {_COMPACT_RESULTS} is none or ({_COMPACT_RESULTS} | map(attribute='spark_required', default=1) | sum) > 0 }}}}"
 
 
 def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:

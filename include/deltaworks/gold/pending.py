@@ -1,6 +1,6 @@
-"""Which gold tables a build would touch, by the logs of what they read; needs no JVM.
+"""Finds the gold tables that need a build, from the logs of their inputs, without a JVM.
 
-Most builds of a schedule find nothing new. To learn that, a log or two of each table is read, and no session opened.
+Most scheduled builds have nothing to do, and this check avoids starting Spark for them.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ def pending_gold(
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
 ) -> list[GoldTableResult]:
-    """What `rebuild_gold` with the same arguments would find to do; `for_spark` is 1 where that is something.
+    """Plans `rebuild_gold` with the same arguments; `spark_required` is 1 for tables with work.
 
-    Tables without work are noted as up to date, as a build notes them, and reference tables are brought up to date with
-    their files. Idempotent; builds nothing.
+    Records tables without work as up to date, and refreshes reference tables. Idempotent; builds nothing.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.
-        ContractError, ConcurrencyError: what `refresh_references` raises.
+        ContractError, ConcurrencyError: from `refresh_references`.
     """
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
     refresh_external_inputs(catalog, pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
     for table in select_gold_tables(spec, tables):
-        if behind := sorted(name for name in table.reads if name in results and results[name].for_spark):
-            reason = f"{', '.join(behind)}, which it reads, is to be built"
-            results[table.name] = GoldTableResult(table.name, True, reason, {}, for_spark=1)
+        if behind := sorted(name for name in table.reads if name in results and results[name].spark_required):
+            reason = f"input {', '.join(behind)} needs a build"
+            results[table.name] = GoldTableResult(table.name, True, reason, {}, spark_required=1)
             continue
         key, pinned = paths.table(pipeline, table.name), pin_inputs(lake, spec, table.reads)
         job = plan_job(catalog, spec, lake, table, pinned, key=key, full=full, dates=dates)
         work = int(job.plan.has_work)
-        results[table.name] = GoldTableResult(table.name, True, job.plan.reason, job.built_from, for_spark=work)
+        results[table.name] = GoldTableResult(table.name, True, job.plan.reason, job.built_from, spark_required=work)
         if not work and dates is None and job.built_from:
             record_refreshed(home, table.name)
     return list(results.values())

@@ -1,6 +1,6 @@
-"""Builds one gold table: what is to be done, from which versions of its inputs, and the commit that does it.
+"""Plans and builds one gold table from pinned inputs, in one commit.
 
-Where it is written is the job's: the table itself, or a shadow beside it.
+The target is the table itself or its shadow.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from deltaworks.tables.steps import gold_build_step
 
 @dataclass(frozen=True, slots=True)
 class GoldTableResult:
-    """What became of one gold table. `broken` are the checks its answer breaks, for which it was not published; `sound`
-    is false for it and for those that read it.
+    """The result for one gold table. `failed_checks` are the checks its answer failed; it was not published then.
+    `checks_passed` is false for it and for tables that read it.
 
-    `partitions` are the dates or other values rebuilt, None for the whole table; `version` is the commit, None where
-    there was none. `for_spark` is 1 where a look that builds nothing has seen work.
+    `partitions` are the rebuilt dates or values, None for all; `version` is the commit, None without one. `spark_required`
+        is 1
+    if a dry check found work.
     """
 
     table: str
@@ -57,14 +58,17 @@ class GoldTableResult:
     seconds: float = 0.0
     failed_checks: tuple[str, ...] = ()
     checks_passed: bool = True
-    for_spark: int = 0
+    spark_required: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJob:
-    """One gold table with all that its build needs; `key` is where it is written. `stays` is what it remains built
-    from, where only requested dates are rebuilt: the others are as old as before. `step` lands once, and not where
-    another build has landed since this one was planned."""
+    """A planned build of one gold table, with its inputs; `key` is the target.
+
+    `previous_build` is set if only requested dates are rebuilt: the commit then keeps the recorded input versions.
+        `step`
+    commits once, and fails if another build has committed since planning.
+    """
 
     step: Step
     plan: GoldPlan
@@ -77,7 +81,7 @@ class TableJob:
 
     @property
     def built_from(self) -> dict[str, int]:
-        """Versions of the inputs that are read."""
+        """The versions of the existing inputs."""
         return {name: pinned.version for name, pinned in self.inputs.items() if pinned.version is not None}
 
 
@@ -93,17 +97,17 @@ def plan_job(
     dates: frozenset[dt.date] | None = None,
     read_changes: Callable[..., Changes] = changed_hours,
 ) -> TableJob:
-    """What building the table at `key` takes, by what it was last built from.
+    """Plans the build of the table at `key`, from the versions it was last built from.
 
     Args:
-        full: all of it, whatever changed.
-        dates: these dates, whatever changed, and no others.
-        read_changes: as `changed_hours` does; several plans may share what was read.
+        full: rebuild all rows.
+        dates: rebuild exactly these dates.
+        read_changes: like `changed_hours`; may be cached for several plans.
 
     Raises:
-        ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, where the table is of newer inputs than these by now.
+        ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, if the table was built from newer inputs.
     """
-    # Before all else that is read of the table: what another one changes after this makes the build be refused.
+    # Read first: a later commit by another build makes this build fail.
     opened = lake.open(key)
     step = _next_step(opened, spec, table)
     own = {name: inputs[name] for name in table.reads}
@@ -113,7 +117,7 @@ def plan_job(
     previous_build = None
     unbuilt = sorted(name for name, pinned in own.items() if pinned.version is None and not pinned.columns)
     if unbuilt or all(pinned.version is None for pinned in own.values()):
-        reason = f"{', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
+        reason = f"input {', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
         plan = GoldPlan(table, frozenset(), frozenset(), reason)
     else:
         built = read_built_from(lake, key, opened)
@@ -121,10 +125,10 @@ def plan_job(
         if newer and (full or dates is not None):
             raise overtaken_error(key)
         if newer:
-            reason = f"another build has landed meanwhile, of newer versions of {', '.join(newer)}"
+            reason = f"another build has committed with newer versions of {', '.join(newer)}"
             plan = GoldPlan(table, frozenset(), frozenset(), reason)
         elif full:
-            plan = full_plan(table, "a full rebuild was asked for")
+            plan = full_plan(table, "a full rebuild was requested")
         elif dates is not None:
             plan = dated_plan(table, dates) if built.is_traceable else full_plan(table, built.reason)
             previous_build = built if built.is_traceable else None
@@ -149,9 +153,9 @@ def _next_step(opened: DeltaTable | None, spec: PipelineSpec, table: GoldTableSp
 
 
 def _inputs_ahead(lake: Lake, built: BuiltFrom, inputs: Mapping[str, PinnedInput], digest: str) -> list[str]:
-    """The inputs of which the table was built from newer versions than are pinned: by a build beside this one.
+    """Returns the inputs of which the table contains newer versions than pinned, from a concurrent build.
 
-    An input that itself has no such version any more has lost commits: that is no build's doing.
+    An input whose own version is lower has lost commits, which no build causes.
     """
     if not built.is_traceable or built.fingerprint != digest:
         return []
@@ -203,14 +207,14 @@ def _plan(
 def build_table(
     spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, run_checks: bool = True
 ) -> GoldTableResult:
-    """Do what a job says, in one commit; nothing where its answer breaks its checks.
+    """Runs a planned build in one commit; commits nothing if a check fails.
 
     Args:
-        checked: whether the rows are held against the table's checks before the commit.
+        run_checks: whether to run the table's checks before the commit.
 
     Raises:
-        ConcurrencyError: GOLD_OVERTAKEN, another build or a refresh has landed since the job was planned.
-        ConfigError: GOLD_GRAIN_OUTSIDE_DATE, and what `answer_of` and `broken_checks` raise.
+        ConcurrencyError: GOLD_OVERTAKEN, another build or a refresh has committed since planning.
+        ConfigError: GOLD_GRAIN_OUTSIDE_DATE, or from `compute_answer` and `failed_checks`.
     """
     if not job.plan.has_work:
         return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
@@ -223,7 +227,7 @@ def build_table(
         answer = _answer(spark, job, views)
     run_checks = run_checks and table.checks.has_result_checks
     if run_checks:
-        # Looked at several times and then written: computed once.
+        # Read several times and then written: cache it.
         answer = answer.persist()
     try:
         broken = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []
@@ -265,7 +269,7 @@ def _answer(spark: SparkSession, job: TableJob, views: InputViews) -> DataFrame:
 
 
 def published_rows(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> DataFrame | None:
-    """The rows that the table at `key` has now of what is to be written; None where it is not there yet."""
+    """Returns the current rows of the part to be written; None if the table does not exist."""
     if lake.open(key) is None:
         return None
     rows = spark.read.format("delta").load(lake.storage.spark_uri(key))
@@ -278,5 +282,5 @@ def published_rows(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) ->
 
 
 def _rows_for_drop_check(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:
-    """The rows before, where a check asks for them: Spark has to read another log for that."""
+    """Returns the published rows if `max_drop` is declared; reading them costs a log read."""
     return None if job.plan.table.checks.max_drop is None else published_rows(spark, lake, job.key, job.plan)

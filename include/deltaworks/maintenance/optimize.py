@@ -58,7 +58,7 @@ class OptimizeResult:
     """The result of one table in one round. Counts are of the partitions that were rewritten.
 
     `compacted` counts all that were merged, `without_spark` those of them that needed no Spark. `put_off` partitions
-    did not fit into the night, or another writer has overtaken them; `for_spark` are left by a run that has none.
+    did not fit into the night, or another writer has overtaken them; `spark_required` are left by a run that has none.
     `error` is the failure that ended the table's work.
     """
 
@@ -69,7 +69,7 @@ class OptimizeResult:
     compacted: int = 0
     without_spark: int = 0
     deferred: int = 0
-    for_spark: int = 0
+    spark_required: int = 0
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
@@ -125,7 +125,7 @@ class TableOptimizer:
             chosen, BYTES_PER_WRITE_TURN if self._layout.has_mutable_rows else BYTES_PER_GROUP
         ):
             if group[0].action in SPARK_ACTIONS and self._spark is None:
-                result = replace(result, for_spark=result.for_spark + len(group))
+                result = replace(result, spark_required=result.spark_required + len(group))
             elif time.monotonic() >= self._deadline:
                 result = replace(result, deferred=result.deferred + len(group))
             else:
@@ -160,7 +160,7 @@ class TableOptimizer:
             compacted=result.compacted + (len(rewritten) if action != "zorder" else 0),
             without_spark=result.without_spark + without_spark,
             deferred=result.deferred + overtaken,
-            for_spark=result.for_spark + len(remaining),
+            spark_required=result.spark_required + len(remaining),
             files_before=result.files_before + sum(partition.files_before for partition in rewritten),
             files_after=result.files_after + sum(partition.files for partition in rewritten),
             bytes_before=result.bytes_before + sum(partition.bytes_before for partition in rewritten),

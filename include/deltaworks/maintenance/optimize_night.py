@@ -84,7 +84,9 @@ class OptimizeRun:
         until = time.monotonic() + remaining_seconds
         results = {name: _initial_result(choice, night, policy) for name, choice in choices.items()}
         if self._spark is None:
-            results = {name: replace(result, for_spark=choices[name].for_spark) for name, result in results.items()}
+            results = {
+                name: replace(result, spark_required=choices[name].spark_required) for name, result in results.items()
+            }
         for name in night.tables():
             table = declared[name]
             optimizer = TableOptimizer(
@@ -144,7 +146,7 @@ def optimize_tables(
 
     Args:
         spark: opens the session, for the first partition that needs it. None leaves these to another run, and the
-            results count them (`for_spark`).
+            results count them (`spark_required`).
         weekly: run a second round after the daily one, over the rest.
         minutes: for each round; by default what the pipeline declares.
         tables: names of tables; by default all that OPTIMIZE maintains.

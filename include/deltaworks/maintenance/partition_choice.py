@@ -95,7 +95,7 @@ class TableChoice:
         return replace(self, partitions=tuple(one for one in self.partitions if one.action not in SPARK_ACTIONS))
 
     @property
-    def for_spark(self) -> int:
+    def spark_required(self) -> int:
         """The number of partitions that only Spark rewrites."""
         return sum(one.action in SPARK_ACTIONS for one in self.partitions)
 

@@ -104,7 +104,7 @@ class ReprocessRemainder:
     """A reprocess of which something is left that needs Spark; it is gone on with under its id."""
 
     id: str
-    for_spark: int = 1
+    spark_required: int = 1
 
 
 def _refuse_spark() -> SparkSession:

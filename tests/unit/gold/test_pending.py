@@ -41,7 +41,7 @@ def lake(catalog: Catalog) -> Lake:
 def pending(catalog: Catalog) -> tuple[int, str]:
     (result,) = pending_gold(catalog, "shop")
     assert (result.table, result.skipped, result.version) == ("daily", True, None)
-    return result.for_spark, result.reason
+    return result.spark_required, result.reason
 
 
 def built(catalog: Catalog, lake: Lake, pipeline: str = "shop") -> None:
@@ -90,7 +90,7 @@ def test_what_is_asked_for_is_work_whatever_changed(catalog: Catalog, lake: Lake
     built(catalog, lake)
 
     assert pending(catalog)[0] == 0
-    assert pending_gold(catalog, "shop", full=True)[0].for_spark == 1
+    assert pending_gold(catalog, "shop", full=True)[0].spark_required == 1
     with pytest.raises(ConfigError, match="GOLD_TABLE_UNKNOWN"):
         pending_gold(catalog, "shop", tables=["nothing"])
 
@@ -105,7 +105,7 @@ def test_gold_of_another_pipeline_counts_from_its_first_build_on_by_the_dates_th
 
     def work() -> tuple[int, str]:
         (result,) = pending_gold(catalog, "board")
-        return result.for_spark, result.reason
+        return result.spark_required, result.reason
 
     assert work() == (0, "shop.daily is not built yet")
     make(lake, "shop", "orders", files=1, days=2)

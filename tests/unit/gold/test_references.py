@@ -130,7 +130,7 @@ def test_an_object_of_the_lake_is_a_file_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("csv", "problem"),
     [
-        (SPLITS + "AAPL,2005-02-28,3,\n", "1 keys are there more than once, such as AAPL, 2005-02-28"),
+        (SPLITS + "AAPL,2005-02-28,3,\n", "1 keys are duplicated, such as AAPL, 2005-02-28"),
         (SPLITS + "AAPL,,3,\n", "ex_date of its key is empty in 1 rows, the first of them row 4"),
         (SPLITS + "AAPL,soon,3,\n", "soon"),
         (SPLITS + "AAPL,2006-01-01,1.23456,\n", "Row #5: Rescaling Decimal value would cause data loss"),
@@ -193,6 +193,6 @@ def test_a_look_at_gold_takes_the_file_over_and_says_that_it_changed(tmp_path: P
 
     (result,) = pending_gold(catalog, "shop")
 
-    assert result.for_spark == 1
+    assert result.spark_required == 1
     assert {*result.built_from} == {"orders", "splits"}
     assert rows(catalog).num_rows == 3

@@ -192,7 +192,7 @@ def test_spark_merges_small_files_of_many_bytes_and_those_of_tables_that_nobody_
     )
 
     assert actions(choice) == {"2026-03-01": "compact", "2026-03-02": "compact_small"}
-    assert (choice.for_spark, actions(choice.without_spark())) == (1, {"2026-03-02": "compact_small"})
+    assert (choice.spark_required, actions(choice.without_spark())) == (1, {"2026-03-02": "compact_small"})
     assert actions(only_spark) == {"2026-03-02": "compact"}
 
 

@@ -60,7 +60,7 @@ class ReprocessCount:
     tables: tuple[TableCount, ...]
     origins: Mapping[str, int] = field(default_factory=dict)
     archive_frame: tuple[str, ...] = ()
-    spark_tables: int = 0
+    spark_required: int = 0
 
 
 class ReprocessCounter:

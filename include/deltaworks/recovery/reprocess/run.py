@@ -64,7 +64,7 @@ class TableReprocessResult:
 class ReprocessResult:
     """What a reprocess did. Of a stream `objects` counts batches, and `origins` ranges of records.
 
-    Nothing of it is left for Spark (`for_spark`).
+    Nothing of it is left for Spark (`spark_required`).
     """
 
     id: str
@@ -76,7 +76,7 @@ class ReprocessResult:
     tables: tuple[TableReprocessResult, ...]
     seconds: float
     origins: Mapping[str, int] = field(default_factory=dict)
-    spark_tables: int = 0
+    spark_required: int = 0
 
 
 class Reprocess:
