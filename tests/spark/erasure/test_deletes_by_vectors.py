@@ -47,9 +47,7 @@ def amounts(spark: SparkSession, uri: str) -> list[int]:
     return sorted(row["amount"] for row in spark.read.format("delta").load(uri).collect())
 
 
-def test_rows_that_vectors_delete_stay_deleted_and_leave_the_files(
-    spark: SparkSession, lake: PeopleLake, uri: str
-) -> None:
+def test_rows_deleted_by_vectors_stay_deleted_and_are_purged(spark: SparkSession, lake: PeopleLake, uri: str) -> None:
     state = state_at(lake.namespace.lake, lake.namespace.objects, KEY)
     assert sum("deletionVector" in added for added in state.files.values()) == 2, "or this would show nothing"
     request = ask(lake, "player", "ann")

@@ -63,7 +63,7 @@ def people(make_shop: Callable[..., Shop]) -> People:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_reprocess_of_everything_lands_her_nowhere(
+def test_a_full_reprocess_drops_erased_subjects(
     people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
@@ -76,7 +76,7 @@ def test_a_reprocess_of_everything_lands_her_nowhere(
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_pipeline_that_goes_back_to_a_batch_has_her_nowhere(
+def test_a_rollback_of_a_pipeline_restores_no_erased_rows(
     spark: SparkSession, people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:

@@ -122,7 +122,7 @@ def noted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     return bool(request.param)
 
 
-def test_who_refused_or_was_erased_is_not_lost_and_what_is_lost_is_told(people: Collected, noted: bool) -> None:
+def test_opted_out_and_erased_events_are_not_reported_as_lost(people: Collected, noted: bool) -> None:
     people.collect("one", "ann", "bob", "bob")
     people.collect("two", "bob", "cat", consent=False)
     people.collect("gone", "bob", "bob")
@@ -134,7 +134,7 @@ def test_who_refused_or_was_erased_is_not_lost_and_what_is_lost_is_told(people: 
     assert missing(people) == (ranges((6, 7)) if noted else ranges((1, 1), (4, 7), (9, 9)))
 
 
-def test_rows_that_were_purged_before_a_look_are_not_lost(people: Collected, noted: bool) -> None:
+def test_rows_purged_before_a_check_are_not_reported_as_lost(people: Collected, noted: bool) -> None:
     people.collect("one", "ann", "bob", "ann", "ann")
     people.put(
         "broken",
@@ -149,7 +149,7 @@ def test_rows_that_were_purged_before_a_look_are_not_lost(people: Collected, not
     assert missing(people) == (() if noted else ranges((1, 1), (3, 5)))
 
 
-def test_a_purge_that_died_behind_its_commit_still_has_their_numbers(
+def test_a_purge_that_died_after_its_commit_records_the_sequence_numbers(
     people: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people.collect("one", "ann", "bob", "ann")
@@ -167,9 +167,7 @@ def test_a_purge_that_died_behind_its_commit_still_has_their_numbers(
     assert missing(people) == ()
 
 
-def test_events_that_were_erased_from_their_object_before_a_stream_read_it_are_not_lost(
-    people: Collected, noted: bool
-) -> None:
+def test_events_erased_from_an_unread_object_are_not_reported_as_lost(people: Collected, noted: bool) -> None:
     people.collect("one", "bob", "ann", "bob", "ann")
     people.stream()
     ask(people, "player", "ann")
@@ -180,9 +178,7 @@ def test_events_that_were_erased_from_their_object_before_a_stream_read_it_are_n
     assert missing(people) == (() if noted else ranges((2, 2), (4, 4)))
 
 
-def test_what_was_there_at_a_look_is_not_looked_for_behind_a_loss(
-    people: Collected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_found_by_a_check_are_not_checked_again(people: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
     people.collect("gone", "bob")
     people.collect("one", "ann", "bob")
     people.stream("one")

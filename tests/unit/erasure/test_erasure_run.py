@@ -56,7 +56,7 @@ def request_of(lake: PeopleLake, request: ErasureRequest) -> ErasureRequest:
     return lake.namespace.erasures.request(request.request_id)
 
 
-def test_a_person_is_found_before_and_nowhere_after(lake: PeopleLake) -> None:
+def test_a_person_is_found_before_the_erasure_and_not_after(lake: PeopleLake) -> None:
     search = TokenSearch(tokens(lake))
     before = scan_namespace(lake.namespace, search)
     assert len(before.keys_with("leak", search.tokens)) >= 5
@@ -84,7 +84,7 @@ def test_a_person_is_found_before_and_nowhere_after(lake: PeopleLake) -> None:
     assert certificate.scan.retained == 2  # a file, and the commit with its bounds
 
 
-def test_no_record_names_whom_it_is_about(lake: PeopleLake) -> None:
+def test_no_record_contains_personal_data(lake: PeopleLake) -> None:
     ask(lake)
     lake.advance()
     lake.pass_time(days=8)
@@ -96,7 +96,7 @@ def test_no_record_names_whom_it_is_about(lake: PeopleLake) -> None:
     assert list((lake.root / "vault" / "requests").rglob("*.json")) == []
 
 
-def test_the_list_of_the_suppressed_has_the_person_at_once(lake: PeopleLake) -> None:
+def test_the_suppression_list_has_the_person_immediately(lake: PeopleLake) -> None:
     ask(lake)
     lake.advance(windows=False)
     space = lake.namespace
@@ -137,7 +137,7 @@ def test_certificates_are_a_chain(lake: PeopleLake) -> None:
         certificates.check()
 
 
-def test_requests_that_wait_share_one_window(lake: PeopleLake) -> None:
+def test_waiting_requests_share_one_window(lake: PeopleLake) -> None:
     ask(lake)
     ask(lake, "player", "bob")
     lake.advance()
@@ -149,7 +149,7 @@ def test_requests_that_wait_share_one_window(lake: PeopleLake) -> None:
     assert erasure_paths.erasure_window("players", 2) not in window
 
 
-def test_one_vacuum_serves_all_windows_that_are_due(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_vacuum_serves_all_due_windows(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(lake)
     lake.advance()
     ask(lake, "player", "bob")
@@ -168,7 +168,7 @@ def test_one_vacuum_serves_all_windows_that_are_due(lake: PeopleLake, monkeypatc
     assert vacuums == ["shop"]
 
 
-def test_nothing_is_verified_while_a_file_has_a_token(lake: PeopleLake) -> None:
+def test_no_request_is_verified_while_a_file_has_a_token(lake: PeopleLake) -> None:
     request = ask(lake)
     lake.advance()
     left = lake.root / "lake" / paths.table("shop", "orders") / "_left_by_somebody.json.tmp"
@@ -183,7 +183,7 @@ def test_nothing_is_verified_while_a_file_has_a_token(lake: PeopleLake) -> None:
     assert not request_of(lake, request).is_open
 
 
-def test_what_was_sealed_before_is_waited_for(lake: PeopleLake) -> None:
+def test_a_request_waits_for_older_sealed_files(lake: PeopleLake) -> None:
     ask(lake)
     lake.advance()
     sealed = lake.root / "vault" / "sealed" / "edge" / "1-2.dws"

@@ -64,7 +64,7 @@ POINTS += ["purged shop.orders", "noted shop.orders", "purged vault.identities"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_run_that_is_killed_anywhere_is_continued(lake: PeopleLake, point: str) -> None:
+def test_a_run_killed_at_any_point_is_continued(lake: PeopleLake, point: str) -> None:
     request = ask(lake, "player", "ann")
     reached = killed_at(lake, point)
     lake.advance()
@@ -81,7 +81,7 @@ def test_a_run_that_is_killed_anywhere_is_continued(lake: PeopleLake, point: str
     assert [step.state for step in request_of(lake, request).steps] == list(GRANTED_STATES)
 
 
-def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
+def test_recording_the_state_before_the_step_would_leave_rows(
     lake: PeopleLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(lake, "player", "ann")
@@ -107,7 +107,7 @@ def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
     assert quarantined.num_rows == 1, "a state before its deed would have been harmless"
 
 
-def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_waits_for_batches_prepared_before(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask(lake, "player", "ann")
     held = lake.root / "lake" / paths.held_table("shop", "orders")
     held.parent.mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkey
     monkeypatch.undo()
 
 
-def test_a_stream_is_behind_until_it_has_completed_a_batch_that_knew(lake: PeopleLake) -> None:
+def test_a_stream_blocks_until_it_completed_a_batch_with_the_new_list(lake: PeopleLake) -> None:
     space = lake.namespace
     request = ask(lake, "player", "ann")
     record = suppressing.suppress_person(space, request, person_resolution.Person(subjects=("p",), tokens=("p",)))
@@ -152,7 +152,7 @@ def restored(lake: PeopleLake, version: int) -> None:
     TableRestore(lake.catalog, "shop", "orders").run(request)
 
 
-def test_a_restore_brings_nobody_back(lake: PeopleLake) -> None:
+def test_a_restore_does_not_restore_erased_rows(lake: PeopleLake) -> None:
     ask(lake, "player", "ann")
     lake.advance()
     restored(lake, 1)
@@ -163,7 +163,7 @@ def test_a_restore_brings_nobody_back(lake: PeopleLake) -> None:
     assert record.reapply_erasures
 
 
-def test_without_reapply_a_restore_brings_her_back_and_the_check_says_so(
+def test_without_reapply_a_restore_restores_erased_rows_and_the_check_reports_them(
     lake: PeopleLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(lake, "player", "ann")
@@ -176,7 +176,7 @@ def test_without_reapply_a_restore_brings_her_back_and_the_check_says_so(
     assert open_subjects(lake.namespace.objects, "ERASED_ROWS_REAPPEARED") == {"shop"}
 
 
-def test_a_restore_that_dies_before_rows_are_out_again_is_unfinished(lake: PeopleLake) -> None:
+def test_a_restore_that_dies_before_the_reapply_is_unfinished(lake: PeopleLake) -> None:
     ask(lake, "player", "ann")
     lake.advance()
 
@@ -200,7 +200,7 @@ def hold(lake: PeopleLake, version: int) -> None:
     home.readers.pin("orders", reader="analyst", version=version, hours=700)
 
 
-def test_a_readers_hold_is_named_and_nothing_is_certified(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_s_hold_blocks_the_certificate(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask(lake, "player", "ann")
     hold(lake, 1)
     lake.advance()
@@ -217,7 +217,7 @@ def test_a_readers_hold_is_named_and_nothing_is_certified(lake: PeopleLake, monk
     assert unnamed.state == "vacuumed", "the hold would have been passed over"
 
 
-def test_a_vacuum_that_only_counts_certifies_nothing(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_vacuum_certifies_nothing(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask(lake, "player", "ann")
     lake.advance()
     lake.pass_time(days=8)
@@ -236,7 +236,7 @@ def test_a_vacuum_that_only_counts_certifies_nothing(lake: PeopleLake, monkeypat
     assert "tokens are still in" in passed.waiting_for, "and the scan is what is left to stop it"
 
 
-def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
+def test_escaped_file_names_are_checked_correctly(lake: PeopleLake) -> None:
     """Spark escapes what stands in names of folders, and a log escapes paths once more."""
     name = "event_date=2026-03-01%2000%3A00/part-1.parquet"
     left = lake.root / "lake" / paths.table("shop", "orders") / name
@@ -246,20 +246,20 @@ def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
     assert "1 of 1 files" in next(vacuum_purged.remaining_files(lake.namespace, [purge], {}))
 
 
-def test_a_shared_device_erases_nobody_else(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_device_erases_no_other_person(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(lake, "player", "ann")
     lake.advance()
     assert lake.amounts() == [2, 3]
 
 
-def test_without_one_hop_a_family_goes(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_links_further_would_erase_a_family(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(person_resolution, "shared_tokens", lambda *_: set())
     ask(lake, "player", "ann")
     lake.advance()
     assert lake.amounts() == [], "the tablet alone would have named them all"
 
 
-def test_rows_of_others_that_would_go_stop_the_purge(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_rows_of_others_aborts_the_purge(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(lake, "player", "ann")
     written = purge_table.TableFiles.write
 

@@ -34,7 +34,7 @@ def certificate_of(people: LandedPeople, request_id: str) -> Certificate:
     return certificate
 
 
-def test_the_certificate_says_what_was_gone_through_and_put_anew(people: LandedPeople) -> None:
+def test_the_certificate_has_the_scanned_and_rewritten_objects(people: LandedPeople) -> None:
     request = ask(people, "player", "ann")
     (purged,) = people.advance()
     assert purged.state == "purged"
@@ -50,7 +50,7 @@ def test_the_certificate_says_what_was_gone_through_and_put_anew(people: LandedP
     assert (landing.objects, landing.rewritten, landing.events, landing.unreadable_events) == (3, 2, 2, 1)
 
 
-def test_an_object_that_cannot_be_read_blocks_and_is_named_by_hash(people: LandedPeople) -> None:
+def test_an_unreadable_object_blocks_and_is_named_by_hash(people: LandedPeople) -> None:
     ask(people, "player", "ann")
     people.put("of-ann.json.gz", gzip.compress(order("ann", 9))[:-8])
     (purged,) = people.advance()
@@ -66,7 +66,7 @@ def test_an_object_that_cannot_be_read_blocks_and_is_named_by_hash(people: Lande
     assert certified.state == "certified"
 
 
-def test_without_a_second_look_what_came_late_is_certified_as_gone(
+def test_without_a_second_sweep_late_objects_would_be_certified(
     people: LandedPeople, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protection off."""
@@ -80,7 +80,7 @@ def test_without_a_second_look_what_came_late_is_certified_as_gone(
     assert b'"ann"' in people.content("late.json")
 
 
-def test_objects_that_expire_are_left_to_do_so(people: LandedPeople) -> None:
+def test_expiring_objects_are_not_rewritten(people: LandedPeople) -> None:
     declared = people.root / "project" / "include" / "pipelines" / "shop" / "pipeline.yaml"
     declared.write_text(declared.read_text().replace("tables:\n", "  erase: {landing: expire}\ntables:\n", 1))
     people.catalog = load_catalog("local", root=people.root / "project")
@@ -94,7 +94,7 @@ def test_objects_that_expire_are_left_to_do_so(people: LandedPeople) -> None:
     assert landing.objects == 0
 
 
-def test_a_dry_run_says_how_many_objects_and_bytes(people: LandedPeople) -> None:
+def test_a_dry_run_reports_objects_and_bytes(people: LandedPeople) -> None:
     ask(people, "player", "ann")
     context = OperationContext(operation=get_operation("erase"), catalog=people.catalog, subject="players")
     report = erase(context, EraseOptions(dry_run=True))

@@ -87,7 +87,7 @@ FORMS: dict[str, Callable[[Sequence[bytes]], bytes]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_persons_events_become_marks_and_others_keep_their_bytes_and_places(form: str) -> None:
+def test_erased_events_become_tombstones_and_others_keep_bytes_and_positions(form: str) -> None:
     events = [
         line("ann"),
         line("bob", 12345678901234567890123),
@@ -105,13 +105,13 @@ def test_a_persons_events_become_marks_and_others_keep_their_bytes_and_places(fo
     assert b"ann" not in plain(new)
 
 
-def test_an_object_without_them_stays_as_it_is() -> None:
+def test_an_object_without_matching_events_is_unchanged() -> None:
     assert erased(JSON, line("bob") + b"{broken" + line("cy")) is None
     assert erased(JSON, b"") is None
     assert erased(JSON, b" \n") is None
 
 
-def test_what_cannot_be_read_stays_but_where_a_token_stands_in_it() -> None:
+def test_unreadable_events_stay_unless_they_contain_a_token() -> None:
     broken = b'{"player": "' + ANN.encode() + b'", "amount": }'
     kept = b'{"player": "bob", "amount": }'
     without = ContentEraser([JSON], KEY, SEARCHES).erase(b"\n".join([kept, broken, line("ann"), line("bob")]), at_ms=0)
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_stays_but_where_a_token_stands_in_it() -> None:
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_events_in_wrappers_go_one_by_one(as_text: bool) -> None:
+def test_events_in_wrappers_are_erased_individually(as_text: bool) -> None:
     spec = pipeline(unwrap={"path": "detail", "keep": ["source"]})
     inner = [{"player": "ann", "n": 1}, {"player": "bob", "n": 2.50}, {"player": "ann", "n": 3}]
     wrapper = {"source": "edge", "detail": json.dumps(inner) if as_text else inner}
@@ -133,7 +133,7 @@ def test_events_in_wrappers_go_one_by_one(as_text: bool) -> None:
     assert after == [None, before[1], None, None, None, before[5], None]
 
 
-def test_a_wrapper_that_names_the_person_goes_whole_and_keeps_its_places() -> None:
+def test_a_wrapper_with_a_token_is_erased_completely_and_keeps_its_positions() -> None:
     spec = pipeline(unwrap={"path": "detail"})
     wrapper = {"user": ANN, "detail": [{"player": "x"}, {"player": "y"}]}
     behind = json.dumps({"detail": {"player": "bob"}}).encode()
@@ -142,7 +142,7 @@ def test_a_wrapper_that_names_the_person_goes_whole_and_keeps_its_places() -> No
     assert events_of(spec, new) == [None, None, behind]
 
 
-def test_records_of_csv_go_with_all_their_lines() -> None:
+def test_csv_records_are_erased_with_all_their_lines() -> None:
     content = (
         b'player,email,amount,note\r\nann,,1,"two\r\nlines"\r\nbob,,2,x\r\nann,,3,\r\ncy,ann@example.org,4,\r\nbob,,2,x'
     )
@@ -159,7 +159,7 @@ def test_records_of_csv_go_with_all_their_lines() -> None:
     assert events_of(CSV, new) == [None, b"bob,,2,x", None, None, b"bob,,2,x"]
 
 
-def test_lines_of_fields_and_of_text_go() -> None:
+def test_tsv_and_text_lines_are_erased() -> None:
     tsv = pipeline(source={"format": "tsv"})
     new = erased(tsv, b"#Fields: player amount\nann\t1\nbob\t2\n")
     assert new is not None
@@ -184,7 +184,7 @@ def parquet(rows: Sequence[dict[str, Any]], *, nullable: bool = True) -> bytes:
 
 
 @pytest.mark.parametrize("nullable", [True, False])
-def test_rows_of_parquet_go_and_groups_stay(nullable: bool) -> None:
+def test_parquet_rows_are_erased_and_row_groups_stay(nullable: bool) -> None:
     spec = pipeline(source={"format": "parquet"})
     rows = [
         {"player": name, "amount": n, "items": [{"sku": "a", "at": 0}]}
@@ -202,7 +202,7 @@ def test_rows_of_parquet_go_and_groups_stay(nullable: bool) -> None:
     assert b"bob" not in b"".join(str(row).encode() for row in pq.read_table(io.BytesIO(again)).to_pylist())
 
 
-def test_two_pipelines_that_agree_on_events_both_decide() -> None:
+def test_two_pipelines_with_equal_events_both_decide() -> None:
     other = pipeline(
         "mail", privacy={"namespace": "players", "fields": [{"path": "to", "action": "token", "as": "player"}]}
     )
@@ -225,9 +225,7 @@ def test_two_pipelines_that_agree_on_events_both_decide() -> None:
         ),
     ],
 )
-def test_what_cannot_be_told_apart_is_refused_with_the_reason(
-    specs: list[PipelineSpec], content: bytes, why: str
-) -> None:
+def test_ambiguous_objects_are_refused_with_the_reason(specs: list[PipelineSpec], content: bytes, why: str) -> None:
     with pytest.raises(CannotRewriteError, match=why):
         ContentEraser(specs, KEY, SEARCHES).erase(content, at_ms=0)
 
@@ -237,7 +235,7 @@ def test_the_same_content_is_written_as_the_same_bytes() -> None:
     assert erased(JSON, stored) == erased(JSON, stored)
 
 
-def test_an_event_with_such_a_field_beside_others_is_no_mark() -> None:
+def test_an_event_with_the_tombstone_field_and_others_is_no_tombstone() -> None:
     assert not is_tombstone({"_erased": REQUEST, "amount": 1})
     assert not is_tombstone({"_erased": "anything"})
     assert is_tombstone({"_erased": REQUEST})
@@ -281,7 +279,7 @@ def is_json(piece: bytes) -> bool:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(pieces=st.lists(PIECES, min_size=1, max_size=8), between=st.sampled_from([b"", b"\n", b"  \r\n", b"\n\n"]))
-def test_whatever_lands_reads_as_a_slow_reader_would_leave_it(pieces: list[bytes], between: bytes) -> None:
+def test_any_object_equals_the_reference_erasure(pieces: list[bytes], between: bytes) -> None:
     content = between.join(pieces)
     try:
         before = events_of(JSON, content)
@@ -303,7 +301,7 @@ ROWS = st.lists(st.tuples(NAMES, st.one_of(TEXTS, NAMES)), min_size=1, max_size=
 
 @settings(max_examples=examples(80), deadline=None)
 @given(rows=ROWS, end=st.sampled_from(["\n", "\r\n"]))
-def test_csv_of_any_texts_reads_as_a_slow_reader_would_leave_it(rows: list[tuple[str, str]], end: str) -> None:
+def test_any_csv_equals_the_reference_erasure(rows: list[tuple[str, str]], end: str) -> None:
     import csv
 
     text = io.StringIO()

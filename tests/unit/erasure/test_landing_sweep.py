@@ -72,7 +72,7 @@ def check_erased(people: LandedPeople) -> None:
     assert versions(people) == 0
 
 
-def test_objects_lose_a_person_and_stay_the_files_they_are(people: LandedPeople) -> None:
+def test_rewritten_objects_keep_their_file_events(people: LandedPeople) -> None:
     before, _ = people.read()
     assert len(before) == 8
     report = people.sweep()
@@ -115,7 +115,7 @@ def killed(people: LandedPeople, point: str, nth: int = 1) -> bool:
 @pytest.mark.integration
 @pytest.mark.parametrize("point", ["recorded", "put", "settled", "deleted"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_sweep_that_was_killed_is_ended_by_the_next(people: LandedPeople, point: str, nth: int) -> None:
+def test_a_killed_sweep_is_completed_by_the_next(people: LandedPeople, point: str, nth: int) -> None:
     killed(people, point, nth)
     people.relay()
     assert len(people.logged()) == 3
@@ -125,7 +125,7 @@ def test_a_sweep_that_was_killed_is_ended_by_the_next(people: LandedPeople, poin
     check_erased(people)
 
 
-def test_a_kill_at_any_point_loses_and_keeps_nothing(tmp_path: Path) -> None:
+def test_a_kill_at_any_point_loses_no_event_and_leaves_no_token(tmp_path: Path) -> None:
     people = LandedPeople(tmp_path)
     fill(people)
     for number, point in enumerate(["recorded", "put", "settled"]):
@@ -139,7 +139,7 @@ def test_a_kill_at_any_point_loses_and_keeps_nothing(tmp_path: Path) -> None:
     assert all(b"ann" not in people.content(f"d/{number}.json") for number in range(3))
 
 
-def test_without_the_record_events_come_twice(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_record_events_are_read_twice(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
     """The protection off."""
     monkeypatch.setattr(Replacements, "original", lambda *_: None)
     people.sweep()
@@ -147,14 +147,14 @@ def test_without_the_record_events_come_twice(people: LandedPeople, monkeypatch:
     assert len(people.logged()) == 5
 
 
-def test_without_looking_it_up_objects_are_lost(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_lookup_objects_are_lost(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
     """The protection off."""
     monkeypatch.setattr(ReplacementTags, "of", lambda *_: [])
     people.sweep()
     assert [str(payload.problem.code) for payload in people.payloads() if payload.problem] == ["object_changed"] * 2
 
 
-def test_what_a_producer_writes_meanwhile_is_left_alone(people: LandedPeople) -> None:
+def test_an_object_replaced_by_its_producer_is_not_overwritten(people: LandedPeople) -> None:
     def overwrite(point: str) -> None:
         if point == "recorded":
             people.put("b/tokens.json", order("dan", 9))
@@ -167,7 +167,7 @@ def test_what_a_producer_writes_meanwhile_is_left_alone(people: LandedPeople) ->
     assert len(people.logged()) == 4
 
 
-def test_what_cannot_be_read_is_named_by_hash(people: LandedPeople) -> None:
+def test_unreadable_objects_are_named_by_hash(people: LandedPeople) -> None:
     people.put("d/ann@example.org.json.gz", gzip.compress(order("ann", 1))[:-8])
     (named,) = people.sweep().blocked
     assert named.startswith(f"{people.bucket} sha256:")
@@ -197,7 +197,7 @@ def test_an_announcement_waits_for_its_record(landing: Any, tmp_path: Path, monk
     check_erased(people)
 
 
-def test_versions_behind_a_deletion_go_and_others_block(landing: Any, tmp_path: Path) -> None:
+def test_old_versions_of_deleted_keys_are_removed_and_others_block(landing: Any, tmp_path: Path) -> None:
     landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
     people = LandedPeople(tmp_path, landing)
     people.put("a.json", order("ann", 1))
@@ -210,7 +210,7 @@ def test_versions_behind_a_deletion_go_and_others_block(landing: Any, tmp_path: 
     assert versions(people) == 1
 
 
-def test_what_is_kept_of_an_object_stays(landing: Any, tmp_path: Path) -> None:
+def test_object_properties_are_preserved(landing: Any, tmp_path: Path) -> None:
     people = LandedPeople(tmp_path, landing)
     landing.s3.put_object(
         Bucket=landing.bucket,

@@ -92,7 +92,7 @@ def table(tmp_path: Path) -> MarkedTable:
 
 
 @pytest.mark.parametrize("in_log", [False, True])
-def test_marked_rows_are_not_counted_do_not_come_back_and_leave_the_files(table: MarkedTable, in_log: bool) -> None:
+def test_deleted_rows_are_not_counted_stay_deleted_and_are_purged(table: MarkedTable, in_log: bool) -> None:
     table.add(
         [row(1, "ann", "player", 0), row(2, "ann", "raw", 0), row(3, "bob", "player", 0), row(4, "bob", "raw", 0)]
     )
@@ -106,7 +106,7 @@ def test_marked_rows_are_not_counted_do_not_come_back_and_leave_the_files(table:
     assert table.leaks("ann") == []
 
 
-def test_a_file_in_which_all_rows_of_a_person_are_marked_is_written_anew(table: MarkedTable) -> None:
+def test_a_file_with_only_deleted_hits_is_rewritten(table: MarkedTable) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
     table.add([row(3, "bob", "player", 1)])
     table.delete({1})
@@ -120,7 +120,7 @@ def test_a_file_in_which_all_rows_of_a_person_are_marked_is_written_anew(table: 
     assert (purge.erased_after, purge.other_rows_after, purge.other_rows_before) == (0, 2, 2)
 
 
-def test_a_file_of_marked_rows_alone_goes_whole(table: MarkedTable) -> None:
+def test_a_file_of_deleted_rows_only_is_removed(table: MarkedTable) -> None:
     table.add([row(1, "ann", "player", 0)])
     table.add([row(2, "bob", "player", 0)])
     table.delete({1})
@@ -135,7 +135,7 @@ def test_a_file_of_marked_rows_alone_goes_whole(table: MarkedTable) -> None:
     mode=st.sampled_from(["rows", "identity"]),
     in_log=st.booleans(),
 )
-def test_what_a_vector_marks_never_comes_back(
+def test_rows_deleted_by_a_vector_never_reappear(
     people: list[str | None], marked: set[int], mode: Any, in_log: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = MarkedTable(tmp_path_factory.mktemp("lake"))
@@ -152,7 +152,7 @@ def test_what_a_vector_marks_never_comes_back(
     assert purge.other_rows_before == purge.other_rows_after == sum(people[number] != "ann" for number in alive)
 
 
-def test_rows_are_counted_by_what_is_in_a_file(table: MarkedTable) -> None:
+def test_rows_are_counted_by_content_and_not_by_statistics(table: MarkedTable) -> None:
     """A file of another writer may have no statistics, and then says nothing of how many rows it has."""
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0), row(3, "bob", "player", 0)])
     (added,) = table.state.files.values()

@@ -37,7 +37,7 @@ def test_a_dry_run_counts_rows_and_dates_by_table(lake: PeopleLake) -> None:
 
 
 @pytest.mark.parametrize(("hour", "state"), [(3, "purged"), (14, "shredded")])
-def test_rows_go_at_night(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch, hour: int, state: str) -> None:
+def test_rows_are_purged_at_night(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch, hour: int, state: str) -> None:
     request = ask(lake, "player", "ann")
     at = dt.datetime.now(dt.UTC).replace(hour=hour)
     monkeypatch.setattr(clock, "utc_now", lambda: at)
@@ -45,7 +45,7 @@ def test_rows_go_at_night(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch, hou
     assert request_of(lake, request).state == state
 
 
-def test_rows_go_at_once_where_that_is_asked_for(lake: PeopleLake) -> None:
+def test_rows_are_purged_immediately_on_request(lake: PeopleLake) -> None:
     ask(lake, "player", "ann")
     run(lake, dry_run=False, window="now")
     assert lake.amounts() == [2]

@@ -98,7 +98,7 @@ ROWS = st.lists(st.tuples(st.sampled_from([None, "ann", "bob", "cy"]), st.sample
 
 @settings(max_examples=8)
 @given(commits=st.lists(ROWS, min_size=1, max_size=3), erased=st.sets(st.sampled_from(["ann", "bob", "dee"])))
-def test_only_rows_of_the_people_who_go_are_gone(
+def test_only_rows_of_erased_people_are_purged(
     commits: list[list[tuple[str | None, str, int]]], erased: set[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = Table(tmp_path_factory.mktemp("lake"))
@@ -125,7 +125,7 @@ def test_only_rows_of_the_people_who_go_are_gone(
     assert sum(purge.by_request.values()) == theirs
 
 
-def test_a_purge_lands_once_a_window_and_says_again_what_it_did(table: Table) -> None:
+def test_a_purge_commits_once_per_window_and_repeats_its_result(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "raw", 0)])
     first = table.purger(r1=["ann"]).purge(STEP)
     version = state_at(table.lake, table.objects, KEY).version
@@ -136,7 +136,7 @@ def test_a_purge_lands_once_a_window_and_says_again_what_it_did(table: Table) ->
     assert state_at(table.lake, table.objects, KEY).version == version
 
 
-def test_files_without_a_row_of_theirs_are_not_touched(table: Table) -> None:
+def test_files_without_matching_rows_are_not_rewritten(table: Table) -> None:
     table.add([row(1, "bob", "player", 0)])
     table.add([row(2, "ann", "player", 0)])
     before = state_at(table.lake, table.objects, KEY).files
@@ -148,7 +148,7 @@ def test_files_without_a_row_of_theirs_are_not_touched(table: Table) -> None:
     assert set(after) == {name for name in before if name[0] not in purge.removed_files}
 
 
-def test_the_log_of_a_purge_names_nobody(table: Table) -> None:
+def test_the_log_of_a_purge_contains_no_token(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
     table.purger(r1=["ann"]).purge(STEP)
     version = state_at(table.lake, table.objects, KEY).version
@@ -158,7 +158,7 @@ def test_the_log_of_a_purge_names_nobody(table: Table) -> None:
     assert b'"operation":"DELETE"' in stored.data
 
 
-def test_a_stream_that_appends_meanwhile_loses_nothing_and_hides_nobody(table: Table) -> None:
+def test_concurrent_appends_are_kept_and_purged(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
     late = [[row(3, "ann", "raw", 0), row(4, "bob", "raw", 1)]]
 
@@ -172,7 +172,7 @@ def test_a_stream_that_appends_meanwhile_loses_nothing_and_hides_nobody(table: T
     assert purge.erased_before == 2
 
 
-def test_rows_that_stay_lose_whose_they_were(table: Table) -> None:
+def test_anonymized_rows_lose_their_tokens(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "ann", "raw", 0), row(3, "bob", "friends", 0)])
     before = table.rows()
 
@@ -188,7 +188,7 @@ def test_rows_that_stay_lose_whose_they_were(table: Table) -> None:
     assert (purge.rows_after, purge.other_rows_after, purge.erased_after) == (3, 1, 0)
 
 
-def test_what_is_written_wrongly_is_not_committed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rewrite_is_not_committed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
     purger = table.purger(r1=["ann"])
     version = state_at(table.lake, table.objects, KEY).version

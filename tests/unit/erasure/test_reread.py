@@ -104,7 +104,7 @@ def without_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NO_SUPPRESSION)
 
 
-def test_a_replay_lands_nobody_who_was_suppressed_since(
+def test_a_replay_drops_subjects_suppressed_since(
     stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     assert (stage.of(ANN, "quarantine"), stage.of(BOB, "quarantine")) == (1, 1)
@@ -121,7 +121,7 @@ def test_a_replay_lands_nobody_who_was_suppressed_since(
     assert (stage.of(ANN), stage.of(BOB, "orders")) == (0, 2)
 
 
-def test_rows_that_are_read_again_from_objects_are_not_hers(
+def test_a_reprocess_drops_erased_subjects(
     stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     stage.erase()
@@ -143,7 +143,7 @@ def test_rows_that_are_read_again_from_objects_are_not_hers(
     assert len(rows) == (2 if protected else 4)
 
 
-def test_a_new_generation_begins_without_her(
+def test_a_new_generation_drops_erased_subjects(
     stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     stage.erase()
@@ -157,9 +157,7 @@ def test_a_new_generation_begins_without_her(
     assert (stage.of(ANN), stage.of(BOB)) == ((0, 2) if protected else (2, 2))
 
 
-def test_one_operation_reads_the_list_once_for_all_its_tables(
-    stage: PeopleStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operation_reads_the_suppression_list_once(stage: PeopleStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.erase()
     real, reads = reapply.read_suppression, []
 
@@ -177,7 +175,7 @@ class Died(Exception):
     """Stands for a kill."""
 
 
-def test_a_replay_that_died_over_her_rows_is_completed_before_the_window(
+def test_an_interrupted_replay_with_matching_rows_blocks_the_window(
     stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     def die(point: str) -> None:
@@ -200,7 +198,7 @@ def test_a_replay_that_died_over_her_rows_is_completed_before_the_window(
     assert stage.of(BOB, "orders") == 2
 
 
-def test_a_window_is_not_begun_beside_a_replay(stage: PeopleStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_does_not_start_during_a_replay(stage: PeopleStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge_window, "WAIT_SECONDS", 0.2)
     stage.ask()
     home = stage.namespace.home("shop")

@@ -32,7 +32,7 @@ def parquet(table: pa.Table, **options: object) -> bytes:
     return sink.getvalue()
 
 
-def test_pages_that_grep_cannot_read(tmp_path: Path) -> None:
+def test_compressed_pages_are_scanned(tmp_path: Path) -> None:
     rows = pa.table({"player": [BOB, ANN] * 500, "raw": [f'{{"n": {n}}}' for n in range(1000)]})
     data = parquet(rows, compression="zstd", write_statistics=False, use_dictionary=False)
     assert ANN.encode() not in data, "or this would show nothing"
@@ -40,7 +40,7 @@ def test_pages_that_grep_cannot_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["list", "struct", "map"])
-def test_columns_within_columns(tmp_path: Path, column: str) -> None:
+def test_nested_columns_are_scanned(tmp_path: Path, column: str) -> None:
     values = {
         "list": pa.array([[BOB], [BOB, f"about {ANN}."]]),
         "struct": pa.array([{"who": None}, {"who": ANN}]),
@@ -50,19 +50,19 @@ def test_columns_within_columns(tmp_path: Path, column: str) -> None:
     assert found(tmp_path, data) == {ANN}
 
 
-def test_an_entry_of_a_dictionary_that_no_row_has(tmp_path: Path) -> None:
+def test_unused_dictionary_entries_are_scanned(tmp_path: Path) -> None:
     codes = pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int32()), pa.array([BOB, ANN]))
     data = parquet(pa.table({"c": codes}), compression="zstd", write_statistics=False, store_schema=False)
     assert pq.read_table(io.BytesIO(data)).column("c").to_pylist() == [BOB, BOB]
     assert found(tmp_path, data) == {ANN}
 
 
-def test_what_a_footer_keeps_of_rows_and_of_writers(tmp_path: Path) -> None:
+def test_footer_statistics_and_metadata_are_scanned(tmp_path: Path) -> None:
     noted = pa.table({"n": [1]}).replace_schema_metadata({"note": f"written for {ANN}"})
     assert found(tmp_path, parquet(noted, compression="zstd")) == {ANN}
 
 
-def test_gzip_of_several_members_and_what_is_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_members_and_truncated_gzip_are_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_formats, "_CHUNK", 64)
     lines = gzip.compress(b"x" * 50) + gzip.compress(f'y{{"player": "{ANN}"}}'.encode() * 3)
     assert found(tmp_path, lines) == {ANN}
@@ -71,14 +71,14 @@ def test_gzip_of_several_members_and_what_is_cut_in_two(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("half", ["p1_", ANN[:20], BOB[:-1], f"{BOB[:-1]} p1_{'a' * 25}"])
-def test_a_token_right_behind_half_a_one(tmp_path: Path, half: str) -> None:
+def test_a_token_directly_after_a_partial_one_is_found(tmp_path: Path, half: str) -> None:
     assert found(tmp_path, f"{half}{ANN}".encode()) == {ANN}
     search = TokenSearch([ANN])
     texts = pa.record_batch({"raw": [BOB[:14], f"{'a' * 14}{ANN}", f"{half}{ANN}", BOB]})
     assert search.matching_rows(texts).tolist() == [False, True, True, False]
 
 
-def test_zstd_and_what_is_torn(tmp_path: Path) -> None:
+def test_zstd_and_corrupt_zstd_are_scanned(tmp_path: Path) -> None:
     assert found(tmp_path, pa.compress(ANN.encode(), "zstd", asbytes=True)) == {ANN}
     torn = gzip.compress(b"z" * 100_000)[:-20] + ANN.encode()
     with pytest.raises((zlib.error, EOFError, OSError)):
@@ -86,5 +86,5 @@ def test_zstd_and_what_is_torn(tmp_path: Path) -> None:
     assert found(tmp_path, torn) == {ANN}
 
 
-def test_others_are_not_found(tmp_path: Path) -> None:
+def test_other_tokens_are_not_found(tmp_path: Path) -> None:
     assert found(tmp_path, BOB.encode() + ANN.encode()[:-1]) == frozenset()

@@ -57,7 +57,7 @@ def objects_of(lake: PeopleLake, key: str) -> list[str]:
     return [path.name for path in (lake.root / "lake" / key).rglob("*") if path.is_file()]
 
 
-def test_a_gold_shadow_with_her_rows_goes_whole_and_the_next_refresh_begins_anew(lake: PeopleLake) -> None:
+def test_a_gold_shadow_with_erased_rows_is_deleted_and_the_next_refresh_starts_over(lake: PeopleLake) -> None:
     shadow_of_both(lake)
     ask(lake, "player", "ann")
     lake.advance()
@@ -67,7 +67,7 @@ def test_a_gold_shadow_with_her_rows_goes_whole_and_the_next_refresh_begins_anew
     assert not find_shadows(space.lake, "shop", "daily").is_in_progress
 
 
-def test_what_of_a_shadow_is_hers_alone_may_not_go_by_itself(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shadow_must_be_deleted_completely(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     shadow_of_both(lake)
     ask(lake, "player", "ann")
 
@@ -82,14 +82,14 @@ def test_what_of_a_shadow_is_hers_alone_may_not_go_by_itself(lake: PeopleLake, m
     assert find_shadows(lake.namespace.lake, "shop", "daily").is_in_progress
 
 
-def test_a_shadow_of_others_stays(lake: PeopleLake) -> None:
+def test_a_shadow_without_erased_rows_stays(lake: PeopleLake) -> None:
     add_rows(lake.namespace.lake, SHADOW, rows_of_both(lake)[1:], ORDERS)
     ask(lake, "player", "ann")
     lake.advance()
     assert find_shadows(lake.namespace.lake, "shop", "daily").is_in_progress
 
 
-def test_a_shadow_that_a_refresh_wrote_behind_the_window_is_removed_before_anything_is_certified(
+def test_a_shadow_written_after_the_window_is_removed_before_the_certificate(
     lake: PeopleLake,
 ) -> None:
     request = ask(lake, "player", "ann")
@@ -104,7 +104,7 @@ def test_a_shadow_that_a_refresh_wrote_behind_the_window_is_removed_before_anyth
     assert Certificates(lake.namespace.objects, "players").read(request.request_id) is not None
 
 
-def test_a_swap_knows_of_an_erasure_from_what_it_was_built_from(lake: PeopleLake) -> None:
+def test_a_swap_detects_an_erasure_in_its_inputs(lake: PeopleLake) -> None:
     space = lake.namespace
     inputs = pin_inputs(space.lake, lake.catalog.pipeline("shop"), ("orders",))
     assert not was_erased_since(space.lake, inputs)
@@ -146,7 +146,7 @@ def reprocessed_beside(lake: PeopleLake) -> None:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_what_a_reprocess_made_beside_tables_is_purged_with_them(
+def test_shadow_tables_of_a_reprocess_are_purged_too(
     lake: PeopleLake, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     reprocessed_beside(lake)
@@ -166,7 +166,7 @@ def test_what_a_reprocess_made_beside_tables_is_purged_with_them(
         assert {"orders__r1", "quarantine__r1"} <= {table.table for table in certificate.tables}
 
 
-def test_a_copy_that_came_back_is_seen_and_purged_again(lake: PeopleLake) -> None:
+def test_a_restored_shadow_table_is_detected_and_purged_again(lake: PeopleLake) -> None:
     reprocessed_beside(lake)
     ask(lake, "player", "ann")
     lake.advance()

@@ -50,7 +50,9 @@ def of(stage: WaysStage, who: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=pytest.mark.integration) if way in LONG else way for way in WAYS]
 )
-def test_no_way_brings_her_back(stage: WaysStage, monkeypatch: pytest.MonkeyPatch, way: str, protected: bool) -> None:
+def test_no_operation_restores_erased_rows(
+    stage: WaysStage, monkeypatch: pytest.MonkeyPatch, way: str, protected: bool
+) -> None:
     go, kinds = WAYS[way]
     assert all(of(stage, ANN).values())
     stage.erase()
@@ -67,7 +69,7 @@ def test_no_way_brings_her_back(stage: WaysStage, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_that_came_back_from_outside_is_seen_and_mended_in_tables_of_any_kind(
+def test_an_externally_restored_folder_is_detected_and_purged_for_all_table_kinds(
     stage: WaysStage, kind: str, tmp_path: Path
 ) -> None:
     folder, others = stage.folder(KINDS[kind]), of(stage, BOB)
@@ -90,7 +92,7 @@ def test_a_folder_that_came_back_from_outside_is_seen_and_mended_in_tables_of_an
 
 @pytest.mark.parametrize("protected", [True, False])
 @pytest.mark.parametrize("shadow", [True, False])
-def test_a_reprocess_that_died_over_her_rows_is_ended_before_the_window(
+def test_an_interrupted_reprocess_with_matching_rows_blocks_the_window(
     stage: WaysStage, monkeypatch: pytest.MonkeyPatch, shadow: bool, protected: bool
 ) -> None:
     def again(point: str = "none") -> Any:
@@ -116,7 +118,7 @@ def test_a_reprocess_that_died_over_her_rows_is_ended_before_the_window(
     assert stage.of(ANN, "orders__r1") == 0
 
 
-def test_a_reprocess_that_has_read_nothing_holds_no_window_back(stage: WaysStage) -> None:
+def test_a_reprocess_that_has_read_nothing_does_not_block_a_window(stage: WaysStage) -> None:
     def again(point: str = "none") -> Any:
         request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",))
         return Reprocess(no_session, stage.catalog(), "shop", fault=crash_at(point)).run("r1", request)
@@ -128,7 +130,7 @@ def test_a_reprocess_that_has_read_nothing_holds_no_window_back(stage: WaysStage
     assert set(of(stage, ANN).values()) == {0}
 
 
-def test_a_reprocess_of_a_generation_that_is_over_holds_no_window_back(stage: WaysStage) -> None:
+def test_a_reprocess_of_an_older_generation_does_not_block_a_window(stage: WaysStage) -> None:
     request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",))
     with pytest.raises(Crash):
         Reprocess(no_session, stage.catalog(), "shop", fault=crash_at("staged")).run("r1", request)

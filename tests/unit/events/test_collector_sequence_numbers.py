@@ -27,7 +27,7 @@ def members(numbers: CollectorSequenceNumbers) -> set[tuple[str, int]]:
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 9))
-def test_ranges_are_the_set_of_what_was_added_apart_and_in_order(
+def test_ranges_are_disjoint_and_sorted_and_equal_the_added_set(
     some: list[tuple[str, int]], others: list[tuple[str, int]], at_once: int
 ) -> None:
     one, other = CollectorSequenceNumbers(), CollectorSequenceNumbers()
@@ -46,9 +46,7 @@ def test_ranges_are_the_set_of_what_was_added_apart_and_in_order(
 
 
 @given(st.sets(st.integers(0, 300), min_size=1), st.integers(2, 5))
-def test_beyond_their_bound_the_nearest_ranges_are_joined_and_nothing_is_forgotten(
-    numbers: set[int], most: int
-) -> None:
+def test_beyond_the_limit_the_closest_ranges_are_joined(numbers: set[int], most: int) -> None:
     noted = CollectorSequenceNumbers()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collector_sequence_numbers, "MAX_RANGES", most)
@@ -70,7 +68,7 @@ def test_every_tenth_of_300_000_numbers_takes_less_than_40_kilobytes() -> None:
     assert len(noted.encode()[PROCESSES[0]]) < 40_000
 
 
-def test_what_is_no_number_of_a_collector_is_left_out() -> None:
+def test_invalid_sequence_numbers_are_ignored() -> None:
     noted = CollectorSequenceNumbers()
     for process, seq in (("x" * 32, 1), (None, 1), (PROCESSES[0], True), (PROCESSES[0], -1), (PROCESSES[0], 2**63)):
         noted.add(process, seq)
@@ -80,6 +78,6 @@ def test_what_is_no_number_of_a_collector_is_left_out() -> None:
     assert len(noted.ranges()) == collector_sequence_numbers.MAX_PROCESSES
 
 
-def test_a_record_that_cannot_be_read_says_so() -> None:
+def test_an_unreadable_record_raises() -> None:
     with pytest.raises(ContractError, match="COLLECTOR_RECORD_UNREADABLE"):
         CollectorSequenceNumbers().add_encoded({PROCESSES[0]: "no numbers"})

@@ -175,7 +175,7 @@ DECODED = {
 
 
 @pytest.mark.parametrize("branch", DECODED)
-def test_every_branch_that_has_a_fast_form_comes_to_the_rows_of_the_row_path(branch: str) -> None:
+def test_every_columnar_plan_gives_the_rows_of_the_row_parser(branch: str) -> None:
     spec = DECODED[branch]
     rng = Random(branch)
     for count, share, chunk_events in ((260, 0.0, 20_000), (240, 0.25, 97)):
@@ -185,7 +185,7 @@ def test_every_branch_that_has_a_fast_form_comes_to_the_rows_of_the_row_path(bra
         assert parser.columnar_count > 0, parser.row_parser_reasons
 
 
-def test_each_value_at_each_field_is_what_the_row_path_says() -> None:
+def test_each_value_in_each_field_equals_the_row_parser() -> None:
     event = good_event(Random(1)) | {"name": "order"}
     texts = [with_value(event, path, value) for path in PATHS for value in VALUES]
     texts += [
@@ -232,7 +232,7 @@ def numbered(objects: Sequence[bytes]) -> list[Payload]:
 
 
 @pytest.mark.parametrize(("kind", "chunk_events"), [("clean", 20_000), ("faulty", 97), ("spoilt", 997)])
-def test_the_events_of_a_game_come_to_the_same_rows(kind: str, chunk_events: int) -> None:
+def test_game_events_give_the_same_rows(kind: str, chunk_events: int) -> None:
     objects = games_objects(1_200, faults=kind == "faulty")
     if kind == "spoilt":
         objects = spoilt_games(objects, 0.02, Random(2), [])
@@ -242,7 +242,7 @@ def test_the_events_of_a_game_come_to_the_same_rows(kind: str, chunk_events: int
     assert parser.columnar_count > 0.8 * parser.findings.events
 
 
-def test_the_vectors_of_a_suite_come_to_the_same_rows_wherever_they_stand(malformed_json: Path) -> None:
+def test_json_suite_vectors_give_the_same_rows_at_any_position(malformed_json: Path) -> None:
     suite = vectors(malformed_json)
     spec, rng = DECODED["wrapped"], Random(3)
     event = good_event(rng) | {"name": "order"}
@@ -260,7 +260,7 @@ def test_the_vectors_of_a_suite_come_to_the_same_rows_wherever_they_stand(malfor
 @pytest.mark.integration
 @pytest.mark.parametrize("chunk_events", [97, 1_000, 20_000])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.5, 1.0])
-def test_many_events_of_a_game_come_to_the_same_rows(malformed_json: Path, share: float, chunk_events: int) -> None:
+def test_many_game_events_give_the_same_rows(malformed_json: Path, share: float, chunk_events: int) -> None:
     suite, rng = vectors(malformed_json), Random(chunk_events)
     objects = spoilt_games(games_objects(12_000, faults=share > 0.0), share, rng, suite)
 
@@ -269,7 +269,7 @@ def test_many_events_of_a_game_come_to_the_same_rows(malformed_json: Path, share
 
 @pytest.mark.integration
 @pytest.mark.parametrize("branch", DECODED)
-def test_many_events_of_every_branch_come_to_the_same_rows(malformed_json: Path, branch: str) -> None:
+def test_many_events_of_every_plan_give_the_same_rows(malformed_json: Path, branch: str) -> None:
     spec, rng, suite = DECODED[branch], Random(branch), vectors(malformed_json)
     for share in (0.02, 0.3, 1.0):
         payloads = payloads_of(rng, 3_000, share, wrap=spec.unwrap is not None, suite=suite)
@@ -284,12 +284,14 @@ BY_ROWS = {
     "more than their name": declared(EVENTS, ORDERS | {"when": {"name": "order", "device": "ios"}}),
     "inside another field": declared(EVENTS, event={"name": {"path": "params.name"}}),
     "is the arrival time": declared(event={"time": {"arrival": True}}),
-    "fields from their record": declared(EVENTS | {"columns": [{"name": "at", "path": "_record.at", "type": "string"}]}),
+    "fields from their record": declared(
+        EVENTS | {"columns": [{"name": "at", "path": "_record.at", "type": "string"}]}
+    ),
 }
 
 
 @pytest.mark.parametrize("reason", BY_ROWS)
-def test_what_has_no_fast_form_is_read_by_rows_and_says_why(reason: str) -> None:
+def test_pipelines_without_plans_use_the_row_parser_with_a_reason(reason: str) -> None:
     parser = held_to_rows(BY_ROWS[reason], payloads_of(Random(reason), 60, 0.1, wrap=True), 97)
 
     assert reason in str(parser.row_parser_reason)
@@ -304,7 +306,7 @@ def test_what_has_no_fast_form_is_read_by_rows_and_says_why(reason: str) -> None
         ({"name": "quoted", "path": 'qu"ote', "type": "string"}, "a struct cannot have"),
     ],
 )
-def test_a_type_of_event_without_slots_is_read_by_rows_and_says_why(column: dict[str, Any], reason: str) -> None:
+def test_event_types_without_a_plan_use_the_row_parser_with_a_reason(column: dict[str, Any], reason: str) -> None:
     spec = declared(EVENTS, ORDERS | {"columns": [*COLUMNS, column]}, LOGINS)
 
     parser = held_to_rows(spec, payloads_of(Random(4), 90, 0.1, wrap=False), 20_000)
@@ -314,7 +316,7 @@ def test_a_type_of_event_without_slots_is_read_by_rows_and_says_why(column: dict
     assert 0 < parser.columnar_count < 60
 
 
-def test_fields_that_nobody_reads_get_slots_once_they_were_met() -> None:
+def test_unread_fields_get_struct_fields_once_seen() -> None:
     rng = Random(5)
     events = [good_event(rng) | {"extra": number, "more": {"deep": [number]}} for number in range(400)]
     raw = "".join(map(json.dumps, events)).encode()
@@ -324,7 +326,7 @@ def test_fields_that_nobody_reads_get_slots_once_they_were_met() -> None:
     assert 390 <= parser.columnar_count <= 400 - 3  # all but the first of each name, and what is not sure
 
 
-def test_a_producer_that_invents_names_of_fields_is_read_by_rows() -> None:
+def test_too_many_unread_fields_use_the_row_parser() -> None:
     events = [good_event(Random(6)) | {"name": "login", f"extra {number}": 1} for number in range(300)]
     raw = "".join(map(json.dumps, events)).encode()
 
@@ -333,7 +335,7 @@ def test_a_producer_that_invents_names_of_fields_is_read_by_rows() -> None:
     assert parser.row_parser_reasons == {"login": "they have too many fields that no column reads"}
 
 
-def test_a_few_bytes_are_read_by_rows_and_more_are_decoded() -> None:
+def test_small_inputs_use_the_row_parser_and_large_ones_are_decoded() -> None:
     raw = "".join(json.dumps(good_event(Random(number))) for number in range(50)).encode()
     parser = Parser(declared(), columnar_from_bytes=3 * len(raw))
 
@@ -347,7 +349,7 @@ def test_a_few_bytes_are_read_by_rows_and_more_are_decoded() -> None:
     assert min(decoded[2:]) > 40
 
 
-def test_an_error_that_nobody_thought_of_sends_the_events_to_the_row_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_falls_back_to_the_row_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = payloads_of(Random(7), 120, 0.1, wrap=False)
     expected = outcome(Parser(declared(), columnar_from_bytes=None), payloads)
 
@@ -361,7 +363,7 @@ def test_an_error_that_nobody_thought_of_sends_the_events_to_the_row_path(monkey
     assert parser.columnar_count == 0
 
 
-def test_what_splits_payloads_for_others_never_gives_them_decoded_events() -> None:
+def test_framing_for_other_callers_never_yields_decoded_events() -> None:
     raw = json.dumps(good_event(Random(8))).encode()
     parser = Parser(declared(), columnar_from_bytes=0)
 

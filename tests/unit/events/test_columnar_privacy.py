@@ -194,7 +194,7 @@ DECODED = {
 
 
 @pytest.mark.parametrize("branch", DECODED)
-def test_every_kind_of_stripping_in_slots_comes_to_what_the_row_path_keeps(branch: str) -> None:
+def test_every_columnar_redaction_equals_the_row_parser(branch: str) -> None:
     spec = DECODED[branch]
     rng = Random(branch)
     for count, share, chunk_events in ((300, 0.0, 20_000), (200, 0.3, 97)):
@@ -204,7 +204,7 @@ def test_every_kind_of_stripping_in_slots_comes_to_what_the_row_path_keeps(branc
         assert parser.columnar_count > 0, parser.row_parser_reasons
 
 
-def test_the_numbers_of_events_that_are_dropped_are_noted_both_ways_and_of_no_other() -> None:
+def test_sequence_numbers_of_dropped_events_are_recorded_by_both_parsers() -> None:
     spec, erased = DECODED["everything"], token(KEY, kind="device", value="web")
     process = PROCESSES[0]
     events = [good_event(Random(6)) | {"device": "ios", "consent": {"ads": True}} for _ in range(60)]
@@ -230,7 +230,7 @@ def test_the_numbers_of_events_that_are_dropped_are_noted_both_ways_and_of_no_ot
     assert parser.findings.ledger_entry()["dropped_sequence_numbers"] == wanted.encode()
 
 
-def test_most_of_what_is_well_is_stripped_in_slots() -> None:
+def test_most_valid_events_are_redacted_columnar() -> None:
     payloads = personal_payloads(Random(1), 600, 0.0, wrap=False)
     parser = held_to_rows(DECODED["everything"], payloads)
 
@@ -239,7 +239,7 @@ def test_most_of_what_is_well_is_stripped_in_slots() -> None:
     assert parser.columnar_count > 0.9 * parser.findings.events
 
 
-def test_each_value_at_each_personal_field_is_what_the_row_path_makes_of_it() -> None:
+def test_each_value_in_each_personal_field_equals_the_row_parser() -> None:
     event = personal_event(Random(2)) | {"name": "order", "id": "a"}
     paths = [*PATHS, ("consent", "ads"), ("consent",), ("params", "age"), ("params", "email"), ("_collector", "ip")]
     paths += [("_collector",), ("friends",), ("more",), ("params", "deep", "place", "names"), ("params", "deep")]
@@ -259,7 +259,7 @@ def shipped(name: str, **more: Any) -> PipelineSpec:
 
 
 @pytest.mark.parametrize(("kind", "chunk_events"), [("clean", 20_000), ("faulty", 97), ("spoilt", 997)])
-def test_the_events_of_a_game_are_stripped_to_the_same_rows(kind: str, chunk_events: int) -> None:
+def test_redacted_game_events_give_the_same_rows(kind: str, chunk_events: int) -> None:
     objects = games_objects(900, faults=kind == "faulty")
     if kind == "spoilt":
         objects = spoilt_games(objects, 0.05, Random(3), [])
@@ -269,7 +269,7 @@ def test_the_events_of_a_game_are_stripped_to_the_same_rows(kind: str, chunk_eve
     assert parser.columnar_count > 0.7 * parser.findings.events
 
 
-def test_edits_are_stripped_to_the_same_rows() -> None:
+def test_redacted_edits_give_the_same_rows() -> None:
     if not EDITS.is_file():
         pytest.skip(f"no edits at {EDITS}; name their folder in DELTAWORKS_SHARED_DATA")
     with gzip.open(EDITS) as stream:
@@ -280,7 +280,7 @@ def test_edits_are_stripped_to_the_same_rows() -> None:
     assert parser.columnar_count > 0.9 * parser.findings.events
 
 
-def test_what_is_masked_and_looked_up_too_is_left_to_the_row_path() -> None:
+def test_lookups_and_masks_use_the_row_parser() -> None:
     masked = shipped("video_qos", enrich=())
     event = {
         "type": "play",
@@ -299,7 +299,7 @@ def test_what_is_masked_and_looked_up_too_is_left_to_the_row_path() -> None:
 CONTACTS = [{"name": name, "path": name, "type": "string"} for name in ("org_id", "contact", "title")]
 
 
-def test_rows_of_contacts_under_two_columns_are_stripped_to_the_same_rows() -> None:
+def test_redacted_contacts_in_two_columns_give_the_same_rows() -> None:
     columns = [*CONTACTS, {"name": "first_contact", "path": "contact", "type": "string", "required": True}]
     orders = ORDERS | {"columns": columns, "partition_by": ["org_id"]}
     privacy = {
@@ -349,9 +349,7 @@ def declarations(draw: st.DrawFn) -> PipelineSpec:
 
 @settings(max_examples=examples(25))
 @given(declarations(), st.integers(0, 2**32), st.sampled_from([(60, 0.0), (40, 0.4)]))
-def test_whatever_is_declared_personal_both_ways_keep_the_same(
-    spec: PipelineSpec, seed: int, size: tuple[int, float]
-) -> None:
+def test_both_parsers_redact_any_declaration_equally(spec: PipelineSpec, seed: int, size: tuple[int, float]) -> None:
     rng = Random(seed)
     erased = [token(KEY, kind="device", value="web")] if rng.random() < 0.3 else []
 
@@ -360,7 +358,7 @@ def test_whatever_is_declared_personal_both_ways_keep_the_same(
 
 @pytest.mark.parametrize("branch", DECODED)
 @pytest.mark.integration
-def test_many_events_are_stripped_to_the_same_rows(branch: str) -> None:
+def test_many_redacted_events_give_the_same_rows(branch: str) -> None:
     spec, rng = DECODED[branch], Random(branch)
     for share in (0.0, 0.1, 1.0):
         payloads = personal_payloads(rng, 3_000, share, wrap=spec.unwrap is not None, record="records" in branch)
@@ -388,7 +386,7 @@ def canaries() -> list[Payload]:
 
 
 @pytest.mark.parametrize("branch", ["everything", "rescue", "records", "dropped texts"])
-def test_a_canary_in_every_field_is_found_nowhere_but_sealed(branch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_canary_in_every_field_appears_only_in_sealed_data(branch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DECODED[branch]
 
     def found() -> tuple[bool, int]:
@@ -416,7 +414,7 @@ def test_a_canary_in_every_field_is_found_nowhere_but_sealed(branch: str, monkey
         assert found()[0] is True, "with stripping in the slots left out it is found"
 
 
-def test_a_failure_on_the_way_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_conversion_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = personal_payloads(Random(6), 200, 0.2, wrap=False)
     spec = DECODED["everything"]
     expected, sealed, _ = read(spec, payloads, strip_keys(), columnar_from_bytes=None)
@@ -444,9 +442,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=6).map("".join), st.booleans(), st.booleans(), st.sampled_from(["", "/", "@", "+0 "]))
-def test_no_text_that_is_counted_is_overlooked_in_the_bytes(
-    text: str, ascii_only: bool, wrap: bool, escape: str
-) -> None:
+def test_the_bytes_precheck_misses_no_counted_text(text: str, ascii_only: bool, wrap: bool, escape: str) -> None:
     privacy = PrivacySpec.model_validate({"namespace": "n", "fields": [FIELDS["device"]], "scan": SCAN})
     scanner, counts = Scanner(privacy), Counter[str]()
     scanner.scan({"a": text}, counts)
@@ -460,7 +456,7 @@ def test_no_text_that_is_counted_is_overlooked_in_the_bytes(
     assert not scanner.may_contain(json.dumps({"a": "plain", "n": 17, "at": "2024-05-01T00:00:00.000Z"}))
 
 
-def test_children_have_tokens_of_the_day_they_came_in() -> None:
+def test_children_have_tokens_of_their_arrival_day() -> None:
     event = {"name": "order", "time": NOW, "id": "a", "device": "ios", "params": {"age": "under_13"}}
     day_us = 86_400_000_000
     payloads = [Payload(seq, "k", json.dumps(event).encode(), arrived_at_us=seq * day_us) for seq in (1, 2)]

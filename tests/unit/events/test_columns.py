@@ -104,9 +104,7 @@ def one_by_one(values: list[Any], kind: str, unit: TimeUnit) -> tuple[list[Any],
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.sampled_from(TYPES), st.sampled_from(UNITS), st.data())
-def test_a_column_converted_at_once_is_what_its_values_are_one_by_one(
-    kind: str, unit: TimeUnit, data: st.DataObject
-) -> None:
+def test_a_vectorized_column_equals_its_single_values(kind: str, unit: TimeUnit, data: st.DataObject) -> None:
     strategy = data.draw(st.sampled_from([ANYTHING, st.none() | NUMBERS, st.none() | ISO, st.integers(0, 2 * 10**12)]))
     values = data.draw(st.lists(strategy, max_size=5))
 
@@ -119,7 +117,7 @@ def test_a_column_converted_at_once_is_what_its_values_are_one_by_one(
 
 
 @given(st.lists(st.none() | NUMBERS, min_size=1, max_size=6))
-def test_a_misfit_is_null_and_costs_no_neighbour(numbers: list[Any]) -> None:
+def test_a_failed_value_is_null_and_affects_no_other(numbers: list[Any]) -> None:
     values: list[Any] = []
     for number in numbers:
         values += [number, "no number"]
@@ -133,7 +131,7 @@ def test_a_misfit_is_null_and_costs_no_neighbour(numbers: list[Any]) -> None:
 
 @given(st.sets(st.integers(0, 999), max_size=8), st.sampled_from(["int", "double", "decimal(12,2)", "array<int>"]))
 @settings(max_examples=examples(40), deadline=None)
-def test_misfits_far_apart_are_told_by_their_index(bad: set[int], kind: str) -> None:
+def test_errors_are_reported_by_index(bad: set[int], kind: str) -> None:
     good: Any = [1] if kind == "array<int>" else 1
     values = ["no number" if index in bad else good for index in range(1_000)]
 
@@ -204,7 +202,7 @@ def test_a_boolean_is_no_number_and_no_text(kind: str, value: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, "true", "", [], {}])
-def test_nothing_else_is_a_boolean(value: Any) -> None:
+def test_other_types_are_no_booleans(value: Any) -> None:
     assert misfit(value, "boolean").code is ReasonCode.TYPE_MISMATCH
 
 
@@ -285,7 +283,7 @@ def test_a_time_outside_of_1900_to_9999_is_out_of_range(value: Any, unit: TimeUn
         ([], "epoch_seconds"),
     ],
 )
-def test_what_is_no_time_is_a_type_mismatch(value: Any, unit: TimeUnit) -> None:
+def test_an_invalid_time_is_a_type_mismatch(value: Any, unit: TimeUnit) -> None:
     assert misfit(value, "timestamp", unit).code is ReasonCode.TYPE_MISMATCH
 
 
@@ -330,7 +328,7 @@ def test_nested_values_are_converted_inside_and_lacking_fields_are_null() -> Non
         ({"a": 1}, "string"),
     ],
 )
-def test_a_misfit_inside_makes_the_whole_value_one(value: Any, kind: str) -> None:
+def test_a_nested_error_fails_the_complete_value(value: Any, kind: str) -> None:
     assert misfit(value, kind).code is ReasonCode.TYPE_MISMATCH
 
 
@@ -347,13 +345,13 @@ def test_a_misfit_inside_makes_the_whole_value_one(value: Any, kind: str) -> Non
         ("1", "int", "", "the text '1' is not a valid whole number"),
     ],
 )
-def test_a_misfit_inside_names_its_field_and_what_came(value: Any, kind: str, path: str, detail: str) -> None:
+def test_a_nested_error_names_its_field_and_value(value: Any, kind: str, path: str, detail: str) -> None:
     wrong = misfit(value, kind)
 
     assert (wrong.path, wrong.detail) == (path, detail)
 
 
-def test_a_misfit_says_what_was_found_and_not_all_of_it() -> None:
+def test_an_error_shows_a_truncated_value() -> None:
     detail = misfit("x" * 10_000, "int").detail
 
     assert detail.startswith("the text 'xxx")

@@ -36,7 +36,7 @@ def test_every_member_is_read_whether_it_is_detected_or_declared(kind: Compressi
 
 @EACH
 @given(content=st.binary(max_size=3_000), share=st.floats(0, 0.999))
-def test_what_is_cut_off_is_told_and_never_half_read(kind: Compression, content: bytes, share: float) -> None:
+def test_truncated_content_raises_and_is_never_half_read(kind: Compression, content: bytes, share: float) -> None:
     data = KINDS[kind](content)
     with pytest.raises(DamagedContent, match=f"its {kind} content is corrupt"):
         decompress(data[: int(len(data) * share)], kind, max_bytes=None)
@@ -44,7 +44,7 @@ def test_what_is_cut_off_is_told_and_never_half_read(kind: Compression, content:
 
 @EACH
 @pytest.mark.parametrize("damage", ["plain text", "garbage behind", "bytes changed"])
-def test_what_is_damaged_or_not_compressed_as_declared_is_told(kind: Compression, damage: str) -> None:
+def test_corrupt_or_wrongly_declared_content_raises(kind: Compression, damage: str) -> None:
     content = b'{"level": 7}' * 500
     data = KINDS[kind](content)
     changed = data[: len(data) // 2] + bytes(byte ^ 0xFF for byte in data[len(data) // 2 :][:8]) + data[-4:]
@@ -54,7 +54,7 @@ def test_what_is_damaged_or_not_compressed_as_declared_is_told(kind: Compression
 
 
 @EACH
-def test_no_more_than_is_allowed_is_ever_held(kind: Compression) -> None:
+def test_memory_never_exceeds_the_limit(kind: Compression) -> None:
     bomb = KINDS[kind](bytes(200 << 20))
     assert len(bomb) < 1 << 20
     allocated = pa.total_allocated_bytes()
@@ -70,5 +70,5 @@ def test_no_more_than_is_allowed_is_ever_held(kind: Compression) -> None:
 
 
 @pytest.mark.parametrize("plain", [b"", b'{"a": 1}', b"B", b"BZh9 a word", b"\x28\xb5"])
-def test_what_is_not_compressed_is_left(plain: bytes) -> None:
+def test_uncompressed_content_is_unchanged(plain: bytes) -> None:
     assert decompress(plain, "auto", max_bytes=1) == plain

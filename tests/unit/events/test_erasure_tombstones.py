@@ -45,7 +45,7 @@ def read(spec: PipelineSpec, data: bytes, *, by_columns: bool = False) -> tuple[
 
 @pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("named", ["constant", "path"])
-def test_a_mark_is_skipped_and_counted_by_rows_and_by_columns(by_columns: bool, named: str) -> None:
+def test_a_tombstone_is_skipped_and_counted_by_both_parsers(by_columns: bool, named: str) -> None:
     event = {"name": {"constant": "order"} if named == "constant" else {"path": "name"}}
     spec = pipeline(event={**event, "time": {"path": "at", "unit": "iso8601"}})
     order = b'{"name": "order", "at": "2026-03-01T10:00:00Z", "amount": 1}'
@@ -53,13 +53,13 @@ def test_a_mark_is_skipped_and_counted_by_rows_and_by_columns(by_columns: bool, 
     assert read(spec, data, by_columns=by_columns) == ([("orders", 0), ("orders", 2)], 2)
 
 
-def test_what_only_looks_like_a_mark_is_an_event_like_others() -> None:
+def test_an_event_that_resembles_a_tombstone_is_an_event() -> None:
     order = {"at": "2026-03-01T10:00:00Z", "amount": 1, "_erased": REQUEST}
     data = json.dumps(order).encode() + b'{"_erased": "me"}'
     assert read(pipeline(), data) == ([("orders", 0), ("quarantine", 1)], 0)
 
 
-def test_marks_in_wrappers_and_lines_are_skipped_too() -> None:
+def test_tombstones_in_wrappers_and_lines_are_skipped() -> None:
     wrapped = pipeline(unwrap={"path": "in"})
     order = {"at": "2026-03-01T10:00:00Z", "amount": 1}
     data = (

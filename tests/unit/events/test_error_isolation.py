@@ -95,7 +95,7 @@ def parsed(parser: Parser, payloads: Sequence[Payload]) -> Rows:
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(EVENTS, max_size=12), min_size=1, max_size=4), st.integers(1, 9), st.booleans())
-def test_only_the_events_that_fail_are_left_out_and_named(
+def test_only_failing_events_are_quarantined(
     make_spec: MakeSpec, poisoned: None, batch: list[list[Any]], chunk_events: int, with_proof: bool
 ) -> None:
     payloads = [Payload(seq, f"k{seq}", "".join(map(line, events)).encode()) for seq, events in enumerate(batch, 1)]
@@ -130,7 +130,7 @@ def test_only_the_events_that_fail_are_left_out_and_named(
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_events_before_a_failing_framer_land_and_the_rest_is_one_row(
+def test_events_before_a_framer_failure_are_kept_and_the_rest_is_one_row(
     make_spec: MakeSpec, kind: str, taken: int
 ) -> None:
     parser = Parser(spec_of(make_spec), chunk_events=2)
@@ -156,7 +156,7 @@ def test_events_before_a_failing_framer_land_and_the_rest_is_one_row(
     assert parser.findings.objects_rejected == Counter({} if taken else {"malformed": 1})
 
 
-def test_nothing_is_noted_twice_where_a_chunk_is_halved(make_spec: MakeSpec, poisoned: None) -> None:
+def test_splitting_a_chunk_records_findings_once(make_spec: MakeSpec, poisoned: None) -> None:
     spec = spec_of(make_spec)
     rules = [{"name": "paid", "check": "amount > 100", "on_fail": "warn"}]
     tables = [table.model_dump() | ({"rules": rules} if table.name == "orders" else {}) for table in spec.tables]
@@ -169,7 +169,7 @@ def test_nothing_is_noted_twice_where_a_chunk_is_halved(make_spec: MakeSpec, poi
     assert parser.findings.rule_warnings == Counter({"orders.paid": 3})
 
 
-def test_what_a_declaration_asks_for_still_stops(make_spec: MakeSpec) -> None:
+def test_declared_failures_still_stop_the_stream(make_spec: MakeSpec) -> None:
     rules = [{"name": "paid", "check": "amount > 100", "on_fail": "fail"}]
     amount = {"name": "amount", "path": "params.amount", "type": "double"}
     spec = make_spec(tables=[{"name": "orders", "catch_all": True, "columns": [amount], "rules": rules}])
@@ -178,7 +178,7 @@ def test_what_a_declaration_asks_for_still_stops(make_spec: MakeSpec) -> None:
         parsed(Parser(spec), [Payload(1, "k", line("good").encode())])
 
 
-def test_a_row_for_quarantine_can_always_be_written() -> None:
+def test_a_quarantine_row_can_always_be_written() -> None:
     deep: Any = []
     for _ in range(2_000):
         deep = [deep]

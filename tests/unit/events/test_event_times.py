@@ -50,7 +50,7 @@ def lines(*events: dict[str, Any]) -> bytes:
     return "\n".join(map(json.dumps, events)).encode()
 
 
-def test_every_event_has_the_time_it_arrived_at_where_that_is_declared() -> None:
+def test_events_have_their_arrival_time_where_declared() -> None:
     later = Payload(2, "k2", lines({}), arrived_at_us=ARRIVED_US + 1)
 
     times, reasons, facts = parsed(declared(arrival=True), lines({"at": "2020-01-01"}, {"at": []}), later)
@@ -59,7 +59,7 @@ def test_every_event_has_the_time_it_arrived_at_where_that_is_declared() -> None
 
 
 @pytest.mark.parametrize("arrival", [True, "when_missing", "when_unusable"])
-def test_when_the_events_are_read_does_not_matter(arrival: Any) -> None:
+def test_the_read_time_does_not_matter(arrival: Any) -> None:
     spec = declared(arrival=True) if arrival is True else declared(path="at", arrival=arrival)
     events = lines({}, {"at": None})
 
@@ -101,7 +101,7 @@ MIXED = lines(
         ("when_unusable", [ARRIVED] * 5 + [OWN], [], {"unusable_times": 3}),
     ],
 )
-def test_arrival_stands_for_a_time_as_far_as_is_declared(
+def test_arrival_replaces_a_time_only_where_declared(
     arrival: Any, times: list[dt.datetime], reasons: list[Any], facts: dict[str, Any]
 ) -> None:
     spec = declared(path="at", arrival=arrival, max_age_days=30, max_future_minutes=60)
@@ -109,7 +109,7 @@ def test_arrival_stands_for_a_time_as_far_as_is_declared(
     assert parsed(spec, MIXED) == (times, reasons, facts)
 
 
-def test_an_event_that_does_not_land_is_not_counted_for_its_time() -> None:
+def test_a_rejected_event_is_not_counted_as_an_unusable_time() -> None:
     spec = declared(path="at", arrival="when_unusable")
 
     _, reasons, facts = parsed(spec, lines({"at": "soon", "level": "x"}, {"at": "soon"}))
@@ -118,7 +118,7 @@ def test_an_event_that_does_not_land_is_not_counted_for_its_time() -> None:
 
 
 @pytest.mark.parametrize("arrived_us", [None, -(1 << 60), 1 << 60])
-def test_an_event_of_which_no_arrival_is_on_record_is_in_quarantine(arrived_us: int | None) -> None:
+def test_an_event_without_a_recorded_arrival_is_quarantined(arrived_us: int | None) -> None:
     payload = Payload(1, "k", lines({"at": "2023-11-14T12:00:00Z"}, {}), arrived_at_us=arrived_us)
 
     assert parsed(declared(arrival=True), payload)[1] == [[("missing_required", "arrival")]] * 2
@@ -164,7 +164,7 @@ def test_a_date_and_a_time_in_two_fields_are_one_time() -> None:
     assert reasons == [[("missing_required", "day, clock")], [("type_mismatch", "day, clock")]]
 
 
-def test_of_two_fields_of_which_one_is_no_text_that_one_is_the_misfit() -> None:
+def test_of_two_time_parts_the_one_that_is_no_text_is_the_error() -> None:
     spec = declared(path=["day", "clock"])
 
     _, reasons, _ = parsed(spec, lines({"day": "2024-01-01", "clock": 0}, {"day": "2024-01-01", "clock": "10:00"}))

@@ -58,7 +58,7 @@ class TestUnwrapping:
             (Malformed(b"{", "why"), ReasonCode.MALFORMED),
         ],
     )
-    def test_anything_else_is_a_misfit(self, make_spec: MakeSpec, value: Any, code: ReasonCode) -> None:
+    def test_other_values_are_conversion_errors(self, make_spec: MakeSpec, value: Any, code: ReasonCode) -> None:
         with pytest.raises(ConversionError) as caught:
             EventReader(make_spec(unwrap={"path": "body"})).read_event(value)
 
@@ -80,7 +80,7 @@ class TestNames:
 
         assert EventReader(make_spec(event=event)).event_name({"meta": {"kind": "order"}}) == "order"
 
-    def test_a_constant_name_needs_nothing_of_the_event(self, make_spec: MakeSpec) -> None:
+    def test_a_constant_name_does_not_depend_on_the_event(self, make_spec: MakeSpec) -> None:
         event = {"name": {"constant": "edit"}, "time": {"path": "time"}}
 
         assert EventReader(make_spec(event=event)).event_name({}) == "edit"
@@ -166,7 +166,7 @@ class TestRouting:
             assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")
             assert router.tables({"name": "refund"}, "refund") == ("events", "money")
 
-    def test_an_event_no_condition_knows_is_unknown_although_there_is_a_table_of_all(self, make_spec: MakeSpec) -> None:
+    def test_an_event_without_a_matching_condition_is_unknown_despite_a_catch_all(self, make_spec: MakeSpec) -> None:
         router = Router(make_spec(tables=list(self.TABLES)))
 
         for _ in range(2):
@@ -175,15 +175,15 @@ class TestRouting:
             assert caught.value.code is ReasonCode.UNKNOWN_EVENT
             assert "'login'" in caught.value.detail
 
-    def test_a_table_of_all_alone_takes_everything(self, make_spec: MakeSpec) -> None:
+    def test_a_single_catch_all_table_accepts_everything(self, make_spec: MakeSpec) -> None:
         assert Router(make_spec(tables=[self.TABLES[0]])).tables({"name": "login"}, "login") == ("events",)
 
-    def test_without_a_table_of_all(self, make_spec: MakeSpec) -> None:
+    def test_without_a_catch_all_table(self, make_spec: MakeSpec) -> None:
         router = Router(make_spec(tables=list(self.TABLES[1:])))
 
         assert router.tables({"name": "refund"}, "refund") == ("money",)
 
-    def test_by_other_paths_all_of_which_must_hold(self, make_spec: MakeSpec) -> None:
+    def test_by_several_paths_which_must_all_match(self, make_spec: MakeSpec) -> None:
         router = Router(make_spec(tables=[{"name": "big", "when": {"name": "order", "params.tier": [1, "gold"]}}]))
 
         assert router.tables({"name": "order", "params": {"tier": 1}}, "order") == ("big",)
@@ -202,7 +202,7 @@ class TestRouting:
         with pytest.raises(ConversionError):
             router.tables({"flag": missed}, "x")
 
-    def test_remembered_names_stay_bounded(self, make_spec: MakeSpec) -> None:
+    def test_the_cache_of_names_is_bounded(self, make_spec: MakeSpec) -> None:
         router = Router(make_spec(tables=list(self.TABLES)))
 
         for number in range(25_000):
@@ -213,7 +213,7 @@ class TestRouting:
         assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")
 
 
-def test_a_table_of_the_rest_takes_what_no_condition_takes() -> None:
+def test_a_rest_table_accepts_events_without_a_matching_condition() -> None:
     tables = [
         {"name": "events", "catch_all": True},
         {"name": "orders", "when": {"name": "order"}},

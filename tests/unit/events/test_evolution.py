@@ -66,14 +66,14 @@ EXTRA = event(
 )
 
 
-def test_by_default_other_fields_are_ignored(make_spec: MakeSpec) -> None:
+def test_by_default_undeclared_fields_are_ignored(make_spec: MakeSpec) -> None:
     rows, findings = parse(spec_with(make_spec, "ignore"), EXTRA)
 
     assert "_rescued" not in rows["orders"][0]
     assert findings == TaskFindings()
 
 
-def test_rescued_fields_are_kept_where_they_were_and_null_is_none(make_spec: MakeSpec) -> None:
+def test_rescued_fields_keep_their_paths_and_null_is_omitted(make_spec: MakeSpec) -> None:
     rows, findings = parse(spec_with(make_spec, "rescue"), EXTRA, event(params={"level": 2}))
 
     assert json.loads(rows["orders"][0]["_rescued"]) == {
@@ -84,13 +84,13 @@ def test_rescued_fields_are_kept_where_they_were_and_null_is_none(make_spec: Mak
     assert findings == TaskFindings()
 
 
-def test_an_object_expected_and_not_found_is_rescued(make_spec: MakeSpec) -> None:
+def test_a_value_in_place_of_an_expected_object_is_rescued(make_spec: MakeSpec) -> None:
     rows, _ = parse(spec_with(make_spec, "rescue"), event(params=5))
 
     assert json.loads(rows["orders"][0]["_rescued"]) == {"params": 5}
 
 
-def test_fields_nested_too_deeply_to_be_written_end_nothing(make_spec: MakeSpec) -> None:
+def test_fields_nested_too_deeply_do_not_fail_the_batch(make_spec: MakeSpec) -> None:
     deep = b'{"name": "order", "time": 1, "deep": ' + b"[" * 990 + b"]" * 990 + b"}"
 
     rows, _ = parse(spec_with(make_spec, "rescue"), deep)
@@ -98,16 +98,16 @@ def test_fields_nested_too_deeply_to_be_written_end_nothing(make_spec: MakeSpec)
     assert "deep" in rows["orders"][0]["_rescued"]
 
 
-def test_where_other_fields_are_refused_the_first_one_is_told(make_spec: MakeSpec) -> None:
+def test_where_undeclared_fields_fail_the_first_one_is_named(make_spec: MakeSpec) -> None:
     with pytest.raises(
-        ContractError, match=r"'params\.color', a value of JSON type string in event 1 of file event 1"
+        ContractError, match=r"'params\.color' \(JSON type string\) in event 1 of file event 1"
     ) as caught:
         parse(spec_with(make_spec, "fail"), event(params={"level": 2}), EXTRA)
 
     assert caught.value.condition == "FIELD_UNDECLARED"
 
 
-def test_an_event_in_quarantine_refuses_nothing_and_becomes_no_column(make_spec: MakeSpec) -> None:
+def test_a_quarantined_event_neither_fails_the_batch_nor_adds_columns(make_spec: MakeSpec) -> None:
     bad = event(params={"level": "x", "color": "red"})
 
     assert set(parse(spec_with(make_spec, "fail"), bad)[0]) == {"quarantine"}
@@ -135,7 +135,7 @@ def test_fields_that_can_be_columns_are_reported_with_the_kinds_of_their_values(
     assert json.loads(rows["orders"][1]["_rescued"]) == {"params": {"color": 7, "big": 2**63, "ratio": 0.5}}
 
 
-def test_columns_are_proposed_for_values_that_one_type_takes_and_under_a_free_name(make_spec: MakeSpec) -> None:
+def test_columns_are_proposed_for_values_of_one_type_under_an_unused_name(make_spec: MakeSpec) -> None:
     spec = spec_with(make_spec, "add_columns")
     fields: Mapping[tuple[str, ...], set[str]] = {
         ("params", "ratio"): {"float", "int"},
@@ -158,7 +158,7 @@ def test_columns_are_proposed_for_values_that_one_type_takes_and_under_a_free_na
     assert new_columns(spec, {}, {"orders": fields}) == {}
 
 
-def test_no_more_columns_are_added_than_a_table_can_bear(make_spec: MakeSpec) -> None:
+def test_the_number_of_added_columns_is_limited(make_spec: MakeSpec) -> None:
     fields = {("params", f"f{number}"): {"int"} for number in range(500)}
 
     added = new_columns(spec_with(make_spec, "add_columns"), {"orders": ()}, {"orders": fields})
@@ -166,7 +166,7 @@ def test_no_more_columns_are_added_than_a_table_can_bear(make_spec: MakeSpec) ->
     assert len(added["orders"]) == 200
 
 
-def test_values_of_added_columns_land_and_those_of_another_type_are_rescued(make_spec: MakeSpec) -> None:
+def test_added_columns_get_their_values_and_other_types_are_rescued(make_spec: MakeSpec) -> None:
     evolved = {"orders": (EvolvedColumn("color", ("params", "color"), "string"),)}
 
     rows, findings = parse(
@@ -222,7 +222,7 @@ class TestOnDisk:
         assert table is not None
         return table
 
-    def test_they_are_added_once_and_remembered_with_their_paths(self, spec: PipelineSpec, table: DeltaTable) -> None:
+    def test_columns_are_added_once_and_stored_with_their_paths(self, spec: PipelineSpec, table: DeltaTable) -> None:
         for _ in range(2):
             add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
@@ -230,7 +230,7 @@ class TestOnDisk:
         assert table.version() == 1
         assert table.transaction_version(OWNER.app_id) == OWNER.version
 
-    def test_two_that_add_at_once_add_once(self, spec: PipelineSpec, table: DeltaTable) -> None:
+    def test_concurrent_writers_add_a_column_once(self, spec: PipelineSpec, table: DeltaTable) -> None:
         other = DeltaTable(table.table_uri)
         add_columns(other, to_records(self.COLUMNS[:1]), owner=OWNER, user_metadata="{}")
 
@@ -244,7 +244,7 @@ class TestOnDisk:
         with pytest.raises(FencedError):
             add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
-    def test_a_column_somebody_gave_another_type_is_told(self, table: DeltaTable) -> None:
+    def test_a_column_with_another_type_raises(self, table: DeltaTable) -> None:
         add_columns(table, to_records([EvolvedColumn("color", ("c",), "long")]), owner=OWNER, user_metadata="{}")
 
         with pytest.raises(ContractError, match="TABLE_SCHEMA_DIFFERS"):
@@ -262,7 +262,7 @@ LINES = st.lists(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(LINES)
-def test_no_value_of_an_event_that_lands_is_lost(lines: list[dict[str, Any]]) -> None:
+def test_no_value_of_an_accepted_event_is_lost(lines: list[dict[str, Any]]) -> None:
     """What is in columns and what is rescued, put together, is the event without its nulls."""
     declared: dict[str, Any] = {
         "pipeline": "shop",

@@ -50,7 +50,7 @@ def ids(make_spec: MakeSpec, form: str, sent: list[str], **changes: Any) -> list
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_ids_beyond_64_bits_are_what_was_sent(make_spec: MakeSpec, form: str) -> None:
+def test_ids_beyond_64_bits_equal_the_sent_ones(make_spec: MakeSpec, form: str) -> None:
     assert ids(make_spec, form, list(BIG)) == list(BIG)
     assert len(set(ids(make_spec, form, list(BIG), id=["id", "name"]))) == 2
 
@@ -69,7 +69,7 @@ def test_ids_beyond_64_bits_are_what_was_sent(make_spec: MakeSpec, form: str) ->
         ('"100000000000000000001"', "100000000000000000001"),
     ],
 )
-def test_an_id_that_a_double_tells_reads_as_it_always_has(make_spec: MakeSpec, sent: str, read: str) -> None:
+def test_an_id_that_is_exact_as_a_double_is_unchanged(make_spec: MakeSpec, sent: str, read: str) -> None:
     assert ids(make_spec, "one after another", [sent]) == [read]
 
 
@@ -90,9 +90,7 @@ def test_no_two_numbers_are_read_as_one_id(sent: list[str], form: str) -> None:
             assert id_of_one != id_of_other or Fraction(one) == Fraction(other)
 
 
-def test_an_id_that_cannot_be_told_from_others_is_quarantined_by_name(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ambiguous_id_is_quarantined_with_its_path(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def too_deep(text: Any) -> Any:
         raise RecursionError
 
@@ -107,7 +105,7 @@ def test_an_id_that_cannot_be_told_from_others_is_quarantined_by_name(
 
 
 @pytest.mark.parametrize(("kind", "code"), [("string", "type_mismatch"), ("long", "out_of_range")])
-def test_a_column_takes_no_number_that_was_rounded(make_spec: MakeSpec, kind: str, code: str) -> None:
+def test_a_column_rejects_rounded_numbers(make_spec: MakeSpec, kind: str, code: str) -> None:
     table = {"name": "events", "catch_all": True, "columns": [{"name": "other", "path": "other", "type": kind}]}
     sent = [*BIG, "9007199254740993.0", "9007199254740992.0"]
 
@@ -120,7 +118,7 @@ def test_a_column_takes_no_number_that_was_rounded(make_spec: MakeSpec, kind: st
     ] * 4
 
 
-def test_what_no_column_takes_is_kept_as_it_was_sent(make_spec: MakeSpec) -> None:
+def test_undeclared_fields_keep_their_exact_numbers(make_spec: MakeSpec) -> None:
     columns = [{"name": "level", "path": "params.level", "type": "int"}]
     table = {"name": "events", "catch_all": True, "columns": columns, "evolve": "rescue"}
     other = f'{{"id":{BIG[0]},"ids":[{BIG[1]}],"x":1.5}}'

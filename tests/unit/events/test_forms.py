@@ -53,7 +53,7 @@ def text(value: Any) -> str:
 
 @settings(deadline=None)
 @given(EVENTS, st.sampled_from(["", "\n", " \r\n", "\n\n"]), st.lists(st.integers(0, 12), max_size=4), st.booleans())
-def test_lines_objects_end_to_end_and_arrays_are_read_alike(
+def test_lines_concatenated_objects_and_arrays_give_the_same_events(
     events: list[Any], between: str, cuts: list[int], in_arrays: bool
 ) -> None:
     if in_arrays:
@@ -112,7 +112,7 @@ def parsed(spec: PipelineSpec, data: bytes, stamp: BatchStamp = STAMP) -> list[t
     return found
 
 
-def test_an_event_larger_than_declared_is_in_quarantine_cut_and_the_rest_goes_on() -> None:
+def test_an_oversized_event_is_quarantined_truncated_and_others_are_kept() -> None:
     source = SPEC["source"] | {"max_event_bytes": 100}
     spec = PipelineSpec.model_validate(SPEC | {"source": source, "quarantine": {"retain_raw_bytes": 50}})
     large = {"t": 1, "pad": "x" * 100}
@@ -128,7 +128,7 @@ def test_an_event_larger_than_declared_is_in_quarantine_cut_and_the_rest_goes_on
 @pytest.mark.parametrize(
     ("seconds", "code"), [(-8 * 86_400, "too_old"), (-6 * 86_400, None), (599, None), (601, "too_far_in_future")]
 )
-def test_age_is_judged_by_the_arrival_of_the_event(seconds: int, code: str | None) -> None:
+def test_age_is_measured_at_the_arrival_of_the_event(seconds: int, code: str | None) -> None:
     time = {"path": "t", "unit": "epoch_seconds", "max_age_days": 7, "max_future_minutes": 10}
     spec = PipelineSpec.model_validate(SPEC | {"event": SPEC["event"] | {"time": time}})
     line = text({"t": 1_700_000_000 + seconds}).encode()
@@ -139,11 +139,11 @@ def test_age_is_judged_by_the_arrival_of_the_event(seconds: int, code: str | Non
     assert parsed(spec, line, much_later) == wanted
 
 
-def test_without_limits_any_time_is_taken() -> None:
+def test_without_limits_any_time_is_accepted() -> None:
     assert parsed(PipelineSpec.model_validate(SPEC), b'{"t": -1}{"t": 9999999999}') == [("events", 0), ("events", 1)]
 
 
-def test_an_object_that_grows_too_large_is_one_row_in_quarantine_and_is_never_held(tmp_path: Path) -> None:
+def test_an_object_that_decompresses_too_large_is_one_quarantine_row(tmp_path: Path) -> None:
     bomb = gzip.compress(b"{}" * (64 << 20))
     for name, body in {"bomb": bomb, "plain": b"{}" * 600_000, "good": b'{"t": 1}'}.items():
         (tmp_path / name).write_bytes(body)

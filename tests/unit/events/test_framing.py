@@ -116,13 +116,13 @@ def test_every_vector_a_parser_must_refuse_is_noticed(vectors: dict[str, bytes])
     assert set(unnoticed) == set(LEGAL_SEQUENCES)
 
 
-def test_every_vector_gives_values_or_says_what_is_wrong(vectors: dict[str, bytes]) -> None:
+def test_every_vector_gives_values_or_a_reason(vectors: dict[str, bytes]) -> None:
     silent = {name for name, data in vectors.items() if not found(data)}
 
     assert all(set(vectors[name]) <= set(codecs.BOM_UTF8 + b"[] \n") for name in silent), silent
 
 
-def test_broken_log_lines_cost_none_of_their_neighbours(malformed_json: Path) -> None:
+def test_broken_log_lines_do_not_affect_other_lines(malformed_json: Path) -> None:
     for path in sorted(malformed_json.glob("logfile*.json")):
         lines = path.read_bytes().splitlines()
         wanted = []
@@ -140,7 +140,7 @@ def test_broken_log_lines_cost_none_of_their_neighbours(malformed_json: Path) ->
 @given(st.lists(OBJECTS, max_size=8), SEPARATORS, st.booleans())
 @example([{"a": "x} {y"}, {"b": 1}], "", False)
 @example([{"a": "}{" * 200}, {"b": 1}], "", False)
-def test_objects_one_behind_the_other_come_back_equal(objects: list[Any], separator: str, ascii_only: bool) -> None:
+def test_concatenated_objects_round_trip(objects: list[Any], separator: str, ascii_only: bool) -> None:
     payload = separator.join(dumped(each, ascii_only) for each in objects).encode()
 
     read = list(read_events(payload))
@@ -152,7 +152,7 @@ def test_objects_one_behind_the_other_come_back_equal(objects: list[Any], separa
 
 @settings(deadline=None)
 @given(st.lists(OBJECTS, max_size=6), st.sampled_from([None, 2]))
-def test_objects_of_an_array_come_back_equal(objects: list[Any], indent: int | None) -> None:
+def test_objects_of_an_array_round_trip(objects: list[Any], indent: int | None) -> None:
     payload = json.dumps(objects, indent=indent, ensure_ascii=False).encode()
 
     read = list(read_events(payload))
@@ -184,7 +184,7 @@ def test_indented_objects_are_read() -> None:
     st.sampled_from(["\n", "\r\n"]),
     st.data(),
 )
-def test_a_truncated_line_costs_none_of_its_neighbours(
+def test_a_truncated_line_does_not_affect_other_lines(
     before: list[Any], broken: dict[str, Any], after: list[Any], newline: str, data: st.DataObject
 ) -> None:
     whole = dumped(broken)
@@ -205,7 +205,7 @@ FLAT = st.dictionaries(
 
 @settings(deadline=None)
 @given(st.lists(FLAT, max_size=4), FLAT, st.lists(FLAT, min_size=1, max_size=4), st.data())
-def test_a_truncated_object_costs_none_of_its_neighbours_without_anything_between_them(
+def test_a_truncated_object_does_not_affect_concatenated_objects(
     before: list[Any], broken: dict[str, Any], after: list[Any], data: st.DataObject
 ) -> None:
     whole = dumped(broken)
@@ -223,7 +223,7 @@ def test_a_truncated_object_costs_none_of_its_neighbours_without_anything_betwee
     st.text("abcxyz<>;/=.-\n ", min_size=1).filter(str.strip),
     st.lists(OBJECTS, max_size=4),
 )
-def test_garbage_between_objects_costs_none_of_them(before: list[Any], garbage: str, after: list[Any]) -> None:
+def test_garbage_between_objects_does_not_affect_them(before: list[Any], garbage: str, after: list[Any]) -> None:
     payload = "".join([*map(dumped, before), garbage, *map(dumped, after)]).encode()
 
     recovered = list(read_events(payload))
@@ -238,7 +238,7 @@ def test_garbage_between_objects_costs_none_of_them(before: list[Any], garbage: 
 @example(b'{"a":"}{\xff"}{}')
 @example(b"}{" * 50)
 @example(b'{"a":{"b":1}{"c":2}')
-def test_any_bytes_are_read_without_raising_and_nothing_is_invented(payload: bytes) -> None:
+def test_any_bytes_parse_without_raising_or_inventing_events(payload: bytes) -> None:
     read = list(read_events(payload))
 
     for value, raw in read:
@@ -255,7 +255,7 @@ def test_any_bytes_are_read_without_raising_and_nothing_is_invented(payload: byt
         lambda data: b"[" not in data
     )
 )
-def test_no_byte_but_white_space_goes_missing_where_no_array_is_written_anew(payload: bytes) -> None:
+def test_no_byte_except_white_space_is_lost_outside_of_arrays(payload: bytes) -> None:
     kept = b"".join(raw for _, raw in read_events(payload))
 
     assert squeezed(kept) == squeezed(payload.removeprefix(b"\xef\xbb\xbf"))
@@ -265,7 +265,7 @@ def squeezed(data: bytes) -> bytes:
     return bytes(byte for byte in data if byte not in b" \t\r\n")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_value() -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_value() -> None:
     assert found(b'\xef\xbb\xbf{"a":1}\n{"b":2}') == [{"a": 1}, {"b": 2}]
 
 
@@ -274,7 +274,7 @@ def test_a_payload_without_values_gives_none(payload: bytes) -> None:
     assert found(payload) == []
 
 
-def test_values_that_are_no_objects_are_given_as_they_are() -> None:
+def test_values_other_than_objects_are_yielded_unchanged() -> None:
     assert found(b'1 "two" null true [3, "four"]') == [1, "two", None, True, 3, "four"]
 
 
@@ -300,7 +300,7 @@ def test_values_that_are_no_objects_are_given_as_they_are() -> None:
     ],
     ids=range(16),
 )
-def test_hostile_payloads_are_read_few_times_over(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_payloads_are_scanned_a_few_times_only(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = counted(monkeypatch)
 
     budget = Budget(size=len(payload))
@@ -325,7 +325,7 @@ def test_every_byte_of_a_good_payload_is_parsed_once(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("spaces", "count"), [(0, 9_000), (1, 9_000), (63, 500), (64, 500), (65, 500), (70_000, 9)])
-def test_objects_are_told_apart_however_much_white_space_lies_between_them(spaces: int, count: int) -> None:
+def test_objects_are_separated_with_any_amount_of_white_space(spaces: int, count: int) -> None:
     objects = [{"n": number, "text": "} {" * (number % 700 == 1), "in": {}} for number in range(count)]
 
     payload = (b"\n" * (spaces % 2) + b" " * (spaces - spaces % 2)).join(map(orjson.dumps, objects))

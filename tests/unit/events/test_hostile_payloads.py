@@ -94,7 +94,7 @@ class TestNestedJson:
         assert [row["event_id"] for row in landed.events if row["event_id"] != "d"] == ["g", "g"]
         assert len(landed.events) + len(landed.rows["quarantine"]) == 3
 
-    def test_what_is_said_of_a_deep_value_is_short(self) -> None:
+    def test_the_message_for_a_deeply_nested_value_is_short(self) -> None:
         (row,) = Landed(spec(), b'{"n":"a","t":1,"id":"i","c":' + b"[" * 990 + b"]" * 990 + b"}").rows["quarantine"]
         assert len(row["reasons"][0]["detail"]) < 200
 
@@ -129,7 +129,7 @@ class TestBytesThatAreNoText:
         assert [(position, code) for position, code, _ in landed.reasons()] == [(1, "type_mismatch")]
         assert "\\xff" in landed.rows["quarantine"][0]["raw"]
 
-    def test_a_field_that_no_column_takes_is_kept_as_far_as_it_can_be_written(self) -> None:
+    def test_an_undeclared_field_is_rescued_as_far_as_it_can_be_serialized(self) -> None:
         payload = self.HEADER + b",o\xfe\n" + b",".join(self.ROW) + b",x\xffy\n"
         (row,) = Landed(spec("csv"), payload).events
         assert json.loads(row["_rescued"]) == {"o\\xfe": "x\\xffy"}
@@ -153,7 +153,7 @@ class TestBytesThatAreNoText:
             assert [position for position, _, _ in landed.reasons()] == [1]
 
     @pytest.mark.parametrize("digits", [4_000, 5_000])
-    def test_a_number_of_thousands_of_digits_is_a_misfit(self, digits: int) -> None:
+    def test_a_number_with_thousands_of_digits_is_a_conversion_error(self, digits: int) -> None:
         landed = Landed(spec("csv"), self.HEADER + b"\ngood," + b"9" * digits + b",1,a\n")
         assert [position for position, _, _ in landed.reasons()] == [0]
 
@@ -323,7 +323,7 @@ class TestParquet:
         assert len(landed.events) == self.COUNT - 4
         assert json.loads(landed.rows["quarantine"][0]["raw"])["id"] == "7"
 
-    def test_a_text_that_stands_once_for_all_rows_is_made_for_few_at_a_time(self) -> None:
+    def test_a_dictionary_text_shared_by_all_rows_is_expanded_in_small_batches(self) -> None:
         texts = pa.DictionaryArray.from_arrays(pa.array([0] * self.COUNT, pa.int32()), pa.array(["x" * 200_000]))
         of = pa.StructArray.from_arrays([texts], names=["text"])
         data = parquet(self.table(c=texts, of=of), store_schema=False, compression="zstd")
@@ -335,7 +335,7 @@ class TestParquet:
         ("budget", "position"),
         [({"max_records": 2_499}, -1), ({"max_values": 7_499}, -1), ({"max_decoded_bytes": 99}, 0)],
     )
-    def test_what_the_footer_says_is_held_to_the_budgets(self, budget: dict[str, int], position: int) -> None:
+    def test_footer_values_are_checked_against_the_budgets(self, budget: dict[str, int], position: int) -> None:
         data = parquet(self.table())
         landed = Landed(spec("parquet", budget=budget), data)
         assert landed.reasons() == [(position, "over_budget", *budget)]
@@ -350,16 +350,16 @@ class TestParquet:
 
         assert Landed(spec("parquet"), data).reasons() == [(-1, "over_budget", budget)]
 
-    def test_what_may_be_in_a_payload_grows_with_it(self) -> None:
+    def test_budgets_grow_with_the_payload(self) -> None:
         Budget(size=3_000_000).check_announced_records(3_000_000)
-        with pytest.raises(BudgetExceededError, match="at most 3000000 are read of 3000000 bytes"):
+        with pytest.raises(BudgetExceededError, match="at most 3000000 are allowed in 3000000 bytes"):
             Budget(size=3_000_000).check_announced_records(3_000_001)
         with pytest.raises(BudgetExceededError, match="at most 10000000"):
             Budget(size=1 << 30).check_announced_records(10_000_001)
         with pytest.raises(BudgetExceededError, match=r"at most 5 are read$"):
             Budget(BudgetSpec(max_records=5), size=3_000_000).check_announced_records(6)
 
-    def test_lists_of_any_length_are_made_for_few_rows_at_a_time(self) -> None:
+    def test_long_lists_are_expanded_in_small_batches(self) -> None:
         lists = pa.array([[None] * 1_000] * self.COUNT, pa.list_(pa.int32()))
         landed = Landed(spec("parquet", budget={"max_values": 1_000_000}), parquet(self.table(c=lists)))
         assert landed.reasons() == [(-1, "over_budget", "max_values")]
@@ -370,7 +370,7 @@ class TestJsonFraming:
         # Some thousand pieces are cut ahead; all of them together would take twenty times as much.
         assert peak_bytes(spec(), b"{}" * 400_000, 400_000) < 4 * MIB
 
-    def test_what_is_beyond_the_budget_is_one_row_and_what_came_before_lands(self) -> None:
+    def test_events_beyond_the_budget_are_one_row_and_earlier_ones_are_kept(self) -> None:
         landed = Landed(spec(budget={"max_records": 3}), GOOD * 5, GOOD * 3, GOOD * 4)
         assert [(row["_seq"], row["_position"]) for row in landed.events] == [
             (seq, position) for seq in (1, 2, 3) for position in range(3)
@@ -379,7 +379,7 @@ class TestJsonFraming:
         assert landed.findings.over_budget == {"max_records": 2}
         assert TaskFindings.from_record(landed.findings.as_record()).ledger_entry()["over_budget"] == {"max_records": 2}
 
-    def test_a_payload_that_has_to_be_looked_at_too_often_is_given_up_where_that_shows(self) -> None:
+    def test_a_payload_that_is_scanned_too_often_is_rejected_early(self) -> None:
         hostile = b'{"a":"' * 20_000
         landed = Landed(spec(), GOOD + hostile, GOOD, hostile)
         assert len(landed.events) == 2
@@ -389,13 +389,13 @@ class TestJsonFraming:
 
     @pytest.mark.parametrize("line", [b'{"n\n', b"{\n", b"[{\n", b'"{\n', b'{"\\\n', b"{{{{\n"])
     @pytest.mark.parametrize("lines", [10, 480, 60_000])
-    def test_good_lines_behind_any_number_of_broken_beginnings_land(self, line: bytes, lines: int) -> None:
+    def test_valid_lines_after_any_number_of_broken_ones_are_kept(self, line: bytes, lines: int) -> None:
         landed = Landed(spec(), GOOD + b"\n" + line * lines + GOOD + b"\n" + GOOD)
         assert len(landed.events) == 3
         assert [code for _, code, _ in landed.reasons()] == ["malformed"]
 
     @pytest.mark.parametrize("piece", [b'{"":}', b"x{}", b"{{}", b'{"a":{}x', b'{"a":"', b'{"a":1,}\n'])
-    def test_a_small_payload_is_read_to_its_end_whatever_is_in_it(self, piece: bytes) -> None:
+    def test_a_small_payload_is_always_read_to_its_end(self, piece: bytes) -> None:
         landed = Landed(spec(), piece * (5_000 // len(piece)) + b"\n" + GOOD + b"\n" + GOOD)
         assert not landed.findings.over_budget
         assert len(landed.events) == 2
@@ -418,12 +418,12 @@ class TestJsonFraming:
     @pytest.mark.parametrize(
         "piece", [b"[" + b"[]," * MIB + b"{}]", GOOD[:-1] + b',"o":[' + b"[]," * MIB + b"[]]}"], ids=["array", "object"]
     )
-    def test_a_piece_of_more_values_than_can_be_held_is_one_row(self, piece: bytes) -> None:
+    def test_a_piece_beyond_the_memory_limit_is_one_row(self, piece: bytes) -> None:
         landed = Landed(spec(budget={"max_decoded_bytes": 32 * MIB}), GOOD, piece, GOOD * 3)
         assert [row["_seq"] for row in landed.events] == [1, 3, 3, 3]
         assert landed.reasons() == [(0, "over_budget", "max_decoded_bytes")]
 
-    def test_an_array_in_a_wrapper_is_held_to_the_budgets_too(self) -> None:
+    def test_an_array_in_a_wrapper_counts_against_the_budgets(self) -> None:
         declared = spec(budget={"max_decoded_bytes": 32 * MIB, "max_records": 10})
         declared = declared.model_validate(declared.model_dump() | {"unwrap": {"path": "body"}})
         large = json.dumps({"body": "[" + "[]," * MIB + "{}]"}).encode()
@@ -433,18 +433,18 @@ class TestJsonFraming:
         assert landed.reasons() == [(1, "over_budget", "max_decoded_bytes"), (10, "over_budget", "max_records")]
         assert len(landed.events) == 2 + 10
 
-    def test_values_are_counted_before_they_are_made(self) -> None:
+    def test_values_are_counted_before_they_are_created(self) -> None:
         landed = Landed(spec(budget={"max_values": 40}), GOOD * 20, GOOD)
         assert landed.reasons() == [(-1, "over_budget", "max_values")]
         assert len(landed.events) == 1
 
-    def test_what_is_left_behind_a_budget_is_no_event_that_is_too_large(self) -> None:
+    def test_the_rest_beyond_a_budget_is_not_an_oversized_event(self) -> None:
         landed = Landed(spec(budget={"max_records": 3}, max_event_bytes=100), GOOD * 50)
         assert landed.reasons() == [(3, "over_budget", "max_records")]
 
 
 class TestLines:
-    def test_a_quote_that_is_never_closed_is_not_looked_for_without_end(self) -> None:
+    def test_the_search_for_a_closing_quote_is_bounded(self) -> None:
         header, good = b"n,t,id,c\n", b"good,1700000000,1,a\n"
         hostile = header + good + b'"a\n' * 20_000
         landed = Landed(spec("csv"), hostile, header + good)
@@ -454,7 +454,7 @@ class TestLines:
         assert sum(row["raw_bytes"] for row in landed.rows["quarantine"]) > len(hostile) // 2
 
     @pytest.mark.parametrize("form", ["csv", "tsv", "text"])
-    def test_a_line_longer_than_any_event_is_not_taken_apart(self, form: str) -> None:
+    def test_an_oversized_line_is_not_parsed(self, form: str) -> None:
         by_form: dict[str, dict[str, Any]] = {
             "csv": {"csv": {"header": False, "columns": ["n", "t", "id", "c"]}},
             "tsv": {"tsv": {"columns": ["n", "t", "id", "c"]}},
@@ -468,7 +468,7 @@ class TestLines:
         assert landed.reasons() == [(1, "too_large", "")]
 
     @pytest.mark.parametrize("form", ["csv", "tsv"])
-    def test_lines_are_read_as_they_go(self, form: str) -> None:
+    def test_lines_are_read_lazily(self, form: str) -> None:
         options: dict[str, Any] = {form: {"columns": ["n"]} | ({"header": False} if form == "csv" else {})}
         assert peak_bytes(spec(form, **options), b"12\n" * 50_000, 50_000) < MIB // 2
 
@@ -490,20 +490,20 @@ class TestPartitions:
         assert landed.findings.over_budget == {"max_partitions": 1}
 
     @pytest.mark.parametrize("days", [1, 3])
-    def test_an_object_of_a_few_days_lands_behind_one_of_all_days(self, days: int) -> None:
+    def test_an_object_of_a_few_days_is_kept_after_one_of_all_days(self, days: int) -> None:
         landed = Landed(spec(budget={"max_partitions": 10}), self.days(0, 500), self.days(900, days))
         assert [row["_position"] for row in landed.events if row["_seq"] == 2] == list(range(days))
         assert len(landed.events) == 10 + 3 + days
         assert landed.findings.over_budget == {"max_partitions": 1}
 
-    def test_a_record_opens_none_of_its_own(self) -> None:
+    def test_a_record_has_no_partitions_of_its_own(self) -> None:
         topic = {"kind": "kafka", "bootstrap_servers": "unused:9092", "topics": ["a"], "budget": {"max_partitions": 10}}
         declared = PipelineSpec.model_validate(spec().model_dump(mode="json", exclude_unset=True) | {"source": topic})
         landed = Landed(declared, *(self.days(day, 1) for day in range(20)))
         assert len(landed.events) == 10
         assert landed.findings.over_budget == {"max_partitions": 10}
 
-    def test_the_same_payloads_come_to_the_same_rows_whatever_the_chunks(self) -> None:
+    def test_the_same_payloads_give_the_same_rows_for_any_chunk_size(self) -> None:
         declared = spec(budget={"max_partitions": 10, "max_records": 30})
         payloads = [Payload(1, "k", self.days(0, 40)), Payload(2, "k", self.days(5, 20)), Payload(3, "k", b"{" * 9_999)]
 

@@ -32,7 +32,7 @@ def rows_of(spec: PipelineSpec, payload: bytes) -> dict[str, list[dict[str, Any]
 
 
 @pytest.mark.parametrize("body", [{"name": "x"}, '{"name": "x"}'])
-def test_an_event_has_what_its_wrapper_keeps(make_spec: MakeSpec, body: Any) -> None:
+def test_an_event_has_the_fields_of_its_wrapper(make_spec: MakeSpec, body: Any) -> None:
     reader = EventReader(keeping(make_spec, "stage", "request.region"))
     wrapper = {"stage": "prod", "request": {"region": "eu", "agent": "x"}, "body": body, "path": "/"}
 
@@ -40,7 +40,7 @@ def test_an_event_has_what_its_wrapper_keeps(make_spec: MakeSpec, body: Any) -> 
     assert reader.lossless_event(json.dumps(wrapper).encode()) == reader.read_event(wrapper)
 
 
-def test_each_element_of_an_array_keeps_them_and_its_bytes_do(make_spec: MakeSpec) -> None:
+def test_each_array_element_and_its_bytes_have_the_wrapper_fields(make_spec: MakeSpec) -> None:
     reader = EventReader(keeping(make_spec, "facts.label", "cik", path="facts.units.usd"))
     wrapper = {"cik": 7, "facts": {"label": "EPS", "more": 1, "units": {"usd": [{"v": 1}, {"v": 2}], "eur": []}}}
 
@@ -53,14 +53,14 @@ def test_each_element_of_an_array_keeps_them_and_its_bytes_do(make_spec: MakeSpe
     assert [value for value, _ in reader.unwrap_arrays(spread)] == [value for value, _ in spread]
 
 
-def test_what_a_wrapper_lacks_is_absent(make_spec: MakeSpec) -> None:
+def test_fields_missing_in_the_wrapper_are_absent(make_spec: MakeSpec) -> None:
     reader = EventReader(keeping(make_spec, "stage", "meta.region"))
 
     assert reader.read_event({"body": {"a": 1}, "meta": "text"}) == {"a": 1}
     assert reader.read_event({"body": {"a": 1}, "stage": None}) == {"a": 1, "stage": None}
 
 
-def test_an_event_that_has_such_a_name_itself_is_a_misfit(make_spec: MakeSpec) -> None:
+def test_a_field_in_both_event_and_wrapper_is_a_conversion_error(make_spec: MakeSpec) -> None:
     reader = EventReader(keeping(make_spec, "stage"))
 
     with pytest.raises(ConversionError) as caught:
@@ -70,7 +70,7 @@ def test_an_event_that_has_such_a_name_itself_is_a_misfit(make_spec: MakeSpec) -
     assert reader.read_event({"body": {"stage": "own"}}) == {"stage": "own"}
 
 
-def test_a_number_that_is_kept_is_what_was_sent(make_spec: MakeSpec) -> None:
+def test_numbers_of_wrapper_fields_are_exact(make_spec: MakeSpec) -> None:
     event = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": ["account", "n"]}
     events = {"name": "events", "catch_all": True}
     bodies = '[{"name": "x", "time": 1700000000, "n": 1}]'
@@ -84,7 +84,7 @@ def test_a_number_that_is_kept_is_what_was_sent(make_spec: MakeSpec) -> None:
         assert id_of("100000000000000000001", body) != id_of("100000000000000000002", body)
 
 
-def test_a_wrapper_that_would_be_written_too_often_is_one_row(make_spec: MakeSpec) -> None:
+def test_a_wrapper_repeated_too_often_is_one_row(make_spec: MakeSpec) -> None:
     source = {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "budget": {"max_decoded_bytes": "8MiB"}}
     wrapper = json.dumps({"stage": "x" * 10_000, "body": [{}] * 1_000}).encode()
 
@@ -94,7 +94,7 @@ def test_a_wrapper_that_would_be_written_too_often_is_one_row(make_spec: MakeSpe
     assert len(rows_of(make_spec(unwrap={"path": "body"}, source=source), wrapper)["quarantine"]) == 1_000
 
 
-def test_the_facts_of_a_company_keep_whose_they_are(make_spec: MakeSpec) -> None:
+def test_company_facts_have_the_company_of_their_wrapper(make_spec: MakeSpec) -> None:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA")
     columns = {"cik": "long", "entityName": "string", "end": "date", "val": "decimal(12,2)", "filed": "date"}
@@ -130,12 +130,12 @@ def test_the_facts_of_a_company_keep_whose_they_are(make_spec: MakeSpec) -> None
         (["params.x"], "params.amount is read of the events, which therefore have 'params' themselves"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(make_spec: MakeSpec, keep: list[str], message: str) -> None:
+def test_invalid_wrapper_fields_are_refused(make_spec: MakeSpec, keep: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         keeping(make_spec, *keep)
 
 
-def test_what_an_event_has_of_its_own_may_be_kept_from_another_part_of_its_wrapper(make_spec: MakeSpec) -> None:
+def test_a_name_of_the_event_may_be_copied_from_another_path_of_the_wrapper(make_spec: MakeSpec) -> None:
     unwrap = keeping(make_spec, "name.first").unwrap
 
     assert unwrap is not None

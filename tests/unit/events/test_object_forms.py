@@ -54,7 +54,7 @@ class TestFieldLines:
         text = "#Version: 1.0\n#Fields: a b\n1\t2\n\n3\t-\n#Fields: b c\n4\t5\r\n"
         assert read(text.encode(), format="tsv") == [{"a": "1", "b": "2"}, {"a": "3"}, {"b": "4", "c": "5"}]
 
-    def test_a_line_of_another_length_is_told_and_its_neighbours_are_read(self) -> None:
+    def test_a_line_of_another_length_is_malformed_and_others_are_read(self) -> None:
         assert read(b"#Fields: a b\n1\t2\n3\n4\t5\n", format="tsv") == [
             {"a": "1", "b": "2"},
             None,
@@ -89,7 +89,7 @@ class TestFieldLines:
                 assert [event.get(each, "-") for each in names] == line.split("\t")
                 assert event["datetime"] == f"{event['date']}T{event['time']}Z"
 
-    def test_a_log_with_spaces_in_place_of_tabs_is_told_line_by_line(self, cloudfront_logs: Path) -> None:
+    def test_each_line_of_a_log_with_spaces_is_malformed(self, cloudfront_logs: Path) -> None:
         assert read((cloudfront_logs / "cloudfront.log").read_bytes(), format="tsv") == [None, None]
 
     def test_logs_of_cloudfront_without_a_header(self, cloudfront_logs: Path) -> None:
@@ -153,12 +153,12 @@ class TestParquet:
         assert [row["_position"] for row in found["events"]] == [0, 1]
         assert reasons(found) == [(2, "missing_required")]
 
-    def test_one_that_was_cut_off_is_unreadable_as_a_whole(self) -> None:
+    def test_a_truncated_object_is_unreadable(self) -> None:
         data = parquet(self.TABLE)
         found = parsed([Payload(7, "a.parquet", data[: len(data) // 2])], **self.DECLARED)
         assert reasons(found) == [(-1, "object_unreadable")]
 
-    def test_a_damaged_group_of_rows_is_told_and_the_others_are_read(self) -> None:
+    def test_a_corrupt_row_group_is_malformed_and_others_are_read(self) -> None:
         table = pa.table({"id": list(range(3000)), "at": ["2026-01-02T03:04:05Z"] * 3000})
         data = parquet(table, row_group_size=1000, write_page_checksum=True, compression="none", use_dictionary=False)
         start = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(1).column(0).data_page_offset
@@ -245,7 +245,7 @@ class TestAvro:
         assert (second["x"], second["counts"]) == (1, [("a", 1)])
         assert reasons(found) == [(2, "missing_required")]
 
-    def test_a_torn_block_is_told_and_those_before_it_are_read(self) -> None:
+    def test_a_torn_block_is_malformed_and_earlier_ones_are_read(self) -> None:
         data = self.avro(self.records(3000), sync_interval=4000)
         blocks = list(fastavro.block_reader(io.BytesIO(data)))
         assert len(blocks) > 3
@@ -255,7 +255,7 @@ class TestAvro:
         assert [row["_position"] for row in found["events"]] == list(range(whole))
         assert reasons(found) == [(whole, "malformed")]
 
-    def test_a_damaged_block_is_told_and_the_others_are_read(self) -> None:
+    def test_a_corrupt_block_is_malformed_and_others_are_read(self) -> None:
         data = self.avro(self.records(3000), sync_interval=4000, codec="deflate")
         blocks = list(fastavro.block_reader(io.BytesIO(data)))
         middle = blocks[1].offset + blocks[1].size // 2
@@ -265,7 +265,7 @@ class TestAvro:
         assert reasons(found) == [(blocks[0].num_records, "malformed")]
 
     @pytest.mark.parametrize("end", [4, 60])
-    def test_one_whose_header_is_cut_off_is_unreadable_as_a_whole(self, end: int) -> None:
+    def test_an_object_with_a_truncated_header_is_unreadable(self, end: int) -> None:
         found = parsed([Payload(7, "a.avro", self.avro(self.records(3))[:end])], **self.DECLARED)
         assert reasons(found) == [(-1, "object_unreadable")]
 
@@ -283,7 +283,7 @@ class TestAvro:
         (b"<html></html>", "object_wrong_format"),
     ],
 )
-def test_an_object_without_events_or_of_another_form_is_one_row_and_the_next_is_read(payload: bytes, code: str) -> None:
+def test_an_empty_object_or_one_of_another_format_is_one_row(payload: bytes, code: str) -> None:
     declared = TestParquet.DECLARED | {"source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}}
     good = Payload(8, "b", b'\xef\xbb\xbf{"id": 1, "at": "2026-01-02"}')
     found = parsed([Payload(7, "a", payload), good], **declared)
@@ -293,7 +293,7 @@ def test_an_object_without_events_or_of_another_form_is_one_row_and_the_next_is_
 
 
 @pytest.mark.parametrize("payload", [b"<html></html>", b"PAR1....", "{}".encode("utf-16")])
-def test_a_record_of_another_form_keeps_its_bytes_since_its_stream_lets_go_of_them(payload: bytes) -> None:
+def test_a_record_of_another_format_keeps_its_bytes_in_quarantine(payload: bytes) -> None:
     records = {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["t"]}
     found = parsed([Payload(7, "t/0/7", payload)], **(TestParquet.DECLARED | {"source": records}))
     assert reasons(found) == [(-1, "object_wrong_format")]
@@ -302,7 +302,7 @@ def test_a_record_of_another_form_keeps_its_bytes_since_its_stream_lets_go_of_th
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"null"])
-def test_an_array_of_nothing_is_not_empty(payload: bytes) -> None:
+def test_an_empty_array_is_not_an_empty_object(payload: bytes) -> None:
     assert [value for value in read(payload) if value is not None] == []
 
 
@@ -344,7 +344,7 @@ def test_parts_of_the_key_are_fields_typed_by_their_columns() -> None:
     }
 
 
-def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -> None:
+def test_unreadable_objects_are_counted_and_missing_ones_named() -> None:
     gone = Reason(ReasonCode.OBJECT_MISSING, "", "not there")
     payloads = [Payload(1, "gone/1", None, gone), Payload(2, "empty", b""), Payload(3, "gone/2", None, gone)]
     spec = PipelineSpec.model_validate({"pipeline": "shop", "description": "", "owner": ""} | TestParquet.DECLARED)
@@ -361,5 +361,5 @@ def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -
     }
 
 
-def test_every_form_that_can_be_declared_has_its_line_in_the_list() -> None:
+def test_every_declarable_format_is_registered() -> None:
     assert set(FORMATS) == set(get_args(PayloadSpec.model_fields["format"].annotation))

@@ -45,7 +45,7 @@ def codes(rows: Rows) -> list[list[tuple[str, str]]]:
     return [[(reason["code"], reason["path"]) for reason in row["reasons"]] for row in rows["quarantine"]]
 
 
-def test_the_reason_of_a_field_inside_a_column_leads_to_it(make_spec: MakeSpec) -> None:
+def test_the_reason_of_a_nested_field_has_its_path(make_spec: MakeSpec) -> None:
     columns = [{"name": "items", "path": "basket.items", "type": "array<struct<sku: string, count: int>>"}]
     spec = make_spec(tables=[{"name": "orders", "catch_all": True, "columns": columns}])
 
@@ -55,7 +55,7 @@ def test_the_reason_of_a_field_inside_a_column_leads_to_it(make_spec: MakeSpec) 
     assert reason == {
         "code": "type_mismatch",
         "path": "basket.items[].count",
-        "detail": "the text '1' is no whole number",
+        "detail": "the text '1' is not a valid whole number",
     }
 
 
@@ -116,7 +116,7 @@ def test_rows_have_the_declared_schema_whatever_the_events_lack(make_spec: MakeS
         ),
     ],
 )
-def test_what_does_not_fit_is_in_quarantine_with_every_reason_and_in_no_table(
+def test_a_rejected_event_is_in_quarantine_with_every_reason_and_in_no_table(
     make_spec: MakeSpec, payload: bytes, reasons: list[tuple[str, str]]
 ) -> None:
     rows = parse(make_spec(), event() + b"\n" + payload + b"\n" + event())
@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_in_quarantine_with_every_reason_and_in_no_table(
     assert rows["quarantine"][0]["_position"] == 1
 
 
-def test_objects_that_could_not_be_had_are_in_quarantine_with_their_reason(make_spec: MakeSpec) -> None:
+def test_unavailable_objects_are_in_quarantine_with_their_reason(make_spec: MakeSpec) -> None:
     of_objects = [code for code in ReasonCode if code.value.startswith("object_")]
     assert len(of_objects) == 5
 
@@ -143,13 +143,13 @@ def test_objects_that_could_not_be_had_are_in_quarantine_with_their_reason(make_
     assert len(rows["orders"]) == 1
 
 
-def test_an_event_that_misfits_one_table_is_in_none(make_spec: MakeSpec) -> None:
+def test_an_event_rejected_by_one_table_is_in_none(make_spec: MakeSpec) -> None:
     rows = parse(make_spec(), event(params={"amount": "much"}))
 
     assert set(rows) == {"quarantine"}
 
 
-def test_a_reason_met_in_two_tables_is_given_once(make_spec: MakeSpec) -> None:
+def test_a_reason_of_two_tables_is_given_once(make_spec: MakeSpec) -> None:
     column = {"name": "level", "path": "level", "type": "int"}
     tables = [{"name": name, "when": {"name": "order"}, "columns": [column]} for name in ("a", "b")]
 
@@ -188,7 +188,7 @@ def test_a_quarantined_event_says_where_it_came_from(make_spec: MakeSpec) -> Non
     assert row["raw_bytes"] == len(event(params={"level": "x"}))
 
 
-def test_a_large_raw_value_is_cut_and_its_true_size_told(make_spec: MakeSpec) -> None:
+def test_a_large_raw_value_is_truncated_with_its_original_size(make_spec: MakeSpec) -> None:
     bad = b'{"name": "' + "é".encode() * 5_000
 
     (row,) = parse(make_spec(quarantine={"retain_raw_bytes": 101}), bad)["quarantine"]
@@ -298,9 +298,7 @@ BAD = [event(params={"level": "x"}), b"{", b"7"]
 
 
 @pytest.mark.parametrize("chunk_events", [1, 2, 20_000])
-def test_what_was_read_and_why_some_does_not_fit_is_counted_without_values(
-    make_spec: MakeSpec, chunk_events: int
-) -> None:
+def test_parsed_and_rejected_events_are_counted_without_values(make_spec: MakeSpec, chunk_events: int) -> None:
     payloads = [event(), *BAD, event(), *BAD[:2], BAD[0]]
     parser, quarantined = Parser(make_spec(), chunk_events=chunk_events), Counter[tuple[str, str]]()
     events = Counter[tuple[str, str]]()

@@ -79,7 +79,7 @@ LINES = st.one_of(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=8), st.integers(1, 6), st.booleans())
-def test_every_event_becomes_what_the_slow_reading_says(pieces: list[list[str]], chunk_events: int, keep: bool) -> None:
+def test_every_event_equals_the_reference_parser(pieces: list[list[str]], chunk_events: int, keep: bool) -> None:
     lines = [line for piece in pieces for line in piece]
     unwrap = DECLARED["unwrap"] | ({"keep": KEPT} if keep else {})
     parser = Parser(PipelineSpec.model_validate(DECLARED | {"unwrap": unwrap}), chunk_events=chunk_events)

@@ -112,7 +112,7 @@ def test_an_undeclared_field_is_named_with_its_type_and_without_its_value(tmp_pa
 
     assert refused.value.condition == "FIELD_UNDECLARED"
     assert refused.value.message == (
-        "Table 'x' takes no field 'person', a value of JSON type object in event 0 of file event 1; it declares "
+        "Table 'x' has no column for field 'person' (JSON type object) in event 0 of file event 1, and declares "
         "evolve: fail."
     )
 

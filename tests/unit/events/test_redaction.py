@@ -84,14 +84,14 @@ def said(rows: dict[str, list[Any]], parser: Parser) -> str:
     return repr(rows) + repr(record) + repr(parser.findings.ledger_entry())
 
 
-def test_a_parser_without_keys_reads_nothing_of_people() -> None:
+def test_a_parser_without_keys_rejects_personal_data() -> None:
     with pytest.raises(ConfigError) as refused:
         Parser(spec_of())
 
     assert refused.value.condition == "REDACTION_KEYS_MISSING"
 
 
-def test_events_that_could_be_decoded_into_slots_are_stripped_all_the_same() -> None:
+def test_columnar_events_are_redacted_too() -> None:
     body = b"\n".join(json.dumps({"at": 1_795_435_200, "p": {"id": "p-7", "email": CANARY}}).encode() for _ in range(9))
     rows, parser = parsed(spec_of(), body)
 
@@ -100,7 +100,7 @@ def test_events_that_could_be_decoded_into_slots_are_stripped_all_the_same() -> 
     assert "canary" not in said(rows, parser)
 
 
-def test_columns_hold_tokens_and_what_no_column_takes_is_stripped_too() -> None:
+def test_columns_contain_tokens_and_undeclared_fields_are_redacted() -> None:
     friends = [{"name": CANARY, "level": 2}]
     body = json.dumps(event(friends=friends, other={"id": 1.10}, note=12345678901234567890123)).encode()
     rows, parser = parsed(spec_of(), body)
@@ -128,7 +128,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("body", BROKEN)
 @pytest.mark.parametrize("unwrap", [False, True])
-def test_nothing_of_a_canary_leaves_the_parser_whatever_the_payload_is_like(body: bytes, unwrap: bool) -> None:
+def test_no_canary_leaves_the_parser_for_any_payload(body: bytes, unwrap: bool) -> None:
     wrapped = body
     if unwrap:
         text = body.decode("latin-1")
@@ -143,13 +143,13 @@ def test_nothing_of_a_canary_leaves_the_parser_whatever_the_payload_is_like(body
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_nothing_of_a_canary_leaves_the_parser_in_bytes_of_any_kind(before: bytes, behind: bytes) -> None:
+def test_no_canary_leaves_the_parser_for_any_bytes(before: bytes, behind: bytes) -> None:
     rows, parser = parsed(spec_of(), before + CANARY.encode() + behind)
 
     assert "canary" not in said(rows, parser)
 
 
-def test_quarantine_keeps_the_stripped_event_from_which_it_can_be_replayed() -> None:
+def test_quarantine_has_the_redacted_event_which_can_be_replayed() -> None:
     spec = spec_of(unwrap=True)
     body = json.dumps({"body": event(level="x", price=1.10), "requestContext": {"ip": CANARY}}).encode()
     rows, _ = parsed(spec, body)
@@ -163,7 +163,7 @@ def test_quarantine_keeps_the_stripped_event_from_which_it_can_be_replayed() -> 
     assert parser.redaction.redact_raw(body) == (row["raw"].encode(), row["raw_bytes"])
 
 
-def test_of_what_cannot_be_read_length_digest_and_reason_are_kept_and_the_body_is_sealed(tmp_path: Path) -> None:
+def test_unreadable_bodies_are_sealed_and_quarantine_has_length_digest_and_reason(tmp_path: Path) -> None:
     spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
     keys = load_redaction_keys(spec, lake, seal_for_batch="g000000-000000000001")
     rows, parser = parsed(spec, BROKEN[0], json.dumps(event()).encode(), keys=keys)
@@ -187,7 +187,7 @@ def test_of_what_cannot_be_read_length_digest_and_reason_are_kept_and_the_body_i
     assert identity.subject == rows["plays"][0]["player_id"]
 
 
-def test_a_pass_that_seals_nothing_needs_no_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parse_that_seals_nothing_needs_no_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
     opened: list[str] = []
 
@@ -203,14 +203,14 @@ def test_a_pass_that_seals_nothing_needs_no_vault(tmp_path: Path, monkeypatch: p
     assert opened == [lake.root, f"{lake.root}-vault"]
 
 
-def test_identities_of_a_pipeline_that_declares_none_are_not_dropped_in_silence(tmp_path: Path) -> None:
+def test_identities_of_a_pipeline_without_personal_data_raise(tmp_path: Path) -> None:
     spec = spec_of().model_copy(update={"privacy": None})
 
-    with pytest.raises(ValueError, match="declares nothing personal"):
+    with pytest.raises(ValueError, match="declares no personal data"):
         export_to_vault(spec, StorageSpec(root=f"file://{tmp_path}/lake"), [(0, b"sealed")], name="batch")
 
 
-def test_events_of_an_erased_subject_land_nowhere_and_are_counted(tmp_path: Path) -> None:
+def test_events_of_an_erased_subject_are_dropped_and_counted(tmp_path: Path) -> None:
     spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
     first = load_redaction_keys(spec, lake)
     assert first is not None
@@ -237,14 +237,14 @@ def test_events_of_an_erased_subject_land_nowhere_and_are_counted(tmp_path: Path
     assert len(without["plays"]) == 3, "with the list left out they land"
 
 
-def test_a_refusal_is_counted_and_kept_nowhere() -> None:
+def test_an_opt_out_is_counted_and_dropped() -> None:
     rows, parser = parsed(spec_of(), json.dumps(event() | {"consent": False}).encode())
 
     assert rows == {}
     assert parser.findings.ledger_entry()["privacy"] == {"opted_out": 1}
 
 
-def test_one_event_has_one_token_through_collector_kafka_file_and_a_second_reading(tmp_path: Path) -> None:
+def test_an_event_has_the_same_token_in_collector_kafka_file_and_reprocess(tmp_path: Path) -> None:
     kafka = spec_of(source={"kind": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "format": "json"})
     sealer = Sealer(LocalKeyring(tmp_path), namespace="players", writer="edge", day_key=lambda day: bytes(32))
     privacy = spec_of().privacy
@@ -272,7 +272,7 @@ def test_one_event_has_one_token_through_collector_kafka_file_and_a_second_readi
         assert base64.b64encode(CANARY.encode())[:20] not in kept
 
 
-def test_quarantine_keeps_no_key_and_headers_of_a_record() -> None:
+def test_quarantine_stores_no_key_and_headers_of_a_record() -> None:
     kafka = spec_of(source={"kind": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "format": "json"})
     parser = Parser(kafka, redaction_keys=RedactionKeys(KEY))
     record = {"topic": "t", "partition": 0, "offset": 7, "key": CANARY, "headers": {"who": CANARY}}

@@ -64,13 +64,13 @@ def test_an_event_that_fails_a_rule_is_in_quarantine_and_in_no_table(make_spec: 
     assert findings == TaskFindings()
 
 
-def test_what_is_not_known_passes(make_spec: MakeSpec) -> None:
+def test_null_passes(make_spec: MakeSpec) -> None:
     rows, _ = parse(spec_with(make_spec, {"name": "paid", "check": "amount > 0"}), events({"amount": None}))
 
     assert set(rows) == {"events", "orders"}
 
 
-def test_a_warning_is_counted_for_events_that_land_and_for_no_others(make_spec: MakeSpec) -> None:
+def test_a_warning_is_counted_for_accepted_events_only(make_spec: MakeSpec) -> None:
     spec = spec_with(
         make_spec,
         {"name": "paid", "check": "amount > 0", "on_fail": "warn"},
@@ -92,7 +92,7 @@ def test_a_rule_may_stop_the_stream_and_names_the_event(make_spec: MakeSpec) -> 
     assert caught.value.condition == "RULE_FAILED"
 
 
-def test_a_task_tells_why_the_stream_must_stop_instead_of_failing(make_spec: MakeSpec, tmp_path: Any) -> None:
+def test_a_task_reports_why_the_stream_must_stop_instead_of_failing(make_spec: MakeSpec, tmp_path: Any) -> None:
     spec = spec_with(make_spec, {"name": "paid", "check": "amount > 0", "on_fail": "fail"})
     names = ("events", "orders", "quarantine")
     target = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))

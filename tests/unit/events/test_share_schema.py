@@ -28,7 +28,7 @@ def prepared(share: PreparedTable) -> PreparedBatch:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_columns_that_a_share_brings_itself_are_none_the_table_lacks(
+def test_columns_added_by_the_share_are_not_missing_in_the_table(
     make_spec: Callable[..., PipelineSpec], tmp_path: Path, declared: bool
 ) -> None:
     spec = make_spec(tables=[{"name": "orders", "catch_all": True, "evolve": "add_columns"}])

@@ -57,7 +57,7 @@ def test_quoted_fields_hold_delimiters_quotes_and_line_ends() -> None:
     "broken",
     ["1", "1,2,3", '"x"y,2', '"never closed,2', '1,"never closed'],
 )
-def test_a_broken_record_is_told_and_its_neighbours_are_read(broken: str) -> None:
+def test_a_broken_record_is_malformed_and_others_are_read(broken: str) -> None:
     assert read(f"a,b\n1,2\n{broken}\n3,4\n5,6\n") == [
         {"a": "1", "b": "2"},
         None,
@@ -76,12 +76,12 @@ def test_a_quote_that_is_never_closed_costs_its_line_only_however_long_the_objec
 
 
 @pytest.mark.parametrize("header", ["a,a", "a,", '"a,b'])
-def test_a_header_that_names_nothing_is_told_for_the_whole_object(header: str) -> None:
+def test_an_invalid_header_rejects_the_complete_object(header: str) -> None:
     with pytest.raises(ConversionError):
         read(f"{header}\n1,2\n")
 
 
-def test_without_records_there_is_nothing() -> None:
+def test_an_object_without_records_has_no_events() -> None:
     assert read("a,b\n") == []
 
 
@@ -96,7 +96,9 @@ FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_si
     st.sampled_from(["\n", "\r\n"]),
     st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
 )
-def test_what_is_written_is_read(records: list[tuple[str, str, str]], delimiter: str, end: str, quoting: Any) -> None:
+def test_written_records_round_trip(
+    records: list[tuple[str, str, str]], delimiter: str, end: str, quoting: Any
+) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=quoting)
     writer.writerows([("a", "b", "c"), *records])
@@ -149,7 +151,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_texts_stand_for_values_of_their_columns_type(kind: str) -> None:
+def test_texts_are_parsed_by_their_column_s_type(kind: str) -> None:
     written, value = GOOD[kind]
 
     rows = parse(spec_of({"format": "csv"}, column("v", kind)), f"at,v\n2023-11-14T00:00:00Z,{written}\n".encode())
@@ -172,9 +174,7 @@ def test_texts_stand_for_values_of_their_columns_type(kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("form", [{"format": "tsv", "tsv": {"columns": ["at", "v"]}}, {"format": "text"}])
-def test_texts_inside_of_json_in_a_text_stand_for_values_too(
-    form: dict[str, Any], kind: str, written: str, value: Any
-) -> None:
+def test_texts_inside_json_texts_are_parsed_too(form: dict[str, Any], kind: str, written: str, value: Any) -> None:
     if form["format"] == "text":
         form = form | {"pattern": "(?P<at>[^\t]*)\t(?P<v>.*)"}
 
@@ -183,13 +183,13 @@ def test_texts_inside_of_json_in_a_text_stand_for_values_too(
     assert [row["v"] for row in rows["orders"]] == [value]
 
 
-def test_a_text_inside_of_an_event_of_json_is_no_number() -> None:
+def test_a_text_in_a_json_event_is_not_a_number() -> None:
     body = b'{"at": "2023-11-14T00:00:00Z", "v": [{"n": "1"}]}'
 
     rows = parse(spec_of({"format": "json"}, column("v", "array<struct<n: int>>")), body)
 
     (reason,) = rows["quarantine"][0]["reasons"]
-    assert (reason["path"], reason["detail"]) == ("v[].n", "the text '1' is no whole number")
+    assert (reason["path"], reason["detail"]) == ("v[].n", "the text '1' is not a valid whole number")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_text_inside_of_an_event_of_json_is_no_number() -> None:
         ("decimal(4,2)", "1.234", "out_of_range"),
     ],
 )
-def test_a_text_that_stands_for_no_value_of_the_type_is_in_quarantine(kind: str, written: str, code: str) -> None:
+def test_a_text_that_does_not_parse_is_quarantined(kind: str, written: str, code: str) -> None:
     rows = parse(spec_of({"format": "csv"}, column("v", kind)), f"at,v\n2023-11-14T00:00:00Z,{written}\n".encode())
 
     assert [[reason["code"] for reason in row["reasons"]] for row in rows["quarantine"]] == [[code]]
@@ -224,7 +224,7 @@ def test_times_as_digits_are_read() -> None:
     assert len(rows["quarantine"]) == 1
 
 
-def test_lines_are_taken_apart_by_a_pattern() -> None:
+def test_lines_are_parsed_by_a_pattern() -> None:
     columns = [column("status", "int"), column("path", "string"), column("agent", "string"), column("line", "string")]
     line = '10.0.0.1 [2023-11-14T00:00:00Z] "GET /a" 200'
 

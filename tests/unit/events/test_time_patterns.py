@@ -144,11 +144,11 @@ def test_a_text_that_was_changed_is_read_as_python_reads_it_or_refused(
 
 
 @given(st.lists(st.sampled_from(["5/6/2024", "05/6/2024", "5/06/2024", "12/6/2024", "5/12/2024", "12/12/2024"])))
-def test_texts_of_one_length_and_several_looks_are_told_apart(texts: list[str]) -> None:
+def test_texts_of_one_length_with_several_layouts_are_separated(texts: list[str]) -> None:
     assert read_together(texts, "%d/%m/%Y") == [by_python(text, "%d/%m/%Y") for text in texts]
 
 
-def test_more_looks_than_are_read_together_are_read_one_by_one() -> None:
+def test_texts_beyond_the_layout_limit_are_parsed_one_by_one() -> None:
     texts = [f"2024-01-02 03:04:05{' ' * blanks}.{'1' * digits}" for blanks in range(4) for digits in range(1, 7)]
     pattern = "%Y-%m-%d %H:%M:%S .%f"
     texts = [text.replace("05.", "05 .") for text in texts]
@@ -183,7 +183,7 @@ def test_more_looks_than_are_read_together_are_read_one_by_one() -> None:
         ("", "%Y-%m-%d"),
     ],
 )
-def test_what_is_no_such_time_is_refused_alone_and_among_others(text: str, pattern: str) -> None:
+def test_invalid_times_raise_alone_and_among_others(text: str, pattern: str) -> None:
     good = written(dt.datetime(2024, 1, 1), 0, pattern)
 
     assert read(text, pattern) is None
@@ -225,7 +225,7 @@ def test_neither_the_locale_nor_the_zone_of_the_machine_matters() -> None:
     assert (array.to_pylist(), misfits) == ([dt.datetime(2015, 5, 20, 21, 5, tzinfo=UTC)], {})
 
 
-def test_texts_of_one_look_are_never_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_one_layout_are_never_parsed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What reading a chunk costs rests on it."""
     texts = [f"{day:02}/May/2015:21:05:{second:02} +0000" for day in range(1, 32) for second in range(60)]
     reader = PatternReader(parse_pattern(PATTERNS[0]))
@@ -254,18 +254,18 @@ def converted(values: list[Any], kind: str, **form: Any) -> tuple[list[Any], dic
     return array.to_pylist(), misfits
 
 
-def test_a_misfit_says_what_came_and_which_form_it_should_have() -> None:
+def test_an_error_names_the_value_and_the_expected_format() -> None:
     values = ["20/May/2015:21:05:15 +0000", None, "yesterday", 7, "31/Feb/2015:21:05:15 +0000"]
 
     times, misfits = converted(values, "timestamp", format=PATTERNS[0])
 
     assert times == [dt.datetime(2015, 5, 20, 21, 5, 15, tzinfo=UTC), None, None, None, None]
     assert {index: (misfit.code, misfit.detail) for index, misfit in misfits.items()} == {
-        2: (ReasonCode.TYPE_MISMATCH, "the text 'yesterday' is no time of the form %d/%b/%Y:%H:%M:%S %z"),
-        3: (ReasonCode.TYPE_MISMATCH, "the number 7 is no text of the form %d/%b/%Y:%H:%M:%S %z"),
+        2: (ReasonCode.TYPE_MISMATCH, "the text 'yesterday' is not a valid time of the form %d/%b/%Y:%H:%M:%S %z"),
+        3: (ReasonCode.TYPE_MISMATCH, "the number 7 is not a valid text of the form %d/%b/%Y:%H:%M:%S %z"),
         4: (
             ReasonCode.TYPE_MISMATCH,
-            "the text '31/Feb/2015:21:05:15 +0000' is no time of the form %d/%b/%Y:%H:%M:%S %z: there is no such day",
+            "the text '31/Feb/2015:21:05:15 +0000' is not a valid time of the form %d/%b/%Y:%H:%M:%S %z: there is no such day",
         ),
     }
 

@@ -100,7 +100,7 @@ def converted(values: list[Any], kind: str = "timestamp", **form: Any) -> tuple[
 
 
 @pytest.mark.parametrize("form", [{}, {"format": "%Y-%m-%d %H:%M"}])
-def test_clocks_that_are_set_leave_no_time_with_two_meanings(form: dict[str, str]) -> None:
+def test_clock_changes_leave_no_ambiguous_time(form: dict[str, str]) -> None:
     """In March 02:30 never was, in October it was twice."""
     texts = ["2024-03-31 01:59", "2024-03-31 02:30", "2024-03-31 03:00", "2024-10-27 02:30", "2024-10-27 03:00", None]
 
@@ -118,7 +118,7 @@ def test_clocks_that_are_set_leave_no_time_with_two_meanings(form: dict[str, str
     assert misfits == {1: (ReasonCode.OUT_OF_RANGE, skipped)}
 
 
-def test_an_offset_in_a_text_outweighs_the_zone() -> None:
+def test_an_offset_in_a_text_overrides_the_zone() -> None:
     times, misfits = converted(["2024-07-01T12:00:00", "2024-07-01T12:00:00Z", "2024-07-01T12:00:00-05:00"])
 
     assert ([at.hour for at in times], misfits) == ([10, 12, 17], {})

@@ -76,7 +76,7 @@ def unsealer_of(keys: KeyService) -> Unsealer:
     return Unsealer(keys, day_key=lambda _namespace, day: day_key(day))
 
 
-def test_identities_come_out_as_they_went_in(keys: CountedKeys) -> None:
+def test_identities_round_trip(keys: CountedKeys) -> None:
     payload = sealer_of(keys).seal_identities([ADA, LINK], name="r1")
 
     assert unsealer_of(keys).open_identities(payload) == [ADA, LINK]
@@ -84,7 +84,7 @@ def test_identities_come_out_as_they_went_in(keys: CountedKeys) -> None:
 
 
 @pytest.mark.parametrize("change", [{"namespace": "contacts"}, {"writer": "edge-2"}, {"name": "r2"}])
-def test_a_blob_does_not_open_in_another_place(keys: CountedKeys, change: dict[str, str]) -> None:
+def test_a_blob_does_not_open_at_another_location(keys: CountedKeys, change: dict[str, str]) -> None:
     payload = SealedPayload.decode(sealer_of(keys).seal_identities([ADA], name="r1"))
     other = SealedPayload.decode(sealer_of(keys, namespace="contacts").seal_identities([ADA], name="r1"))
     moved = replace(payload, **change) if "namespace" not in change else replace(other, blob=payload.blob)
@@ -106,7 +106,7 @@ def test_a_data_key_seals_for_an_hour(keys: CountedKeys) -> None:
     assert keys.made == 2
 
 
-def test_the_last_key_seals_for_a_day_while_no_new_one_can_be_had(keys: CountedKeys) -> None:
+def test_the_last_key_is_used_for_a_day_during_an_outage(keys: CountedKeys) -> None:
     clock = Clock()
     sealer = sealer_of(keys, clock=clock)
     first = SealedPayload.decode(sealer.seal_identities([ADA], name="r"))
@@ -122,7 +122,7 @@ def test_the_last_key_seals_for_a_day_while_no_new_one_can_be_had(keys: CountedK
     assert sealer.is_ready()
 
 
-def test_without_a_key_nothing_is_sealed_and_nothing_goes_in_plain(keys: CountedKeys) -> None:
+def test_without_a_key_nothing_is_sealed_or_stored_in_plain_text(keys: CountedKeys) -> None:
     keys.away = True
 
     with pytest.raises(TransientError):
@@ -159,7 +159,7 @@ def test_a_file_has_the_frames_that_were_written(written: list[SealedFrame]) -> 
     assert list(decode_sealed_file(encode_sealed_file(written))) == written
 
 
-def test_a_file_cut_or_changed_anywhere_is_refused_and_gives_no_other_frames() -> None:
+def test_a_truncated_or_changed_file_is_refused_without_wrong_frames() -> None:
     written = [SealedFrame(7, SealedKind.IDENTITIES, b"payload"), SealedFrame(8, SealedKind.UNREADABLE, b"other")]
     data = encode_sealed_file(written)
     whole = {len(encode_sealed_file(written[:count])) for count in range(3)}

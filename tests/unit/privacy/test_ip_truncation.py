@@ -22,5 +22,5 @@ from deltaworks.privacy.ip_truncation import truncate_ip
         ("", None),
     ],
 )
-def test_an_address_keeps_its_network_alone(address: str, cut: str | None) -> None:
+def test_an_address_keeps_only_its_network(address: str, cut: str | None) -> None:
     assert truncate_ip(address) == cut

@@ -56,7 +56,7 @@ events = st.dictionaries(st.sampled_from("abcde"), values, max_size=5)
 
 
 @given(events)
-def test_an_event_is_stripped_as_the_slow_walker_strips_it(event: dict[str, Any]) -> None:
+def test_an_event_is_redacted_like_by_the_reference_redactor(event: dict[str, Any]) -> None:
     outcome, own, _ = strip(event)
 
     assert outcome is RedactionOutcome.KEPT
@@ -64,7 +64,7 @@ def test_an_event_is_stripped_as_the_slow_walker_strips_it(event: dict[str, Any]
 
 
 @given(events)
-def test_stripping_twice_is_stripping_once_and_seals_nothing_again(event: dict[str, Any]) -> None:
+def test_redaction_is_idempotent_and_seals_nothing_twice(event: dict[str, Any]) -> None:
     _, once, _ = strip(event)
     _, twice, noted = strip(once)
 
@@ -81,7 +81,7 @@ def test_nothing_is_added_and_what_is_not_declared_stays(event: dict[str, Any]) 
     assert own.get("e") == event.get("e")
 
 
-def test_equal_identifiers_of_one_kind_have_equal_tokens_wherever_they_stand() -> None:
+def test_equal_identifiers_of_a_kind_have_equal_tokens_in_all_fields() -> None:
     _, own, _ = strip({"a": {"b": "p-7", "c": "p-7"}, "b": "p-7", "c": [{"a": "p-7"}, {"a": 7}]})
 
     assert own["a"]["b"] == own["b"] == own["c"][0]["a"] == token(KEY, kind="player", value="p-7")
@@ -89,7 +89,7 @@ def test_equal_identifiers_of_one_kind_have_equal_tokens_wherever_they_stand() -
     assert own["c"][1]["a"] == token(KEY, kind="player", value="7")
 
 
-def test_values_of_the_vault_are_told_with_their_subject_and_tokens_as_links() -> None:
+def test_vault_values_are_recorded_with_their_subject_and_tokens_as_links() -> None:
     _, own, noted = strip({"a": {"b": "p-7", "c": "Ada@example.org"}, "c": [{"a": "bob"}]}, subject=["b", "a.b"])
     subject = own["a"]["b"]
 
@@ -101,7 +101,7 @@ def test_values_of_the_vault_are_told_with_their_subject_and_tokens_as_links() -
     assert again.identities == [Identity(subject, "player", own["c"][0]["a"], None, NOW_MS)]
 
 
-def test_a_subject_that_is_erased_is_dropped_and_nobody_else() -> None:
+def test_only_events_of_an_erased_subject_are_dropped() -> None:
     ada = token(KEY, kind="player", value="ada")
     suppression = Suppression(1, {suppression_digest(KEY, ada): None})
     walker, noted = Redactor(spec_of(), KEY, suppression=suppression), RedactionResult()
@@ -145,7 +145,7 @@ def test_a_child_has_tokens_of_the_day_and_no_row_in_the_vault() -> None:
     ("consent", "outcome"),
     [(False, RedactionOutcome.OPTED_OUT), (True, RedactionOutcome.KEPT), (0, RedactionOutcome.KEPT)],
 )
-def test_an_event_of_whom_refuses_is_counted_and_not_kept(consent: object, outcome: RedactionOutcome) -> None:
+def test_an_opted_out_event_is_counted_and_dropped(consent: object, outcome: RedactionOutcome) -> None:
     refused = {"opt_out": {"when": {"consent.analytics": False}}}
     result, _, noted = strip({"consent": {"analytics": consent}, "b": "p-7"}, regulation=refused)
 
@@ -154,7 +154,7 @@ def test_an_event_of_whom_refuses_is_counted_and_not_kept(consent: object, outco
     assert not noted.identities
 
 
-def test_texts_that_nobody_declared_are_looked_through() -> None:
+def test_undeclared_texts_are_scanned() -> None:
     event = {"e": "write to ada@example.org", "a": {"n": ["call +49 30 901820", "plain 2026-11-23 00:00:00"]}}
     _, own, counted = strip(event, scan={"email": "count", "phone": "count"})
 
@@ -165,7 +165,7 @@ def test_texts_that_nobody_declared_are_looked_through() -> None:
     assert dropped.counts["scan_email_dropped"] == 1
 
 
-def test_6to4_and_mapped_addresses_keep_no_household() -> None:
+def test_6to4_and_mapped_addresses_are_truncated() -> None:
     written = ["203.0.113.77", "::ffff:203.0.113.77", "2002:cb00:714d::1", "2001:db8:1:2::3", "203.0.113.77, 10.0.0.1"]
 
     assert [strip({"d": address})[1]["d"] for address in written] == [

@@ -41,7 +41,7 @@ def put(lake: LocalObjects, *records: SuppressionRecord) -> None:
         assert lake.put_if_absent(paths.suppression("players", item.number), item.encode())
 
 
-def test_a_namespace_without_records_suppresses_nobody(lake: LocalObjects) -> None:
+def test_a_namespace_without_records_suppresses_no_subject(lake: LocalObjects) -> None:
     assert read_suppression(lake, "players") == NO_SUPPRESSION
     assert not NO_SUPPRESSION.matches(KEY, [ADA], at_us=0)
 
@@ -58,7 +58,7 @@ def test_the_list_has_every_record_and_the_highest_number(lake: LocalObjects) ->
     assert not suppression.matches(bytes(31) + b"1", [ADA], at_us=MAY_US)
 
 
-def test_a_list_without_news_is_the_one_that_was_read(lake: LocalObjects) -> None:
+def test_an_unchanged_list_is_not_read_again(lake: LocalObjects) -> None:
     put(lake, record(1, ADA))
     first = read_suppression(lake, "players")
 
@@ -68,14 +68,14 @@ def test_a_list_without_news_is_the_one_that_was_read(lake: LocalObjects) -> Non
 
 
 @pytest.mark.parametrize(("after", "suppressed"), [("drop", True), ("accept", False)])
-def test_later_events_count_again_with_a_new_consent_alone(after: str, suppressed: bool) -> None:
+def test_later_events_are_accepted_only_with_a_new_consent(after: str, suppressed: bool) -> None:
     suppression = merge_records([record(1, ADA, until="2026-04-30T12:00:00+00:00", after=after)])
 
     assert suppression.matches(KEY, [ADA], at_us=MAY_US - 86_400_000_000)
     assert suppression.matches(KEY, [ADA], at_us=MAY_US) is suppressed
 
 
-def test_the_longest_of_two_entries_holds() -> None:
+def test_the_later_end_of_two_entries_wins() -> None:
     short = record(1, ADA, until="2026-04-01T00:00:00+00:00", after="accept")
 
     assert merge_records([short, record(2, ADA)]).matches(KEY, [ADA], at_us=MAY_US)
@@ -83,7 +83,7 @@ def test_the_longest_of_two_entries_holds() -> None:
     assert not merge_records([short]).matches(KEY, [ADA], at_us=MAY_US)
 
 
-def test_a_record_comes_back_as_it_was_written() -> None:
+def test_a_record_round_trips() -> None:
     written = record(3, ADA, until="2026-04-30T12:00:00+00:00", after="accept")
 
     assert SuppressionRecord.decode(written.encode(), key="k") == written
@@ -91,7 +91,7 @@ def test_a_record_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":2}', b'{"format":1,"digests":[]}'])
-def test_a_list_that_cannot_be_read_whole_is_not_read(lake: LocalObjects, data: bytes) -> None:
+def test_an_incomplete_list_is_refused(lake: LocalObjects, data: bytes) -> None:
     put(lake, record(1, ADA))
     lake.put(paths.suppression("players", 2), data)
 

@@ -54,20 +54,20 @@ def test_other_keys_kinds_and_days_have_other_tokens() -> None:
     assert len(tokens) == 6
 
 
-def test_an_email_is_one_however_it_is_written() -> None:
+def test_notations_of_an_email_give_one_token() -> None:
     written = {"Ada@Example.org", " ada@example.org ", "ada@example.org", "\uff21da@example.org"}
 
     assert {normalize("email", text) for text in written} == {"ada@example.org"}
     assert len({token(KEY, kind="player", value=text) for text in written}) == 4
 
 
-def test_a_phone_is_one_however_it_is_written() -> None:
+def test_notations_of_a_phone_number_give_one_token() -> None:
     written = {"+49 (30) 901820", "0049-30-901820", "+4930901820"}
 
     assert {normalize("phone", text) for text in written} == {"+4930901820"}
 
 
-def test_only_what_has_the_form_of_a_token_is_one() -> None:
+def test_only_texts_with_the_form_of_a_token_are_tokens() -> None:
     made = token(KEY, kind="player", value="p-7")
 
     assert is_token(RANDOM_TOKEN_PREFIX + made[3:])
@@ -77,7 +77,7 @@ def test_only_what_has_the_form_of_a_token_is_one() -> None:
     assert not is_token("")
 
 
-def test_a_suppression_list_says_nothing_of_a_token_without_the_key() -> None:
+def test_a_suppression_list_reveals_no_token_without_the_key() -> None:
     made = token(KEY, kind="player", value="p-7")
 
     assert suppression_digest(KEY, made) != suppression_digest(bytes(32), made)

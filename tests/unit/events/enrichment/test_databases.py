@@ -67,7 +67,7 @@ def test_every_network_of_every_database_gives_its_record(storage: StorageSpec) 
     assert (networks, same) == (4_073, 4_073)
 
 
-def test_masked_addresses_have_other_answers_so_what_is_looked_up_comes_first(storage: StorageSpec) -> None:
+def test_masked_addresses_have_other_results_so_lookups_come_first(storage: StorageSpec) -> None:
     put(storage, (MAXMIND / "GeoIP2-ISP-Test.mmdb").read_bytes())
     reader = fix(storage).open_lookup("geo/City.mmdb")
     networks = [
@@ -82,21 +82,21 @@ def test_masked_addresses_have_other_answers_so_what_is_looked_up_comes_first(st
     assert (changed, len(firsts)) == (1_879, 2_109)
 
 
-def test_a_pass_keeps_to_the_version_that_was_fixed(storage: StorageSpec) -> None:
+def test_a_parse_uses_the_pinned_version(storage: StorageSpec) -> None:
     first = put(storage, CITY.read_bytes())
     fixed = fix(storage)
     second = put(storage, ASN.read_bytes())
 
     travelled = pickle.loads(pickle.dumps(fixed))
 
-    assert travelled.facts() == [
+    assert travelled.ledger_entries() == [
         {"database": "geo/City.mmdb", "etag": first, "build_epoch": fixed.ledger_entries()[0]["build_epoch"]}
     ]
     assert "city" in (travelled.reader("geo/City.mmdb").record("81.2.69.142") or {})
     assert fix(storage).ledger_entries()[0]["etag"] == second
 
 
-def test_a_worker_that_has_no_copy_of_the_fixed_version_takes_no_other(
+def test_a_worker_without_a_copy_of_the_pinned_version_uses_no_other(
     storage: StorageSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(storage, CITY.read_bytes())
@@ -111,17 +111,17 @@ def test_a_worker_that_has_no_copy_of_the_fixed_version_takes_no_other(
 
 
 def test_a_missing_database_is_refused(storage: StorageSpec) -> None:
-    with pytest.raises(ConfigError, match=r"ENRICHMENT_UNREADABLE.*not in the lake"):
+    with pytest.raises(ConfigError, match=r"ENRICHMENT_UNREADABLE.*the object is missing"):
         fix(storage)
 
 
-def test_ipv6_in_a_database_of_ipv4_has_no_answer(storage: StorageSpec) -> None:
+def test_an_ipv4_database_has_no_result_for_ipv6(storage: StorageSpec) -> None:
     put(storage, (MAXMIND / "edge" / "MaxMind-DB-test-ipv4-24.mmdb").read_bytes())
 
     assert fix(storage).open_lookup("geo/City.mmdb").lookup("2001:db8::1") is None
 
 
-def test_an_old_database_is_told_of_once(storage: StorageSpec, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outdated_database_is_logged_once(storage: StorageSpec, caplog: pytest.LogCaptureFixture) -> None:
     put(storage, CITY.read_bytes())
 
     fix(storage)
@@ -130,7 +130,7 @@ def test_an_old_database_is_told_of_once(storage: StorageSpec, caplog: pytest.Lo
     assert [record.getMessage().split(" was built")[0][:22] for record in caplog.records] == ["database=geo/City.mmdb"]
 
 
-def test_a_slow_reader_is_told_of(
+def test_a_slow_reader_is_logged(
     storage: StorageSpec, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maxminddb, "_extension", None)
@@ -142,7 +142,7 @@ def test_a_slow_reader_is_told_of(
     assert any("Python code" in record.getMessage() for record in caplog.records)
 
 
-def test_copies_nobody_opens_any_more_leave_the_disk(storage: StorageSpec, tmp_path: Path) -> None:
+def test_unused_copies_are_deleted_from_disk(storage: StorageSpec, tmp_path: Path) -> None:
     put(storage, CITY.read_bytes())
     fix(storage)
     (copy,) = (tmp_path / f"deltaworks-databases-{os.getuid()}").iterdir()
@@ -154,12 +154,12 @@ def test_copies_nobody_opens_any_more_leave_the_disk(storage: StorageSpec, tmp_p
     assert not copy.exists()
 
 
-def test_a_folder_of_copies_that_others_may_write_to_is_refused(storage: StorageSpec, tmp_path: Path) -> None:
+def test_a_cache_folder_writable_by_other_users_is_refused(storage: StorageSpec, tmp_path: Path) -> None:
     put(storage, CITY.read_bytes())
     (tmp_path / f"deltaworks-databases-{os.getuid()}").mkdir(mode=0o700)
     (tmp_path / f"deltaworks-databases-{os.getuid()}").chmod(0o777)
 
-    with pytest.raises(ConfigError, match="not this user's alone"):
+    with pytest.raises(ConfigError, match="Other users can access"):
         fix(storage)
 
 
@@ -168,7 +168,7 @@ def damaged() -> list[Path]:
 
 
 @pytest.mark.parametrize("mode", [maxminddb.MODE_MMAP_EXT, maxminddb.MODE_MMAP], ids=["c", "python"])
-def test_no_damaged_database_answers_where_its_reader_raises(
+def test_a_corrupt_database_raises_and_never_returns_null(
     storage: StorageSpec, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them is refused when it is opened, or at a look-up, or answers as the reader alone does: never null."""
@@ -203,7 +203,7 @@ def test_no_damaged_database_answers_where_its_reader_raises(
     assert refused["looked up"] >= 6
 
 
-def test_an_answer_is_never_null_for_the_database_s_sake() -> None:
+def test_a_database_error_never_becomes_null() -> None:
     class Broken:
         def metadata(self) -> object:
             return type("Metadata", (), {"ip_version": 6})()

@@ -60,7 +60,7 @@ def slowly(text: str) -> str | None:
 @example("2002:cb00:7107::1")
 @example("::ffff:203.0.113.7")
 @example("::FFFF:0:0")
-def test_any_address_in_any_form_becomes_its_network(text: str) -> None:
+def test_any_notation_of_an_address_is_truncated_to_its_network(text: str) -> None:
     assert truncate_ip_text(text) == slowly(text)
 
 
@@ -77,17 +77,17 @@ def test_any_address_in_any_form_becomes_its_network(text: str) -> None:
 @example("\uff11.2.3.4")
 @example("\udc80")
 @example("::1\x00")
-def test_what_the_standard_library_takes_for_no_address_is_none(text: str) -> None:
+def test_texts_that_the_standard_library_rejects_are_no_addresses(text: str) -> None:
     assert truncate_ip_text(text) == slowly(text)
 
 
 @given(ADDRESSES, st.lists(ADDRESSES, min_size=1, max_size=3))
-def test_of_a_list_the_first_entry_counts(first: object, others: list[object]) -> None:
+def test_the_first_entry_of_a_list_counts(first: object, others: list[object]) -> None:
     assert truncate_ip_text(", ".join(map(str, [first, *others]))) == truncate_ip_text(str(first))
 
 
 @given(ADDRESSES)
-def test_masking_a_network_again_changes_nothing(address: object) -> None:
+def test_truncation_is_idempotent(address: object) -> None:
     once = truncate_ip_text(str(address))
 
     assert once is not None
@@ -95,14 +95,14 @@ def test_masking_a_network_again_changes_nothing(address: object) -> None:
 
 
 @given(IPV4, st.integers(0, 2**80 - 1))
-def test_no_form_keeps_the_last_octet_of_an_address_inside_another(inner: ipaddress.IPv4Address, rest: int) -> None:
+def test_embedded_ipv4_addresses_lose_their_last_octet(inner: ipaddress.IPv4Address, rest: int) -> None:
     neighbour = ipaddress.IPv4Address(int(inner) ^ 0xFF)
     for one, other in zip(inside(inner, rest), inside(neighbour, rest), strict=True):
         assert truncate_ip_text(one) == truncate_ip_text(other)
 
 
 @given(ADDRESSES)
-def test_the_text_of_an_address_reads_as_the_same_address(address: object) -> None:
+def test_formatting_and_parsing_an_address_round_trips(address: object) -> None:
     address_bytes = parse_ip(str(address))
 
     assert address_bytes is not None
@@ -113,7 +113,7 @@ def test_the_text_of_an_address_reads_as_the_same_address(address: object) -> No
     ("name", "addresses", "networks"),
     [("sample-cloudfront-access-logs.gz", 3, 3), ("cf-access-log-sample.gz", 15_596, 15_591)],
 )
-def test_the_networks_of_real_logs_are_those_that_were_counted(
+def test_networks_of_real_logs_match_the_known_counts(
     cloudfront_logs: Path, name: str, addresses: int, networks: int
 ) -> None:
     lines = gzip.decompress((cloudfront_logs / name).read_bytes()).decode().splitlines()

@@ -72,7 +72,7 @@ def rows_of(
     return rows
 
 
-def test_columns_and_rescued_fields_have_networks_alone() -> None:
+def test_columns_and_rescued_fields_contain_networks_only() -> None:
     event = {"t": 1, "ip": IN_LONDON, "client": {"ip": "2001:db8:1:2::7", "cookie": SECRET, "lang": "en"}}
 
     (row,) = rows_of(spec_of(columns=COLUMNS[:1]), event)["requests"]
@@ -81,7 +81,7 @@ def test_columns_and_rescued_fields_have_networks_alone() -> None:
     assert json.loads(row["_rescued"]) == {"client": {"ip": "2001:db8:1::", "lang": "en"}}
 
 
-def test_a_number_that_is_kept_as_it_was_sent_brings_no_address_back() -> None:
+def test_lossless_numbers_do_not_restore_an_address() -> None:
     """Rescued fields are read again from the bytes of the event where a number would lose digits."""
     event = {"t": 1, "id": 2**70, "ip": IN_LONDON, "client": {"cookie": SECRET, "n": 2**71}}
 
@@ -93,7 +93,7 @@ def test_a_number_that_is_kept_as_it_was_sent_brings_no_address_back() -> None:
 
 
 @pytest.mark.parametrize("value", ["x.x.x.x", "-", "", 7, True, [IN_LONDON], {"v4": IN_LONDON}, 1.5, 2**80])
-def test_what_is_no_address_is_null_and_counted_and_its_row_lands(value: Any) -> None:
+def test_an_invalid_address_is_null_and_counted(value: Any) -> None:
     rows = rows_of(spec_of(), {"t": 1, "ip": value, "id": 2**70})
 
     assert [row["network"] for row in rows["requests"]] == [None]
@@ -102,13 +102,13 @@ def test_what_is_no_address_is_null_and_counted_and_its_row_lands(value: Any) ->
 
 
 @pytest.mark.parametrize("client", [[{"ip": IN_LONDON}], json.dumps({"ip": IN_LONDON}), 5])
-def test_what_hides_the_way_to_a_private_field_is_not_kept(client: Any) -> None:
+def test_a_value_in_place_of_a_private_field_s_parent_is_dropped(client: Any) -> None:
     rows = rows_of(spec_of(), {"t": 1, "client": client, "other": "kept"})
 
     assert [json.loads(row["_rescued"]) for row in rows["requests"]] == [{"other": "kept"}]
 
 
-def test_quarantine_keeps_the_length_of_a_value_and_nothing_of_it() -> None:
+def test_quarantine_stores_only_the_length_of_a_private_value() -> None:
     event = {"ip": IN_LONDON, "client": {"cookie": SECRET}}
 
     (row,) = rows_of(spec_of(), event)["quarantine"]
@@ -116,7 +116,7 @@ def test_quarantine_keeps_the_length_of_a_value_and_nothing_of_it() -> None:
     assert (row["raw"], row["raw_bytes"], row["raw_complete"]) == ("", len(json.dumps(event)), False)
 
 
-def test_a_reader_that_quotes_what_it_cannot_read_is_not_quoted() -> None:
+def test_reasons_do_not_quote_private_input() -> None:
     """A file without its header: the first line is taken for one, and named in the reason."""
     lines = f"{IN_LONDON},{IN_LONDON}\n{IN_LONDON},x\n".encode()
 
@@ -125,7 +125,7 @@ def test_a_reader_that_quotes_what_it_cannot_read_is_not_quoted() -> None:
     assert [(row["reasons"][0]["code"], IN_LONDON in str(row)) for row in rows["quarantine"]] == [("malformed", False)]
 
 
-def test_an_answer_belongs_to_the_address_and_not_to_its_network(databases: PinnedDatabases) -> None:
+def test_the_full_address_is_looked_up_and_not_its_network(databases: PinnedDatabases) -> None:
     spec = spec_of(enrich=[GEO], columns=[*COLUMNS, {"name": "country", "path": "_geo.country", "type": "string"}])
 
     rows = rows_of(spec, {"t": 1, "ip": IN_LONDON}, {"t": 1, "ip": "203.0.113.9"}, {"t": 1}, databases=databases)
@@ -137,7 +137,7 @@ def test_an_answer_belongs_to_the_address_and_not_to_its_network(databases: Pinn
     ]
 
 
-def test_what_a_producer_sends_below_an_answer_is_no_answer() -> None:
+def test_a_producer_cannot_forge_a_lookup_result() -> None:
     columns = [{"name": "browser", "path": "_agent.browser", "type": "string"}]
     forged = {"t": 1, "_agent": {"browser": "forged"}}
 
@@ -146,13 +146,13 @@ def test_what_a_producer_sends_below_an_answer_is_no_answer() -> None:
     assert (row["browser"], row["_rescued"]) == (None, None)
 
 
-def test_answers_are_no_fields_of_the_event_s_own() -> None:
+def test_lookup_results_do_not_count_as_fields_of_the_event() -> None:
     spec = spec_of(enrich=[AGENT], table={"evolve": "fail"}, columns=[{"name": "a", "path": "agent", "type": "string"}])
 
     assert len(rows_of(spec, {"t": 1, "agent": "curl/8.0"})["requests"]) == 1
 
 
-def test_answers_keep_their_types_where_all_fields_are_texts(databases: PinnedDatabases) -> None:
+def test_lookup_results_keep_their_types_in_text_formats(databases: PinnedDatabases) -> None:
     columns = [
         {"name": "network", "path": "ip", "type": "string"},
         {"name": "is_bot", "path": "_agent.is_bot", "type": "boolean"},
@@ -169,7 +169,7 @@ def test_answers_keep_their_types_where_all_fields_are_texts(databases: PinnedDa
     assert (row["network"], row["is_bot"], row["version"]) == (ITS_NETWORK, False, "8.0")
 
 
-def test_a_database_that_fails_at_a_look_up_fails_the_pass_and_lands_nothing(
+def test_a_failed_lookup_fails_the_batch_without_rows(
     databases: PinnedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Any, address: str) -> None:
@@ -232,13 +232,13 @@ FIELDS = st.fixed_dictionaries(
 
 @settings(max_examples=examples(150))
 @given(st.lists(FIELDS, max_size=6))
-def test_a_field_that_is_done_with_at_once_is_what_look_ups_and_masks_one_by_one_make_of_it(events: list[Any]) -> None:
+def test_the_cached_path_equals_separate_lookups_and_masks(events: list[Any]) -> None:
     masks = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothing"}]
     spec = spec_of(enrich=[AGENT, AGENT | {"name": "again"}, AGENT | {"name": "of_ip", "path": "ip"}], private=masks)
     at_once = LookupsAndMasks(spec, None)
     assert len(at_once._independent_fields) == 3
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookups_and_masks, "_fields_alone", lambda _: [])
+        patched.setattr(lookups_and_masks, "_independent_field_names", lambda _: [])
         one_by_one = LookupsAndMasks(spec, None)
     findings = TaskFindings(), TaskFindings()
 
@@ -263,7 +263,7 @@ def databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PinnedDatabase
     return fixed
 
 
-def test_a_pipeline_that_declares_neither_loads_nothing_for_it() -> None:
+def test_a_pipeline_without_lookups_and_masks_loads_no_library() -> None:
     spec = PipelineSpec.model_validate(spec_of().model_dump() | {"private": ()})
 
     parts = dict(Parser(spec).parse([Payload(1, "k", json.dumps({"t": 1, "ip": IN_LONDON}).encode())], STAMP))

@@ -36,19 +36,19 @@ def test_a_third_encoding_is_left_as_it_is() -> None:
     assert url_decode(quote(quote(quote("a b")))) == quote("a b")
 
 
-def test_an_empty_text_has_no_answer() -> None:
+def test_an_empty_text_has_no_result() -> None:
     assert parse_user_agent("") is None
     assert parse_user_agent("%20") is None
 
 
 @given(st.text() | st.text(st.characters(), min_size=1).map(lambda text: text + "\udcff%ff%zz"))
-def test_any_text_is_answered_or_none(text: str) -> None:
+def test_any_text_gives_a_result_or_none(text: str) -> None:
     answer = parse_user_agent(text)
 
     assert answer is None or tuple(answer) == USER_AGENT_FIELDS
 
 
-def test_a_text_without_end_is_looked_at_up_to_its_bound() -> None:
+def test_long_texts_are_parsed_up_to_the_limit() -> None:
     assert parse_user_agent(FIREFOX + "x" * 1_000_000) == parse_user_agent((FIREFOX + "x" * 1_000_000)[:MAX_CHARACTERS])
 
 
@@ -56,7 +56,7 @@ def test_a_text_without_end_is_looked_at_up_to_its_bound() -> None:
     ("name", "rows", "changed", "bots"),
     [("cf-access-log-sample.gz", 28_949, 5_785, 8_572), ("sample-cloudfront-access-logs.gz", 66, 1, 41)],
 )
-def test_real_logs_have_the_families_and_bots_that_were_counted(
+def test_real_logs_match_the_known_families_and_bots(
     cloudfront_logs: Path, name: str, rows: int, changed: int, bots: int
 ) -> None:
     lines = gzip.decompress((cloudfront_logs / name).read_bytes()).decode().splitlines()

@@ -69,7 +69,7 @@ def test_groups_are_those_that_arrow_reads(table: pa.Table, options: dict[str, A
 
 
 @given(data=st.data())
-def test_bytes_that_are_no_footer_are_refused_or_read_and_nothing_else_happens(data: st.DataObject) -> None:
+def test_random_footer_bytes_parse_or_raise_value_error(data: st.DataObject) -> None:
     payload = bytearray(written(NESTED.slice(0, 20), row_group_size=5))
     length = int.from_bytes(payload[-8:-4], "little")
     for _ in range(data.draw(st.integers(1, 8))):
@@ -93,20 +93,20 @@ def test_bytes_that_are_no_footer_are_refused_or_read_and_nothing_else_happens(d
         (b"\x16" + b"\xff" * 11, "more than ten bytes"),
     ],
 )
-def test_a_footer_that_cannot_be_says_why(footer: bytes, what: str) -> None:
+def test_an_invalid_footer_raises_with_the_reason(footer: bytes, what: str) -> None:
     payload = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
     with pytest.raises(ValueError, match=what):
         read_row_groups(payload)
 
 
-def test_the_end_of_an_object_must_say_where_its_footer_is() -> None:
+def test_an_invalid_footer_offset_raises() -> None:
     for payload in (b"PAR1", b"PAR1" + (99).to_bytes(4, "little") + b"PAR1"):
-        with pytest.raises(ValueError, match="where its footer is"):
+        with pytest.raises(ValueError, match="the footer's offset"):
             read_row_groups(payload)
 
 
-def test_a_column_without_room_for_levels_ends_a_process_that_asks_arrow() -> None:
+def test_arrow_aborts_the_process_on_inconsistent_column_metadata() -> None:
     """Why this is read without Arrow; where it no longer ends, Arrow's accessors can be used again."""
     payload = written(pa.table({"a": ["x", None]}), compression="none")
     broken = _with_one_level_too_many(payload)

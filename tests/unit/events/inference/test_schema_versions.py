@@ -34,7 +34,7 @@ class Overtaken(LocalObjects):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if self._left:
             self._left -= 1
-            other = replace(FIRST, number=int(key[-15:-5]), found={f"other{self._left}": parse_type("int")})
+            other = replace(FIRST, number=int(key[-15:-5]), inferred_columns={f"other{self._left}": parse_type("int")})
             super().put_if_absent(key, other.to_record().encode())
         return super().put_if_absent(key, data)
 
@@ -52,26 +52,26 @@ def test_a_version_is_read_as_it_was_written_and_in_the_order_of_its_columns(tmp
     ]
 
 
-def test_who_is_overtaken_makes_its_version_from_the_other_ones(tmp_path: Path) -> None:
+def test_a_writer_that_lost_the_race_builds_on_the_winners_version(tmp_path: Path) -> None:
     seen: list[SchemaVersion | None] = []
 
     def make(newest: SchemaVersion | None) -> SchemaVersion:
         seen.append(newest)
         found = {} if newest is None else newest.inferred_columns
-        return replace(FIRST, found={**found, "ours": parse_type("date")})
+        return replace(FIRST, inferred_columns={**found, "ours": parse_type("date")})
 
     made = SchemaVersions(Overtaken(tmp_path, times=2), "here").update(make)
     assert [each and each.number for each in seen] == [None, 1, 2]
     assert (made.number, list(made.inferred_columns)) == (3, ["other0", "ours"])
 
 
-def test_streams_that_start_at_once_agree_on_one_first_version(tmp_path: Path) -> None:
+def test_concurrent_streams_agree_on_the_first_version(tmp_path: Path) -> None:
     ready = threading.Barrier(8)
 
     def begin(name: int) -> SchemaVersion:
         versions = SchemaVersions(LocalObjects(tmp_path), "here")
         ready.wait(10)
-        mine = replace(FIRST, found={f"c{name}": parse_type("int")}, hints="")
+        mine = replace(FIRST, inferred_columns={f"c{name}": parse_type("int")}, hints="")
         return versions.update(lambda newest: mine if newest is None else None)
 
     with ThreadPoolExecutor(8) as pool:
@@ -80,11 +80,13 @@ def test_streams_that_start_at_once_agree_on_one_first_version(tmp_path: Path) -
     assert len(list((tmp_path / "versions").iterdir())) == 1
 
 
-def test_columns_that_several_add_at_once_are_all_there_in_the_end(tmp_path: Path) -> None:
+def test_concurrently_added_columns_are_all_kept(tmp_path: Path) -> None:
     def add(name: int) -> None:
         column = {f"c{name}": parse_type("int")}
         SchemaVersions(LocalObjects(tmp_path), "here").update(
-            lambda newest: replace(FIRST, found={**({} if newest is None else newest.inferred_columns), **column})
+            lambda newest: replace(
+                FIRST, inferred_columns={**({} if newest is None else newest.inferred_columns), **column}
+            )
         )
 
     with ThreadPoolExecutor(6) as pool:
@@ -94,13 +96,13 @@ def test_columns_that_several_add_at_once_are_all_there_in_the_end(tmp_path: Pat
     assert (newest.number, sorted(newest.inferred_columns)) == (6, [f"c{name}" for name in range(6)])
 
 
-def test_who_is_always_overtaken_gives_up_with_what_to_do(tmp_path: Path) -> None:
+def test_a_writer_that_always_loses_the_race_fails_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ConcurrencyError, match=r"SCHEMA_CONTENDED.*a place of its own"):
         SchemaVersions(Overtaken(tmp_path, times=1000), "here").update(lambda _: FIRST)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2}'])
-def test_what_is_no_version_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_version_raises_with_its_name(tmp_path: Path, data: bytes) -> None:
     LocalObjects(tmp_path).put("versions/0000000001.json", data)
     with pytest.raises(ContractError, match=r"SCHEMA_VERSION_UNREADABLE.*here/versions/0000000001.json"):
         SchemaVersions(LocalObjects(tmp_path), "here").latest()

@@ -68,7 +68,7 @@ def texts(columns: Columns) -> dict[str, str]:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SCALARS, max_size=8))
-def test_a_field_has_the_first_type_that_takes_all_its_values_or_is_told_to_have_a_conflict(values: list[Any]) -> None:
+def test_a_field_has_the_narrowest_type_of_its_values_or_a_conflict(values: list[Any]) -> None:
     conflicts: list[Conflict] = []
     found = infer_columns(shape_of(*({"f": value} for value in values)), conflicts=conflicts)
     present = [value for value in values if value is not None]
@@ -86,9 +86,7 @@ def test_a_field_has_the_first_type_that_takes_all_its_values_or_is_told_to_have
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(EVENTS, max_size=6), st.randoms(use_true_random=False))
-def test_samples_merged_in_any_order_and_grouping_are_one_sample(
-    events: list[dict[str, Any]], chance: random.Random
-) -> None:
+def test_merging_samples_is_associative_and_commutative(events: list[dict[str, Any]], chance: random.Random) -> None:
     whole = shape_of(*events)
     parts = [shape_of(event) for event in events]
     chance.shuffle(parts)
@@ -102,9 +100,7 @@ def test_samples_merged_in_any_order_and_grouping_are_one_sample(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(EVENTS, max_size=4), st.lists(EVENTS, min_size=1, max_size=4))
-def test_what_is_new_in_one_event_is_new_in_all_and_adding_it_comes_to_an_end(
-    first: list[dict[str, Any]], later: list[dict[str, Any]]
-) -> None:
+def test_adding_new_columns_reaches_a_fixed_point(first: list[dict[str, Any]], later: list[dict[str, Any]]) -> None:
     columns: Columns = infer_columns(shape_of(*first))
     for _ in range(100):
         if not any(add_new_columns(columns, shape_of(event)) != columns for event in later):
@@ -138,7 +134,7 @@ WRITTEN = st.one_of(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(WRITTEN, min_size=1, max_size=5))
-def test_the_type_of_texts_gives_every_number_back_and_leaves_alone_what_is_written_otherwise(found: list[str]) -> None:
+def test_types_of_texts_preserve_every_number_and_other_notations(found: list[str]) -> None:
     shape = Shape()
     for text in found:
         shape.add_texts({"f": text}, typed=True)
@@ -158,14 +154,14 @@ def test_the_type_of_texts_gives_every_number_back_and_leaves_alone_what_is_writ
                 assert not (text.lstrip("-").startswith("0") and text.lstrip("-0")[:1].isdigit())
 
 
-def test_of_names_that_differ_in_case_the_one_met_most_is_the_column() -> None:
+def test_of_names_that_differ_in_case_the_most_frequent_is_the_column() -> None:
     assert texts(infer_columns(shape_of({"id": 1}, {"ID": 1}, {"ID": 1}, {"u": {"x": 1, "X": "a"}, "Id": None}))) == {
         "ID": "long",
         "u": "struct<X:string>",
     }
 
 
-def test_what_says_nothing_of_a_type_is_no_column() -> None:
+def test_fields_without_a_known_type_are_no_columns() -> None:
     assert infer_columns(shape_of({"a": None, "b": {}, "c": [], "d": [None], "e": {"x-y": 1}})) == {}
 
 
@@ -173,14 +169,14 @@ def test_names_of_the_source_itself_are_no_columns() -> None:
     assert texts(infer_columns(shape_of({"_key": 1, "_Rescued_Data": 1, "_id": 1}))) == {"_id": "long"}
 
 
-def test_what_is_nested_deeper_than_is_looked_at_is_no_part_of_a_type() -> None:
+def test_values_beyond_the_depth_limit_are_not_part_of_a_type() -> None:
     value: Any = 1
     for _ in range(3 * MAX_DEPTH):
         value = {"a": value}
     assert infer_columns(shape_of({"v": value, "w": 1})) == {"w": parse_type("long")}
 
 
-def test_producers_that_use_ids_as_names_find_an_end() -> None:
+def test_the_number_of_columns_is_limited_when_ids_are_used_as_names() -> None:
     event = {f"id{number}": number for number in range(MAX_COLUMNS + 50)}
     columns = infer_columns(shape_of({"id7": 1, "id1049": 1}, event))
     assert len(columns) == MAX_COLUMNS
@@ -188,7 +184,7 @@ def test_producers_that_use_ids_as_names_find_an_end() -> None:
     assert add_new_columns(columns, shape_of({"other": 1})) == columns
 
 
-def test_new_columns_are_told_as_hints_are_written() -> None:
+def test_new_columns_are_reported_in_the_syntax_of_hints() -> None:
     before = infer_columns(shape_of({"a": 1, "u": {"n": "x"}, "l": [{"k": 1}]}))
     after = add_new_columns(before, shape_of({"u": {"m": 1.5}, "l": [{"z": [True]}], "b c": "x", "s": {"t": 1}}))
     assert changed_paths(before, after) == [

@@ -46,7 +46,7 @@ def all_fitting(texts: list[str]) -> tuple[str, ...]:
 
 
 @given(pattern=st.sampled_from(PATTERNS), instants=st.lists(INSTANTS, min_size=1, max_size=5), data=st.data())
-def test_every_pattern_that_fits_all_texts_is_one_of_those_named(
+def test_every_pattern_that_matches_all_texts_is_returned(
     pattern: str, instants: list[dt.datetime], data: st.DataObject
 ) -> None:
     texts = [instant.strftime(pattern) for instant in instants]
@@ -71,14 +71,14 @@ def parse_or_none(pattern: str) -> object:
 
 
 @given(pattern=st.sampled_from(PATTERNS), instants=st.lists(INSTANTS, min_size=1, max_size=5))
-def test_one_pattern_alone_is_the_one_the_texts_were_written_by(pattern: str, instants: list[dt.datetime]) -> None:
+def test_a_single_matching_pattern_is_the_original_one(pattern: str, instants: list[dt.datetime]) -> None:
     formats = all_fitting([instant.strftime(pattern) for instant in instants])
 
     assert formats == (pattern,) or len(formats) > 1
 
 
 @given(text=st.text(max_size=30) | st.from_regex(r"[0-9/.: -]{0,24}", fullmatch=True))
-def test_a_text_that_is_none_fits_nothing_and_raises_nothing(text: str) -> None:
+def test_a_text_without_a_time_matches_nothing(text: str) -> None:
     assert all(fits(pattern, text) for pattern in matching_patterns(text))
 
 
@@ -103,11 +103,11 @@ def test_a_text_that_is_none_fits_nothing_and_raises_nothing(text: str) -> None:
         (["order 10/17/2020"], ()),
     ],
 )
-def test_texts_as_programs_write_them(texts: list[str], formats: tuple[str, ...]) -> None:
+def test_common_time_formats_are_detected(texts: list[str], formats: tuple[str, ...]) -> None:
     assert all_fitting(texts) == formats
 
 
-def test_the_patterns_that_are_tried_are_documented() -> None:
+def test_the_known_patterns_are_documented() -> None:
     page = (PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md").read_text()
     section = page.partition("#### Formats of times")[2].partition("\n#")[0]
 
@@ -115,7 +115,7 @@ def test_the_patterns_that_are_tried_are_documented() -> None:
         assert f"`{pattern}`" in section or f"`{re.sub('[.-]', '/', pattern)}`" in section, pattern
 
 
-def test_what_a_pattern_says_of_its_texts() -> None:
+def test_properties_of_patterns() -> None:
     assert is_date_only("%d/%m/%Y")
     assert not is_date_only("%d/%m/%Y %H:%M")
     assert [has_utc_offset(f"%d/%m/%Y %H:%M{offset}") for offset in OFFSETS] == [False, True, True, True, True]

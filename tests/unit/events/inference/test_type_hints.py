@@ -44,12 +44,12 @@ def test_a_hint_changes_or_adds_a_column_and_nothing_else(text: str, changed: di
         ("id", "'id' is not a type hint"),
         ("id BIGINTT", "unknown type 'bigintt'"),
         ("id BIGINT, ID STRING", "two hints"),
-        ("user.`first name` STRING", "'first name' cannot be a field inside a column"),
-        ("_rescued_data STRING", "a column of its own"),
+        ("user.`first name` STRING", "'first name' cannot be the name of a field inside a column"),
+        ("_rescued_data STRING", "a reserved column"),
         ("a b c", "unknown type"),
         ("a. INT", "not a type hint"),
     ],
 )
-def test_what_is_no_hint_is_named(text: str, said: str) -> None:
+def test_an_invalid_hint_is_named(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_hints(text)

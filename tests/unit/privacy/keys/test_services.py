@@ -103,7 +103,7 @@ def test_a_key_of_kms_is_destroyed_after_its_waiting_time(kms: KmsKeyService) ->
     assert timedelta(days=6) < first.destroyed_at - datetime.now(UTC) <= timedelta(days=7)
 
 
-def test_a_destroyed_key_opens_nothing_and_is_not_made_again(tmp_path: Path) -> None:
+def test_a_destroyed_key_unwraps_nothing_and_is_not_recreated(tmp_path: Path) -> None:
     service = LocalKeyring(tmp_path / "keys")
     made = service.new_key(PLAYERS)
 
@@ -126,7 +126,7 @@ def test_a_keyring_belongs_to_its_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["keys", "keys/players.seal.key"])
-def test_a_keyring_that_others_may_read_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_keyring_readable_by_other_users_is_refused(tmp_path: Path, name: str) -> None:
     LocalKeyring(tmp_path / "keys").new_key(PLAYERS)
     (tmp_path / name).chmod((tmp_path / name).stat().st_mode | 0o040)
 
@@ -136,7 +136,7 @@ def test_a_keyring_that_others_may_read_is_refused(tmp_path: Path, name: str) ->
     assert refused.value.condition == "KEYRING_UNUSABLE"
 
 
-def test_a_destroyed_key_of_a_keyring_is_gone_for_processes_that_had_it(tmp_path: Path) -> None:
+def test_a_destroyed_key_is_unavailable_to_processes_that_cached_it(tmp_path: Path) -> None:
     first, second = LocalKeyring(tmp_path / "keys"), LocalKeyring(tmp_path / "keys")
     made = first.new_key(PLAYERS)
     second.unwrap(made.wrapped, PLAYERS)
@@ -168,7 +168,7 @@ def test_a_key_service_that_does_not_answer_can_be_asked_again(monkeypatch: pyte
     assert refused.value.condition == "KEY_SERVICE_UNREACHABLE"
 
 
-def test_a_key_that_kms_does_not_have_is_told_as_such(endpoint: str, kms: KmsKeyService) -> None:
+def test_a_key_that_kms_does_not_have_raises(endpoint: str, kms: KmsKeyService) -> None:
     missing = KmsKeyService(KmsSpec(kind="kms", endpoint=endpoint, key_id="3f2504e0-4f89-41d3-9a0c-0305e82c3301"))
 
     with pytest.raises(ConfigError) as refused:
@@ -177,7 +177,7 @@ def test_a_key_that_kms_does_not_have_is_told_as_such(endpoint: str, kms: KmsKey
     assert refused.value.condition == "KEY_SERVICE_REFUSED"
 
 
-def test_all_who_open_a_stored_key_have_the_same(tmp_path: Path) -> None:
+def test_concurrent_creators_of_a_stored_key_get_the_same_key(tmp_path: Path) -> None:
     lake = LocalObjects(tmp_path / "lake")
 
     def opened(_: int) -> bytes:
