@@ -84,11 +84,11 @@ def dead_letters(
 ) -> Listing:
     """List changes that the receiver refuses for good, with the reason of each and the message."""
     records, objects = _records(catalog(), pipeline, feed)
-    listing = Listing(("delivery", "reason", "key", "op", "why", "message"), title="dead letters")
+    listing = Listing(("delivery", "reason", "key", "op", "detail", "message"), title="dead letters")
     for letters in records.dead_letters():
         for letter in letters.letters:
             message = json.dumps(letter.get("message", {"bytes": letter.get("bytes")}), ensure_ascii=False)
-            listing.add(letters.number, letter["reason"], letter["key"], letter["op"], letter["why"], message)
+            listing.add(letters.number, letter["reason"], letter["key"], letter["op"], letter["detail"], message)
     if forget:
         from deltaworks.alerts.raising import resolve_alert
 

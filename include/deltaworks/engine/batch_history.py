@@ -212,12 +212,12 @@ class BatchHistory:
     def _pending_step(self, prepared: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
         app_id = batch_step(prepared.pipeline, prepared.generation, prepared_table.table, prepared.batch_id).app_id
         table = self._lake.open(paths.table(prepared.pipeline, prepared_table.table))
-        landed = table.transaction_version(app_id) if table is not None else None
+        committed_batch = table.transaction_version(app_id) if table is not None else None
         return StepOutcome(
             step=app_id,
             table_name=prepared_table.table,
             writer=prepared_table.writer,
-            outcome="landed" if landed is not None and landed >= prepared.batch_id else "pending",
+            outcome="landed" if committed_batch is not None and committed_batch >= prepared.batch_id else "pending",
             rows=prepared_table.rows,
             files=len(prepared_table.files),
             bytes=sum(file["size"] for file in prepared_table.files),

@@ -165,10 +165,10 @@ def _raise_if_batch_fails(failed: dict[str, DeltaworksError], tables: TableSet, 
             raise error
     if QUARANTINE_TABLE in failed:
         raise failed[QUARANTINE_TABLE]
-    first = next(iter(failed.values()))
+    first_error = next(iter(failed.values()))
     all_failed = len(failed) == total > 1 and all(error.retryable for error in failed.values())
     if all_failed or not tables.is_storage_reachable():
-        raise first
+        raise first_error
 
 
 def caught_up_outcome(outcome: StepOutcome) -> StepOutcome:

@@ -121,7 +121,7 @@ def write_payloads(
     for table, file in writers.files:
         files.setdefault(table, []).append(file)
     return TaskOutput(
-        files={table: tuple(of_table) for table, of_table in files.items()},
+        files={table: tuple(table_files) for table, table_files in files.items()},
         findings=parser.findings,
         first_ids=flags.first_ids() if flags else {},
     )

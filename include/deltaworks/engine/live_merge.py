@@ -99,11 +99,11 @@ class LiveMerge:
         dates = {row[0].isoformat() for row in counts.select(_DATE).distinct().collect()}
         _set_transaction(counts.sparkSession, step, metadata)
         # Only literals prune the target's partitions; source values do not.
-        same = [f"target.`{name}` <=> source.`{name}`" for name in self._key_columns]
+        key_conditions = [f"target.`{name}` <=> source.`{name}`" for name in self._key_columns]
         (
             DeltaTable.forPath(counts.sparkSession, self._lake.storage.spark_uri(self._key))
             .alias("target")
-            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} {_in_list(dates)}", *same]))
+            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} {_in_list(dates)}", *key_conditions]))
             .whenMatchedUpdateAll()
             .whenNotMatchedInsertAll()
             .execute()

@@ -82,8 +82,8 @@ class ObjectStatusReader:
         """Returns all file events of a key, oldest first, with row counts."""
         events: list[dict[str, Any]] = []
         for part in self._log.read_parts():
-            same = part.filter(ds.field("key") == key)
-            events += [row for row in same.to_pylist() if bucket in (None, row["bucket"])]
+            matches = part.filter(ds.field("key") == key)
+            events += [row for row in matches.to_pylist() if bucket in (None, row["bucket"])]
         return [ObjectStatus(event=row, outcomes=tuple(self._outcomes(row, counts=True))) for row in events]
 
     def quarantined_messages(self, key: str) -> list[Mapping[str, Any]]:
@@ -101,35 +101,35 @@ class ObjectStatusReader:
 
     def _outcomes(self, event: Mapping[str, Any], *, counts: bool) -> list[PipelineOutcome]:
         row = self._log.read(event["seq"] - 1, event["seq"])
-        readings = []
+        outcomes = []
         for name, (spec, source) in self._pipelines.items():
             if not filter_events(row, bucket=source.bucket, prefix=source.prefix, glob=source.glob).num_rows:
                 continue
             batch = _batch_of(event["seq"], self._batches[name])
-            rows, rejected, whole = (
+            rows, rejected, object_error = (
                 self._count_rows(spec, event["seq"]) if counts and batch is not None else ({}, {}, None)
             )
-            readings.append(
-                PipelineOutcome(pipeline=name, batch_id=batch, rows=rows, rejected=rejected, object_error=whole)
+            outcomes.append(
+                PipelineOutcome(pipeline=name, batch_id=batch, rows=rows, rejected=rejected, object_error=object_error)
             )
-        return readings
+        return outcomes
 
     def _count_rows(self, spec: PipelineSpec, seq: int) -> tuple[dict[str, int], dict[str, int], str | None]:
-        of_event = ds.field("_seq") == seq
+        is_event = ds.field("_seq") == seq
         rows = {}
         for table in spec.event_tables:
-            landed = self._lake.rows(paths.table(spec.pipeline, table.name), columns=["_seq"], filters=of_event)
-            if landed is not None and landed.num_rows:
-                rows[table.name] = landed.num_rows
+            table_rows = self._lake.rows(paths.table(spec.pipeline, table.name), columns=["_seq"], filters=is_event)
+            if table_rows is not None and table_rows.num_rows:
+                rows[table.name] = table_rows.num_rows
         columns = ["_seq", "_position", "reasons"]
-        held = self._lake.rows(paths.table(spec.pipeline, "quarantine"), columns=columns, filters=of_event)
+        quarantined = self._lake.rows(paths.table(spec.pipeline, "quarantine"), columns=columns, filters=is_event)
         rejected: Counter[str] = Counter()
-        whole = None
-        for row in [] if held is None else held.to_pylist():
+        object_error = None
+        for row in [] if quarantined is None else quarantined.to_pylist():
             rejected.update(reason["code"] for reason in row["reasons"])
             if row["_position"] == -1:
-                whole = "; ".join(f"{reason['code']}: {reason['detail']}" for reason in row["reasons"])
-        return rows, dict(rejected), whole
+                object_error = "; ".join(f"{reason['code']}: {reason['detail']}" for reason in row["reasons"])
+        return rows, dict(rejected), object_error
 
 
 def _end_seq(batches: Sequence[BatchSummary]) -> int:
@@ -139,5 +139,5 @@ def _end_seq(batches: Sequence[BatchSummary]) -> int:
 def _batch_of(seq: int, batches: Sequence[BatchSummary]) -> int | None:
     """Returns the batch whose slice contains `seq`; None if it is not read yet."""
     ends = [int((batch.end_offset or {}).get("seq", 0)) for batch in batches]
-    at = bisect_left(ends, seq)
-    return batches[at].batch_id if at < len(batches) else None
+    index = bisect_left(ends, seq)
+    return batches[index].batch_id if index < len(batches) else None

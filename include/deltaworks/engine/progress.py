@@ -237,10 +237,10 @@ class ProgressLog:
 
     def _join_spark_progress(self, progress: dict[str, Any]) -> None:
         """Adds Spark's progress to the batch's row. Triggers without a batch have no row."""
-        waiting = self._unjoined.pop(int(progress["batchId"]), None)
-        if waiting is None:
+        unjoined = self._unjoined.pop(int(progress["batchId"]), None)
+        if unjoined is None:
             return
-        row = waiting[1]
+        row = unjoined[1]
         source = (progress.get("sources") or [{}])[0]
         row["phases_ms"] = json.dumps(progress.get("durationMs") or {})
         row["start_offset"], row["end_offset"] = (

@@ -214,9 +214,9 @@ class TableSet:
         except FencedError:
             raise
         except Exception as error:
-            own = as_deltaworks_error(error)
-            self.problems[name] = own
-            raise own from error
+            mapped = as_deltaworks_error(error)
+            self.problems[name] = mapped
+            raise mapped from error
 
     def fence(self, owner: Step) -> None:
         """Raises the owner epoch in every table committed through delta-rs, so that former owners' commits fail.
@@ -302,15 +302,15 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
     """
     on_disk = {field.name: field for field in handle.schema().fields}
     fields = {field.name: field for field in Schema.from_arrow(declared).fields}
-    different = [
+    mismatched = [
         f"{column} is {on_disk[column].type} on disk and {field.type} in pipeline.yaml"
         for column, field in fields.items()
         if column in on_disk and on_disk[column].type != field.type
     ]
-    if different:
+    if mismatched:
         raise ContractError(
             "TABLE_SCHEMA_DIFFERS",
-            f"Table {name!r}: {'; '.join(different)}.",
+            f"Table {name!r}: {'; '.join(mismatched)}.",
             hint="Declare the table's current type, or rename the column. Then resume the table.",
         )
     return [Field(field.name, field.type, nullable=True) for column, field in fields.items() if column not in on_disk]

@@ -106,16 +106,18 @@ class DeliveryRun:
         failures = 0
         while pending:
             outcome = self._sink.send(list(pending.values()))
-            letters += [_dead_letter(pending[name], reason, why) for name, (reason, why) in outcome.rejected.items()]
+            letters += [
+                _dead_letter(pending[name], reason, detail) for name, (reason, detail) in outcome.rejected.items()
+            ]
             delivered = len(pending) - len(outcome.failed) - len(outcome.rejected)
             pending = {name: pending[name] for name in outcome.failed}
             if not pending:
                 break
             # The backoff does not grow while some messages are accepted.
             failures = 1 if delivered else failures + 1
-            why = next(iter(outcome.failed.values()))
-            log.warning("feed=%s %d of %d messages failed: %s", self._name, len(pending), len(chunk), why)
-            self._on_failure(f"{len(pending)} messages failed and are retried: {why}")
+            failure = next(iter(outcome.failed.values()))
+            log.warning("feed=%s %d of %d messages failed: %s", self._name, len(pending), len(chunk), failure)
+            self._on_failure(f"{len(pending)} messages failed and are retried: {failure}")
             self._pause(min(wait_seconds(failures) / 5, _MAX_RETRY_SECONDS))
         return letters
 
@@ -154,7 +156,7 @@ def _chunks(changes: Iterator[Change]) -> Iterator[list[Change]]:
 
 
 def _dead_letter(item: Message, reason: DeadReason, detail: str) -> dict[str, Any]:
-    letter: dict[str, Any] = {"id": item.id, "key": item.key, "op": item.op, "reason": str(reason), "why": detail}
+    letter: dict[str, Any] = {"id": item.id, "key": item.key, "op": item.op, "reason": str(reason), "detail": detail}
     if len(item.body) <= _MAX_LETTER_BYTES:
         return {**letter, "message": json.loads(item.body)}
     return {**letter, "bytes": len(item.body)}

@@ -43,7 +43,7 @@ class Feed:
         sink: Sink,
         *,
         pause: Callable[[float], None] = lambda seconds: None,
-        on_failure: Callable[[str], None] = lambda why: None,
+        on_failure: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.name = f"{spec.pipeline}.{feed.name}"
         self._feed = feed
@@ -153,14 +153,18 @@ class Feed:
     def _apply_retention(self, record: FeedRecord) -> None:
         """Claims the versions needed by the next delivery and by replays, and deletes older records."""
         oldest = utc_now() - timedelta(hours=self._feed.replay_hours)
-        kept: list[DeliveryRecord] = []
+        retained: list[DeliveryRecord] = []
         for item in self._records.deliveries():
             at = parse_iso(item.ended_at)
             if at is not None and at < oldest:
                 self._records.delete_delivery(item)
             else:
-                kept.append(item)
-        positions = [record.position, *(item.delivery.base for item in kept), *(item.delivery.target for item in kept)]
+                retained.append(item)
+        positions = [
+            record.position,
+            *(item.delivery.base for item in retained),
+            *(item.delivery.target for item in retained),
+        ]
         if isinstance(self._source, TableSource):
             self._claim_versions(positions)
             return

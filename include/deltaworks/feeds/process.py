@@ -116,11 +116,11 @@ class FeedsProcess:
 
     def _update_heartbeat(self) -> None:
         self._on_tick()
-        waiting = [thread.pending_since for thread in self._threads if thread.pending_since]
+        pending_times = [thread.pending_since for thread in self._threads if thread.pending_since]
         errors = [thread.error for thread in self._threads if thread.error is not None]
         self._leased_process.heartbeat.update(
-            state="running" if waiting else "idle",
-            oldest_pending_at=min(waiting, default=None),
+            state="running" if pending_times else "idle",
+            oldest_pending_at=min(pending_times, default=None),
             rows=sum(thread.counts.changes for thread in self._threads),
             quarantined=sum(thread.counts.dead_letters for thread in self._threads),
             dead_letters=sum(thread.counts.dead_letters for thread in self._threads),

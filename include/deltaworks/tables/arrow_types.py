@@ -24,11 +24,11 @@ _PRIMITIVES: dict[str, pa.DataType] = {
 }
 
 
-def arrow_type(kind: ColumnType | str) -> pa.DataType:
+def arrow_type(declared_type: ColumnType | str) -> pa.DataType:
     """Returns the Arrow type of a declared type."""
-    if isinstance(kind, str):
-        kind = parse_type(kind)
-    match kind:
+    if isinstance(declared_type, str):
+        declared_type = parse_type(declared_type)
+    match declared_type:
         case Primitive(name):
             return _PRIMITIVES[name]
         case Decimal(precision, scale):
@@ -43,4 +43,4 @@ def arrow_type(kind: ColumnType | str) -> pa.DataType:
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
     """Returns the Arrow schema for declared types by column name, in order."""
-    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in columns.items()])
+    return pa.schema([pa.field(name, arrow_type(declared_type)) for name, declared_type in columns.items()])

@@ -43,8 +43,8 @@ def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int 
     )
     return replace(
         changes,
-        hours={place: own for place, own in hours.items() if own is not None},
-        first_seq={place: seq for place, seq in min_seq.items() if seq is not None},
+        hours={partition: changed for partition, changed in hours.items() if changed is not None},
+        first_seq={partition: seq for partition, seq in min_seq.items() if seq is not None},
     )
 
 
@@ -55,13 +55,13 @@ def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], colum
         column: the column with the rows' times. Actions that only rearrange rows are ignored.
     """
     for action in actions:
-        added, moved = action.get("add"), action.get("add") or action.get("remove")
-        if moved is None or not moved.get("dataChange", True):
+        added, file_action = action.get("add"), action.get("add") or action.get("remove")
+        if file_action is None or not file_action.get("dataChange", True):
             continue
-        place = tuple(sorted((moved.get("partitionValues") or {}).items()))
-        before = hours.get(place, frozenset())
-        own = hours_of(added, column) if added is not None else None
-        hours[place] = None if before is None or own is None else before | own
+        partition = tuple(sorted((file_action.get("partitionValues") or {}).items()))
+        previous = hours.get(partition, frozenset())
+        added_hours = hours_of(added, column) if added is not None else None
+        hours[partition] = None if previous is None or added_hours is None else previous | added_hours
 
 
 def hours_of(added: Action, column: str) -> Hours:

@@ -148,7 +148,7 @@ def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str
     for version, actions in read_commits(lake, key, range(after_version + 1, opened.version() + 1)):
         if actions is not None and _commit_group(actions) == group:
             _count_rewritten_files(rewritten, version, actions)
-    return [rewritten[place] for place in sorted(rewritten, key=str) if rewritten[place].files]
+    return [rewritten[partition] for partition in sorted(rewritten, key=str) if rewritten[partition].files]
 
 
 def _commit_group(actions: Iterable[Action]) -> str | None:
@@ -235,7 +235,9 @@ def partitions_of(adds: pa.Table) -> list[Partition]:
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.column("partition").to_pylist()
-    return [tuple(sorted((name, _logged_value(value)) for name, value in (place or {}).items())) for place in values]
+    return [
+        tuple(sorted((name, _logged_value(value)) for name, value in (partition or {}).items())) for partition in values
+    ]
 
 
 def _logged_value(value: object) -> str | None:

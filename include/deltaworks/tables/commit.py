@@ -173,7 +173,7 @@ def _cache_commit(table: DeltaTable, *, read_version: int, transactions: Sequenc
     """Adds this process's commit on top of `read_version` to the cache."""
     cached = _TRANSACTION_CACHE.get(id(table))
     if cached is not None and cached.version == read_version:
-        committed: dict[str, int | None] = {made.app_id: made.version for made in transactions}
+        committed: dict[str, int | None] = {transaction.app_id: transaction.version for transaction in transactions}
         _TRANSACTION_CACHE[id(table)] = _CachedTransactions(read_version + 1, cached.by_application | committed)
 
 

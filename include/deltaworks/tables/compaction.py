@@ -82,16 +82,16 @@ def compact_partitions(
     if reasons:
         return CompactionOutcome(unsupported=dict.fromkeys(partitions or (), ", ".join(reasons)))
     files = {
-        place: members if max_bytes is None else _oldest_up_to(members, max_bytes)
-        for place, members in _small_files(table, partitions, below_bytes).items()
-        if len(members) >= min_files
+        partition: small_files if max_bytes is None else _oldest_up_to(small_files, max_bytes)
+        for partition, small_files in _small_files(table, partitions, below_bytes).items()
+        if len(small_files) >= min_files
     }
     rewriter = _Rewriter(lake, key, table)
     rewrites: list[RewrittenFiles] = []
     unsupported: dict[Partition, str] = {}
-    for partition, members in files.items():
+    for partition, small_files in files.items():
         try:
-            rewrites.append(rewriter.rewrite(partition, members))
+            rewrites.append(rewriter.rewrite(partition, small_files))
         except _UnsupportedPartition as reason:
             unsupported[partition] = str(reason)
     if not rewrites:
@@ -106,11 +106,11 @@ def compact_partitions(
         parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
         before_commit=before_commit,
     )
-    rewriter.remove(file for one in outcome.conflicting for file in one.added_files)
+    rewriter.remove(file for rewrite in outcome.conflicting for file in rewrite.added_files)
     return CompactionOutcome(
         version=outcome.version,
-        compacted=tuple(one.partition for one in outcome.committed),
-        conflicting=tuple(one.partition for one in outcome.conflicting),
+        compacted=tuple(rewrite.partition for rewrite in outcome.committed),
+        conflicting=tuple(rewrite.partition for rewrite in outcome.conflicting),
         unsupported=unsupported,
     )
 
@@ -137,12 +137,12 @@ def _small_files(
     columns = (add_actions.column(name).to_pylist() for name in ("path", "size_bytes", "modification_time"))
     selected = None if partitions is None else set(partitions)
     files_by_partition: dict[Partition, list[tuple[int, _SmallFile]]] = {}
-    for place, path, size, at, count in zip(partitions_of(add_actions), *columns, rows, strict=True):
-        if size < below_bytes and (selected is None or place in selected):
-            files_by_partition.setdefault(place, []).append((at, _SmallFile(path, size, count)))
+    for partition, path, size, at, count in zip(partitions_of(add_actions), *columns, rows, strict=True):
+        if size < below_bytes and (selected is None or partition in selected):
+            files_by_partition.setdefault(partition, []).append((at, _SmallFile(path, size, count)))
     return {
-        place: [member for _, member in sorted(files, key=lambda file: (file[0], file[1].path))]
-        for place, files in sorted(files_by_partition.items(), key=str)
+        partition: [member for _, member in sorted(files, key=lambda file: (file[0], file[1].path))]
+        for partition, files in sorted(files_by_partition.items(), key=str)
         if len(files) > 1
     }
 

@@ -19,16 +19,16 @@ _DELETION_VECTORS = "deletionVectors"
 SUPPORTED_FEATURES = frozenset(
     {
         "appendOnly",  # appends are allowed
-        "invariants",  # columns are looked at
-        "checkConstraints",  # the configuration is looked at
-        "generatedColumns",  # columns are looked at
-        "allowColumnDefaults",  # columns are looked at
+        "invariants",  # columns are checked
+        "checkConstraints",  # properties are checked
+        "generatedColumns",  # columns are checked
+        "allowColumnDefaults",  # columns are checked
         "changeDataFeed",  # an append needs no change files
         _DELETION_VECTORS,  # concerns deletes only
         "vacuumProtocolCheck",  # concerns VACUUM only
         "timestampNtz",  # no declared type uses it
-        "columnMapping",  # the configuration is looked at
-        "identityColumns",  # columns are looked at
+        "columnMapping",  # properties are checked
+        "identityColumns",  # columns are checked
     }
 )
 #: From this writer version on a table lists its features.

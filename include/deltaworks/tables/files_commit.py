@@ -173,9 +173,16 @@ def txn_action(step: Step, at_ms: int) -> Action:
 
 def remove_action(added: Action, at_ms: int) -> Action:
     """Returns the remove action for a file's add action."""
-    kept = {name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)}
-    shared = {"path": added["path"], "deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True}
-    return {"remove": {**shared, "partitionValues": {}, "size": 0, **kept}}
+    optional_fields = {
+        name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)
+    }
+    required_fields = {
+        "path": added["path"],
+        "deletionTimestamp": at_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+    }
+    return {"remove": {**required_fields, "partitionValues": {}, "size": 0, **optional_fields}}
 
 
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:

@@ -194,8 +194,8 @@ def select_rows(
         mask = None
         for name, accepted in values.items():
             kind = schema.field(name).type
-            same = pc.is_in(rows.column(name), value_set=pa.array(accepted, kind))
-            mask = same if mask is None else pc.and_(mask, same)
+            matches = pc.is_in(rows.column(name), value_set=pa.array(accepted, kind))
+            mask = matches if mask is None else pc.and_(mask, matches)
         matching_rows += rows.filter(mask).select(list(columns)).to_pylist()
     return matching_rows
 

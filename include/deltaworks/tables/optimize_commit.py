@@ -70,7 +70,9 @@ def commit_optimize(
         for actions in _newer_commits(lake, key, version):
             version += 1
             remaining = (
-                [] if _changes_metadata(actions) else [one for one in remaining if not _removes_inputs(actions, one)]
+                []
+                if _changes_metadata(actions)
+                else [rewrite for rewrite in remaining if not _removes_inputs(actions, rewrite)]
             )
         if not remaining:
             break
@@ -84,8 +86,8 @@ def commit_optimize(
 def _outcome(
     rewrites: Sequence[RewrittenFiles], committed: Sequence[RewrittenFiles], version: int | None
 ) -> OptimizeOutcome:
-    partitions = {one.partition for one in committed}
-    conflicting = tuple(one for one in rewrites if one.partition not in partitions)
+    partitions = {rewrite.partition for rewrite in committed}
+    conflicting = tuple(rewrite for rewrite in rewrites if rewrite.partition not in partitions)
     return OptimizeOutcome(version=version, committed=tuple(committed), conflicting=conflicting)
 
 
@@ -125,8 +127,14 @@ def _actions(
         "engineInfo": "deltaworks",
         "userMetadata": user_metadata,
     }
-    removes = [_remove_action(one, path, size, now) for one in rewrites for path, size in one.removed_files.items()]
-    added = [{"add": file.to_add_fields(at_ms=now, data_change=False)} for one in rewrites for file in one.added_files]
+    removes = [
+        _remove_action(rewrite, path, size, now) for rewrite in rewrites for path, size in rewrite.removed_files.items()
+    ]
+    added = [
+        {"add": file.to_add_fields(at_ms=now, data_change=False)}
+        for rewrite in rewrites
+        for file in rewrite.added_files
+    ]
     return [{"commitInfo": info}, *removes, *added]
 
 
@@ -137,10 +145,10 @@ def _remove_action(rewrite: RewrittenFiles, path: str, size: int, at_ms: int) ->
 
 def _metrics(rewrites: Sequence[RewrittenFiles]) -> dict[str, str]:
     """Operation metrics with Delta's names, as text."""
-    written = [file for one in rewrites for file in one.added_files]
+    written = [file for rewrite in rewrites for file in rewrite.added_files]
     return {
-        "numRemovedFiles": str(sum(len(one.removed_files) for one in rewrites)),
-        "numRemovedBytes": str(sum(sum(one.removed_files.values()) for one in rewrites)),
+        "numRemovedFiles": str(sum(len(rewrite.removed_files) for rewrite in rewrites)),
+        "numRemovedBytes": str(sum(sum(rewrite.removed_files.values()) for rewrite in rewrites)),
         "numAddedFiles": str(len(written)),
         "numAddedBytes": str(sum(file.size for file in written)),
     }

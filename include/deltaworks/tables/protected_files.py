@@ -58,8 +58,8 @@ def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | It
     if len(required) <= _MAX_STAT_REQUESTS:
         infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in required])
         return [path for path, info in zip(required, infos, strict=True) if info.type is not fs.FileType.File]
-    listed = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-    present = {info.path.removeprefix(f"{root}/") for info in listed if info.type is fs.FileType.File}
+    file_infos = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    present = {info.path.removeprefix(f"{root}/") for info in file_infos if info.type is fs.FileType.File}
     return [path for path in required if path not in present]
 
 

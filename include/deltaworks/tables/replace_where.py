@@ -141,8 +141,8 @@ def _rewrite_files(
         partition = tuple((added.get("partitionValues") or {}).items())
         rows_by_partition.setdefault(partition, []).append(file)
     return [
-        write_file_body(lake.filesystem, root, part, partition=dict(place), indexed=_indexed_columns(state))
-        for place, tables in rows_by_partition.items()
+        write_file_body(lake.filesystem, root, part, partition=dict(partition), indexed=_indexed_columns(state))
+        for partition, tables in rows_by_partition.items()
         for part in retained_rows(pa.concat_tables(tables))
         if part.num_rows
     ]

@@ -43,9 +43,9 @@ class IndexedColumns:
     @classmethod
     def of(cls, configuration: Mapping[str, str | None]) -> IndexedColumns:
         """Reads the table properties; -1 means all columns."""
-        named = configuration.get("delta.dataSkippingStatsColumns")
-        if named is not None:
-            names = (name.strip().replace("`", "") for name in named.split(","))
+        column_list = configuration.get("delta.dataSkippingStatsColumns")
+        if column_list is not None:
+            names = (name.strip().replace("`", "") for name in column_list.split(","))
             return cls(column_names=tuple(name for name in names if name))
         first = configuration.get("delta.dataSkippingNumIndexedCols")
         return cls() if first is None else cls(max_columns=int(first) if int(first) >= 0 else 1 << 30)
@@ -100,13 +100,13 @@ def _set_nested(record: dict[str, Any], path: tuple[str, ...], value: Any) -> No
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """Returns minimum and maximum as written in the log; None where there is no bound."""
-    kind = column.type
-    if pa.types.is_floating(kind):
+    data_type = column.type
+    if pa.types.is_floating(data_type):
         return _float_bounds(column)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
         extremes = pc.min_max(column)
         return extremes["min"].as_py()[:STRING_PREFIX], _string_upper_bound(extremes["max"].as_py())
-    if not any(matches(kind) for matches in _HAS_EXACT_BOUNDS):
+    if not any(matches(data_type) for matches in _HAS_EXACT_BOUNDS):
         return None, None
     extremes = pc.min_max(column)
     return _json_bound(extremes["min"].as_py(), upper=False), _json_bound(extremes["max"].as_py(), upper=True)

@@ -173,7 +173,7 @@ def _table_reference(statement: str, tokens: list[Any], table: exp.Table, clause
     if isinstance(clause, exp.Version):
         kind = "AS OF" if kind == "AS OF" else "BETWEEN"
     positions = [part.meta for part in parts]
-    if kind == "BETWEEN" or not all("end" in place for place in positions):
+    if kind == "BETWEEN" or not all("end" in position for position in positions):
         raise _as_of_error(f"{table.sql(_DIALECT)} has no valid version or time.")
     position = next(index for index, token in enumerate(tokens) if token.end == positions[-1]["end"])
     is_at_syntax = not isinstance(clause, exp.Version)

@@ -51,7 +51,7 @@ def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage:
     stage.rebuild(0, {"de": 1})
     stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
     (letter,) = json.loads(run("dead", "shop", "offers", "--json"))
-    assert (letter["reason"], letter["why"]) == ("too_large", "300 KB")
+    assert (letter["reason"], letter["detail"]) == ("too_large", "300 KB")
     run("dead", "shop", "offers", "--forget", "--json")
     assert json.loads(run("dead", "shop", "offers", "--json")) == []
 

@@ -32,7 +32,7 @@ PER_SYMBOL = "SELECT symbol, version, event_time FROM prices_now WHERE version >
 class FakeLease:
     """A lease that is lost or not."""
 
-    lost = False
+    is_lost = False
 
 
 @pytest.fixture(scope="module")

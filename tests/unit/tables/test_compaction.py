@@ -302,7 +302,7 @@ OLDER = pa.schema([*list(COLUMNS)[:4], ("nested", pa.struct([("a", pa.string())]
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(made=FILES, chosen=st.sets(st.integers(0, 3)))
+@given(created_files=FILES, chosen=st.sets(st.integers(0, 3)))
 def test_rows_stay_the_same_and_no_file_of_another_partition_is_touched(
     tmp_path: Path, created_files: list[Any], chosen: set[int]
 ) -> None:

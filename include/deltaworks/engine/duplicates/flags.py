@@ -76,6 +76,6 @@ class DuplicateFlagger:
 def _repeats(high: Any, low: Any) -> Any:
     """Returns a mask of hashes that occurred earlier in the same arrays."""
     order = np.lexsort((np.arange(len(high)), low, high))
-    same = np.zeros(len(high), dtype=bool)
-    same[order[1:]] = (high[order[1:]] == high[order[:-1]]) & (low[order[1:]] == low[order[:-1]])
-    return same
+    is_repeat = np.zeros(len(high), dtype=bool)
+    is_repeat[order[1:]] = (high[order[1:]] == high[order[:-1]]) & (low[order[1:]] == low[order[:-1]])
+    return is_repeat

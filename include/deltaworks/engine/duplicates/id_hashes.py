@@ -55,8 +55,8 @@ class IdHashes:
         """Returns a mask of the given hashes that are contained."""
         if not len(self.high):
             return np.zeros(len(high), dtype=bool)
-        at = np.minimum(np.searchsorted(self.high, high), len(self.high) - 1)
-        return (self.high[at] == high) & (self.low[at] == low)
+        index = np.minimum(np.searchsorted(self.high, high), len(self.high) - 1)
+        return (self.high[index] == high) & (self.low[index] == low)
 
     def union(self, other: IdHashes) -> IdHashes:
         """Returns the hashes of both."""

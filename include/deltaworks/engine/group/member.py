@@ -85,11 +85,11 @@ class Member:
             return Signals(is_member=is_member, is_closing=is_closing)
         try:
             record, stop = self.backoff.read(), self._stop.read()
-            left_seconds = self.backoff.remaining_seconds()
+            backoff_seconds = self.backoff.remaining_seconds()
         except Exception as error:
             log.warning("pipeline=%s waits for its records: %s", self.pipeline, error)
             return Signals(is_member=is_member, wait_seconds=1.0)
-        wait_seconds = max(left_seconds, self._not_before - time.monotonic())
+        wait_seconds = max(backoff_seconds, self._not_before - time.monotonic())
         return Signals(
             stop_requested=stop is not None, is_parked=bool(record.parked_condition), wait_seconds=wait_seconds
         )

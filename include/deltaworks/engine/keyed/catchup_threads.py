@@ -135,8 +135,8 @@ class KeyedCatchUp:
         Raises:
             FencedError: a successor has taken over.
         """
-        done = (self._catch_up(name) for name in self._tables.names)
-        return [followed for followed in done if followed is not None]
+        results = (self._catch_up(name) for name in self._tables.names)
+        return [followed for followed in results if followed is not None]
 
     def _catch_up(self, name: str) -> CatchUpResult | None:
         for wait_seconds in (*RETRY_SECONDS, None):

@@ -179,9 +179,9 @@ class KeyedTableCatchUp:
     def _add_columns(self, keyed: DeltaTable, metadata: str) -> None:
         on_disk = {field.name: field for field in keyed.schema().fields}
         declared = Schema.from_arrow(arrow_schema(dict(self._table.types))).fields
-        different = [field for field in declared if field.name in on_disk and on_disk[field.name].type != field.type]
-        if different:
-            names = ", ".join(field.name for field in different)
+        mismatched = [field for field in declared if field.name in on_disk and on_disk[field.name].type != field.type]
+        if mismatched:
+            names = ", ".join(field.name for field in mismatched)
             raise ContractError(
                 "TABLE_SCHEMA_DIFFERS",
                 f"Table {self._table.name!r} has other types than its history {self._table.history!r}: {names}.",

@@ -22,7 +22,7 @@ from deltaworks.tables.log import Action, stats_of
 KEYS_PER_PASS = 500_000
 #: Maximum distinct values of a column to list individually for file skipping.
 MAX_LISTED_VALUES = 1_000
-_ROW_INDEX = "place"
+_ROW_INDEX = "row_index"
 
 
 def distinct_keys(table: KeyedTable, parts: Iterable[pa.Table]) -> pa.Table:
@@ -31,7 +31,7 @@ def distinct_keys(table: KeyedTable, parts: Iterable[pa.Table]) -> pa.Table:
     buffered: list[pa.Table] = []
     for part in parts:
         buffered.append(part.drop_null())
-        if sum(one.nbytes for one in buffered) >= BUFFERED_BYTES:
+        if sum(buffered_part.nbytes for buffered_part in buffered) >= BUFFERED_BYTES:
             keys, buffered = _deduplicate(table, [keys, *buffered]), []
     return _deduplicate(table, [keys, *buffered])
 
@@ -61,7 +61,7 @@ def latest_rows_of_keys(table: KeyedTable, parts: Iterable[pa.Table], keys: pa.T
 def files_with_keys(table: KeyedTable, files: Iterable[Action], keys: pa.Table) -> list[Action]:
     """Returns the history files that may contain one of these keys, by partition and statistics."""
     ranges = key_ranges(table, keys)
-    return [file for file in files if all(_may_contain(file, one) for one in ranges)]
+    return [file for file in files if all(_may_contain(file, key_range) for key_range in ranges)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from deltaworks.tables.duckdb_session import duckdb_session
 SOURCE, TARGET = "source", "target"
 #: Arrow bytes buffered before older rows are dropped.
 BUFFERED_BYTES = 128 << 20
-_ROW_INDEX = "place"
+_ROW_INDEX = "row_index"
 
 
 def to_keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:

@@ -100,10 +100,11 @@ def _affected_bytes(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> in
         if keys.column in table.partition_by and keys.partition_texts is not None:
             partition_texts = map(partition_value_text, files.column(f"partition.{keys.column}").to_pylist())
             is_affected = [
-                held and place in keys.partition_texts for held, place in zip(is_affected, partition_texts, strict=True)
+                affected and text in keys.partition_texts
+                for affected, text in zip(is_affected, partition_texts, strict=True)
             ]
     sizes = files.column("size_bytes").to_pylist()
-    return sum(size for size, held in zip(sizes, is_affected, strict=True) if held)
+    return sum(size for size, affected in zip(sizes, is_affected, strict=True) if affected)
 
 
 class KeyedMerge:

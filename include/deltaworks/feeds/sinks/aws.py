@@ -53,9 +53,9 @@ class BatchedSink:
                 outcome.rejected[item.id] = DeadReason.TOO_LARGE, text
             else:
                 sendable.append(item)
-        most_bytes = max(MIN_LIMIT_BYTES, self._max_message_bytes)
+        max_batch_bytes = max(MIN_LIMIT_BYTES, self._max_message_bytes)
         parts = split_into_batches(
-            sendable, max_messages=_MAX_ENTRIES, max_bytes=most_bytes, extra_bytes=_ATTRIBUTE_BYTES
+            sendable, max_messages=_MAX_ENTRIES, max_bytes=max_batch_bytes, extra_bytes=_ATTRIBUTE_BYTES
         )
         for part in self._pool.map(self._send_batch, list(parts)):
             outcome.add(part)
@@ -67,12 +67,12 @@ class BatchedSink:
         by_entry = {f"{number}": item for number, item in enumerate(batch)}
         entries = [{"Id": name, **self.entry(item)} for name, item in by_entry.items()]
         try:
-            answer = self.call(entries)
+            response = self.call(entries)
         except (ClientError, BotoCoreError) as error:
             return self._failed_call(batch, error)
         outcome = SendOutcome()
-        accepted = {entry["Id"] for entry in answer.get("Successful", ())}
-        for entry in answer.get("Failed", ()):
+        accepted = {entry["Id"] for entry in response.get("Successful", ())}
+        for entry in response.get("Failed", ()):
             item, code = by_entry[entry["Id"]], str(entry.get("Code", ""))
             reason = f"{code} {entry.get('Message', '')}".strip()
             if entry.get("SenderFault") and "Throttl" not in code:
@@ -129,8 +129,8 @@ def open_client(service: str, messaging: AwsSpec) -> Any:
 
 def message_attributes(message: Message) -> dict[str, dict[str, str]]:
     """Returns the attributes for subscription filters."""
-    named = {"feed": message.feed, "op": message.op}
-    return {name: {"DataType": "String", "StringValue": value} for name, value in named.items()}
+    values = {"feed": message.feed, "op": message.op}
+    return {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
 
 
 def fifo_fields(message: Message) -> dict[str, str]:

@@ -26,5 +26,7 @@ class SnsSink(BatchedSink):
         return {"Message": message.body.decode(), "MessageAttributes": message_attributes(message), **fields}
 
     def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self._client.publish_batch(TopicArn=self._topic, PublishBatchRequestEntries=entries)
-        return answer
+        response: Mapping[str, Any] = self._client.publish_batch(
+            TopicArn=self._topic, PublishBatchRequestEntries=entries
+        )
+        return response

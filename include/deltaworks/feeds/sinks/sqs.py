@@ -31,17 +31,17 @@ class SqsSink(BatchedSink):
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["MaximumMessageSize"])
+            response = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["MaximumMessageSize"])
         except (ClientError, BotoCoreError) as error:
             if is_outage(error):
                 return MIN_LIMIT_BYTES
             raise self._refused_error(str(error)) from error
-        return int(answer.get("Attributes", {}).get("MaximumMessageSize", MIN_LIMIT_BYTES))
+        return int(response.get("Attributes", {}).get("MaximumMessageSize", MIN_LIMIT_BYTES))
 
     def entry(self, message: Message) -> dict[str, Any]:
         fields = fifo_fields(message) if self._is_fifo else {}
         return {"MessageBody": message.body.decode(), "MessageAttributes": message_attributes(message), **fields}
 
     def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
-        return answer
+        response: Mapping[str, Any] = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+        return response

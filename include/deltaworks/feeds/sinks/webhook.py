@@ -51,40 +51,40 @@ class WebhookSink:
         name = hashlib.sha256("".join(item.id for item in batch).encode()).hexdigest()[:32]
         body = b'{"feed":' + orjson.dumps(batch[0].feed) + b',"changes":[' + b",".join(m.body for m in batch) + b"]}"
         try:
-            answer = self._client.post(self._url, content=body, headers={"Idempotency-Key": name})
+            response = self._client.post(self._url, content=body, headers={"Idempotency-Key": name})
         except httpx.InvalidURL as error:
             raise sink_refused_error(
                 "The webhook", "its address is invalid", hint="Write https://…, in the variable too."
             ) from error
         except httpx.HTTPError as error:
             return SendOutcome(failed=dict.fromkeys((item.id for item in batch), type(error).__name__))
-        if _SUCCESS <= answer.status_code < _REDIRECT:
-            return SendOutcome(failed=dict.fromkeys(_failed_ids(answer, batch), "the receiver reported it as failed"))
-        if answer.status_code in _RETRY_STATUSES or answer.status_code >= _SERVER_ERROR:
-            return SendOutcome(failed=dict.fromkeys((item.id for item in batch), f"it answered {answer.status_code}"))
-        if answer.status_code not in _CONTENT_STATUSES:
+        if _SUCCESS <= response.status_code < _REDIRECT:
+            return SendOutcome(failed=dict.fromkeys(_failed_ids(response, batch), "the receiver reported it as failed"))
+        if response.status_code in _RETRY_STATUSES or response.status_code >= _SERVER_ERROR:
+            return SendOutcome(failed=dict.fromkeys((item.id for item in batch), f"it answered {response.status_code}"))
+        if response.status_code not in _CONTENT_STATUSES:
             raise sink_refused_error(
-                "The webhook", f"it answered {answer.status_code}", hint="Check its address and its token under `to`."
+                "The webhook", f"it answered {response.status_code}", hint="Check its address and its token under `to`."
             )
         if len(batch) > 1:
             half = len(batch) // 2
             outcome = self._post(batch[:half])
             outcome.add(self._post(batch[half:]))
             return outcome
-        reason = DeadReason.TOO_LARGE if answer.status_code == _TOO_LARGE else DeadReason.REFUSED
-        text = answer.text[:200]
-        return SendOutcome(rejected={batch[0].id: (reason, f"it answered {answer.status_code} {text}".strip())})
+        reason = DeadReason.TOO_LARGE if response.status_code == _TOO_LARGE else DeadReason.REFUSED
+        text = response.text[:200]
+        return SendOutcome(rejected={batch[0].id: (reason, f"it answered {response.status_code} {text}".strip())})
 
     def close(self) -> None:
         self._client.close()
 
 
-def _failed_ids(answer: Any, batch: Sequence[Message]) -> list[str]:
+def _failed_ids(response: Any, batch: Sequence[Message]) -> list[str]:
     """Returns the sent ids that the response lists as failed."""
     try:
-        content = orjson.loads(answer.content)
+        content = orjson.loads(response.content)
     except orjson.JSONDecodeError:
         return []
-    named = content.get("failed") if isinstance(content, dict) else None
+    failed = content.get("failed") if isinstance(content, dict) else None
     ids = {item.id for item in batch}
-    return [item for item in named if item in ids] if isinstance(named, list) else []
+    return [item for item in failed if item in ids] if isinstance(failed, list) else []

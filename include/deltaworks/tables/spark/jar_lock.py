@@ -16,7 +16,7 @@ from deltaworks.errors import ConfigError, ContractError
 #: Artifacts compiled from this repository.
 OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
 LOCK_COMMAND = "make jarlock"
-_HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` writes it anew."
+_HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` rewrites it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,8 +134,8 @@ def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path
 
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
     """Returns the jars of `resolved` that are not in `shipped` in any version."""
-    own = {artifact_name(name) for name in shipped}
-    return sorted(name for name in resolved if artifact_name(name) not in own)
+    shipped_artifacts = {artifact_name(name) for name in shipped}
+    return sorted(name for name in resolved if artifact_name(name) not in shipped_artifacts)
 
 
 def artifact_name(jar: str) -> str:

@@ -50,7 +50,7 @@ def find_java() -> JavaRuntime:
 
 def _java_properties(command: Path) -> dict[str, str]:
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [command, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -59,7 +59,7 @@ def _java_properties(command: Path) -> dict[str, str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    lines = (line.split(" = ", 1) for line in answer.stderr.splitlines() if " = " in line)
+    lines = (line.split(" = ", 1) for line in result.stderr.splitlines() if " = " in line)
     return {key.strip(): value.strip() for key, value in lines}
 
 
