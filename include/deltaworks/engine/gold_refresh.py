@@ -34,7 +34,7 @@ def gold_refresh_running(
     heartbeat: HeartbeatWriter,
     *,
     host: DriverHost,
-    once: bool = False,
+    available_now: bool = False,
 ) -> Iterator[None]:
     """Refreshes tables that declare `refresh_seconds` while the block runs; does nothing without such tables.
 
@@ -45,7 +45,7 @@ def gold_refresh_running(
         host: provides the scheduler pool of the builds.
         once: the run processes available data and ends; it builds nothing.
     """
-    if once or not spec.gold.stream_refreshed_tables:
+    if available_now or not spec.gold.stream_refreshed_tables:
         yield
         return
     module, _, name = GOLD_LOOP.partition(":")

@@ -46,7 +46,7 @@ class Member:
         new_session: Callable[[], SparkSession],
         is_driver_alive: Callable[[], bool],
         exit_driver: Callable[[TransientError], None],
-        once: bool = False,
+        available_now: bool = False,
     ) -> None:
         """Creates the member; nothing runs yet.
 
@@ -61,7 +61,7 @@ class Member:
         self._spark: SparkSession | None = None
         self._is_driver_alive = is_driver_alive
         self._exit_driver = exit_driver
-        self._once = once
+        self._available_now = available_now
         control = paths.pipeline_control(pipeline)
         self._stop = StopFlag(objects, paths.stop_request(control))
         self._heartbeat_key = paths.heartbeat(control)
@@ -153,7 +153,9 @@ class Member:
         try:
             if self._spark is None:
                 self._spark = self._new_session()
-            run = self._run = IngestRun(self._spark, catalog, self.pipeline, available_now=self._once, host=host)
+            run = self._run = IngestRun(
+                self._spark, catalog, self.pipeline, available_now=self._available_now, host=host
+            )
             result = run.run()
         except BaseException as error:
             self._outcome = self._record_failure(error)

@@ -73,7 +73,7 @@ class GroupRun:
         self._group_members = GroupMembers(group, catalog, load=load)
         self._objects = open_objects(catalog.environment.lake)
         self._stop = group_stop_flag(self._objects, group)
-        self._once = available_now
+        self._available_now = available_now
         self._members: dict[str, Member] = {}
         self._states: dict[str, MemberState] = {}
         self._started = time.monotonic()
@@ -108,7 +108,9 @@ class GroupRun:
                 self._updated_at = now
                 self._update_members(now)
             closing = self._closing_since is not None
-            if is_over(self._states, is_closing=closing, once=self._once) or self._has_close_timed_out(now):
+            if is_over(
+                self._states, is_closing=closing, available_now=self._available_now
+            ) or self._has_close_timed_out(now):
                 return self._result()
             time.sleep(POLL_SECONDS)
 
@@ -132,7 +134,7 @@ class GroupRun:
     def _collect_outcomes(self) -> None:
         """Handles runs that have ended."""
         for name, member in self._members.items():
-            outcome = member.poll_outcome() if self._states[name].has_run else None
+            outcome = member.poll_outcome() if self._states[name].is_active else None
             if self._first_batch is None and member.has_completed_batch:
                 self._first_batch = time.monotonic()
             if outcome is None:
@@ -199,10 +201,10 @@ class GroupRun:
     def _signals(self, group: StreamGroup, name: str, member: Member) -> Signals:
         closing, state = self._closing_since is not None, self._states[name]
         # A running member continues with its declaration, even if its current one is invalid.
-        belongs = name in group.members or (state.has_run and name in group.invalid_members)
-        if self._once and state.phase is Phase.REMOVED:
+        belongs = name in group.members or (state.is_active and name in group.invalid_members)
+        if self._available_now and state.phase is Phase.REMOVED:
             belongs = False
-        if state.has_run:
+        if state.is_active:
             return Signals(is_member=belongs, is_closing=closing)
         return member.signals(is_member=belongs, is_closing=closing)
 
@@ -213,14 +215,14 @@ class GroupRun:
             new_session=self._spark.newSession,
             is_driver_alive=self._is_driver_alive,
             exit_driver=exit_driver,
-            once=self._once,
+            available_now=self._available_now,
         )
 
     def _has_close_timed_out(self, now: float) -> bool:
         """Returns whether the members' time to end is over. The next run resumes their work."""
         if self._closing_since is None or now - self._closing_since < CLOSE_SECONDS:
             return False
-        running = sorted(name for name, state in self._states.items() if state.has_run)
+        running = sorted(name for name, state in self._states.items() if state.is_active)
         log.warning("group=%s ends while members are still running: %s", self._name, ", ".join(running))
         return True
 

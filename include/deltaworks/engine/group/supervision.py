@@ -69,7 +69,7 @@ class MemberState:
     phase: Phase = Phase.WAITING
 
     @property
-    def has_run(self) -> bool:
+    def is_active(self) -> bool:
         """Whether a run is in progress."""
         return self.phase in (Phase.RUNNING, Phase.ENDING)
 
@@ -112,14 +112,14 @@ def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures:
     return replace(state, phase=Phase.WAITING), Action.NOTHING
 
 
-def is_over(states: dict[str, MemberState], *, is_closing: bool, once: bool = False) -> bool:
+def is_over(states: dict[str, MemberState], *, is_closing: bool, available_now: bool = False) -> bool:
     """Returns whether the group's run is over: nothing is running or will run.
 
     Args:
         once: each member runs once over available data; waiting members still have to run.
     """
-    if any(state.has_run for state in states.values()):
+    if any(state.is_active for state in states.values()):
         return False
     if is_closing:
         return True
-    return once and all(state.phase is not Phase.WAITING for state in states.values())
+    return available_now and all(state.phase is not Phase.WAITING for state in states.values())

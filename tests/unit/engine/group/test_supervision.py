@@ -58,7 +58,7 @@ def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
         action = Action.NOTHING
         if isinstance(event, Check):
             state, action = next_state(state, event.signals)
-        elif state.has_run:
+        elif state.is_active:
             state, action = state_after_run(state, event.outcome, max_quick_failures=MAX_FAILURES)
         steps.append((state.phase, action))
     return steps
@@ -148,7 +148,7 @@ def test_members_are_independent(first: list[Event], second: list[Event]) -> Non
             event, action = story[position], Action.NOTHING
             if isinstance(event, Check):
                 states[name], action = next_state(states[name], event.signals)
-            elif states[name].has_run:
+            elif states[name].is_active:
                 states[name], action = state_after_run(states[name], event.outcome, max_quick_failures=MAX_FAILURES)
             steps[name].append((states[name].phase, action))
     assert steps == {"a": run(first), "b": run(second)}
@@ -196,5 +196,5 @@ def test_a_groups_run_is_over_when_no_member_runs_or_will_run() -> None:
     assert not is_over({"a": parked}, is_closing=False), "it can be started any time"
     assert is_over({"a": parked, "b": waiting}, is_closing=True)
     assert not is_over({"a": parked, "b": running}, is_closing=True)
-    assert not is_over({"a": parked, "b": waiting}, is_closing=False, once=True)
-    assert is_over({"a": parked, "b": MemberState(Phase.REMOVED)}, is_closing=False, once=True)
+    assert not is_over({"a": parked, "b": waiting}, is_closing=False, available_now=True)
+    assert is_over({"a": parked, "b": MemberState(Phase.REMOVED)}, is_closing=False, available_now=True)
