@@ -1,1 +1,1 @@
-"""Whether streams and relays work, judged from heartbeats: facts, limits, verdicts."""
+"""Health of streams, relays, collectors and vaults, evaluated from heartbeats."""

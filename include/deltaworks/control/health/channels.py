@@ -1,6 +1,7 @@
-"""Whether anybody hears of alerts: a lake that nobody is told about dies unseen.
+"""Checks that alerts reach a person.
 
-This is no alert, which would need the channel that is missing: every health run, the progress page and `status` say it.
+This is not an alert, since it would need the missing channel: every health run, the overview page and `status` report
+it.
 """
 
 from __future__ import annotations
@@ -8,23 +9,23 @@ from __future__ import annotations
 from deltaworks.control.health.limits import Finding
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, AlertsSpec, LogChannelSpec
 
-#: What to write, in one line.
+#: The setting to add, in one line.
 CHANNEL_SETUP_HINT = (
-    f"set {WEBHOOK_VARIABLE} to an address that takes alerts as JSON, or declare a channel of kind webhook or sns "
-    "under `alerts` of the environment; `deltaworks alerts check --send` tries it"
+    f"set {WEBHOOK_VARIABLE} to a URL that accepts alerts as JSON, or declare a channel of kind webhook or sns "
+    "under `alerts` of the environment; test it with `deltaworks alerts check --send`"
 )
 
 
 def channel_finding(alerts: AlertsSpec) -> Finding | None:
-    """What is wrong where every channel is a log, which nobody reads in time; None where one reaches people."""
+    """Returns a finding if the log is the only alert channel; None if a channel reaches people."""
     if any(not isinstance(channel, LogChannelSpec) for channel in alerts.channels):
         return None
     return Finding(
-        "lagging", "ALERTS_UNDELIVERED", "no alert reaches a person: the log is the only channel.", CHANNEL_SETUP_HINT
+        "lagging", "ALERTS_UNDELIVERED", "Alerts reach no person: the log is the only channel.", CHANNEL_SETUP_HINT
     )
 
 
 def channel_warning(alerts: AlertsSpec) -> str:
-    """The same as one sentence for people; empty where nothing is wrong."""
+    """Returns the finding as one sentence; empty if there is none."""
     finding = channel_finding(alerts)
     return f"{finding.cause}: {finding.detail} Next: {finding.next_step}." if finding is not None else ""

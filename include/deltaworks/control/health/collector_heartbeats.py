@@ -1,7 +1,7 @@
-"""Keeps the records of one collector process current, from a thread of its own.
+"""Writes the heartbeat and hourly counts of one collector process from a background thread.
 
-A storage that fails never fails the collector: the next beat tries again, and the health check sees the age of the last
-one written.
+Storage failures never stop the collector: the next interval retries, and the health check sees the age of the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from deltaworks.control.records.collector import CollectorHeartbeat, HourCounts,
 from deltaworks.control.records.store import RecordStore
 
 log = logging.getLogger(__name__)
-#: Events by source and verdict, since the process began.
+#: Events by source and response, since the process started.
 EventCounts = Mapping[str, Mapping[str, int]]
 
 
 class CollectorHeartbeatWriter(BackgroundThread):
-    """Writes the heartbeat and the counts of the hour; a last time, what `beat` says then, when it is stopped.
+    """Writes the heartbeat and the hourly counts at each interval, and once more when it is stopped.
 
     Args:
-        beat: the heartbeat as of now; called by the thread.
-        taken: what the process has taken since it began, by source and verdict; called by the thread.
+        heartbeat: returns the current heartbeat; called by the thread.
+        event_counts: returns the events accepted since the process started, by source and response; called by the
+            thread.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
         self._last_event_counts: EventCounts = {}
 
     def write(self) -> None:
-        """Write the heartbeat and the counts once. Used by one thread.
+        """Writes the heartbeat and the counts once. Called by one thread.
 
         Raises:
             TransientError: the storage does not answer.
@@ -71,7 +72,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
         self._counts, self._last_event_counts = current, event_counts
 
     def _stored_counts(self, heartbeat: CollectorHeartbeat, hour: str) -> HourCounts:
-        """Those of an earlier process with this folder, within this hour; else new ones."""
+        """Returns the counts that an earlier process with this spool stored for this hour, or new ones."""
         stored = RecordStore(self._objects, HourCounts).read(counts_key(heartbeat.collector, heartbeat.id, hour))
         if stored is not None:
             return stored

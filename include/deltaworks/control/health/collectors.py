@@ -1,6 +1,6 @@
-"""Judges collectors by their heartbeats, and by what a look for lost events has found.
+"""Health of collectors, from their heartbeats and from the last check for lost events.
 
-A collector that was declared and has never run is no subject: nothing says that anybody means to run it.
+A declared collector that has never run is not reported.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from deltaworks.control.records.store import RecordStore
 from deltaworks.specs.catalog import Catalog
 
 STALE_SECONDS = 120.0
-#: For so long an event may wait on a collector's disk, beside the time for which an object is open.
+#: Maximum age of an event in the spool, in addition to the time for which an object is open.
 MAX_PENDING_SECONDS = 900.0
-#: A process that has ended with an empty spool is nobody's concern after this.
+#: A process that ended with an empty spool is ignored after this time.
 IGNORE_ENDED_AFTER = timedelta(days=1)
 _MAX_RANGES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorFacts:
-    """What is on record of a collector: nothing of one that never ran; `error` where it could not be read."""
+    """The stored records of a collector, or the `error` that reading them raised."""
 
     name: str
     heartbeats: Sequence[CollectorHeartbeat] = ()
@@ -43,7 +43,7 @@ class CollectorFacts:
 
 
 def read_collectors(catalog: Catalog, objects: ObjectStore) -> list[CollectorFacts]:
-    """What is on record of every collector that is declared. Raises nothing."""
+    """Reads the records of all declared collectors. Raises nothing."""
     facts = []
     for name in catalog.collectors:
         try:
@@ -57,7 +57,7 @@ def read_collectors(catalog: Catalog, objects: ObjectStore) -> list[CollectorFac
 def collector_reports(
     collectors: Iterable[CollectorFacts], *, previous: Mapping[str, Verdict] | None = None, now: datetime
 ) -> list[Report]:
-    """A report for every collector that has ever run. A storage that does not answer is a verdict."""
+    """Returns a report for each collector that has ever run. Unreachable storage is a verdict."""
     reports = []
     for facts in collectors:
         subject = Subject("collector", facts.name, collector_control(facts.name), HealthLimits())
@@ -79,7 +79,7 @@ def evaluate_collector(
     now: datetime,
     previous: Verdict | None = None,
 ) -> Verdict:
-    """The worst of what the processes of a collector show: a pure function of what was read."""
+    """Evaluates the processes of a collector; the worst finding wins. Pure."""
     current = [beat for beat in heartbeats if not _has_ended(beat, now)]
     findings = [finding for beat in current for finding in _findings(beat, now)]
     if lost_events is not None and lost_events.missing:
@@ -90,17 +90,17 @@ def evaluate_collector(
 
 def _has_ended(heartbeat: CollectorHeartbeat, now: datetime) -> bool:
     written = parse_iso(heartbeat.written_at)
-    gone = written is not None and now - written > IGNORE_ENDED_AFTER
-    return heartbeat.state == "ended" and heartbeat.oldest_at is None and gone
+    is_old = written is not None and now - written > IGNORE_ENDED_AFTER
+    return heartbeat.state == "ended" and heartbeat.oldest_at is None and is_old
 
 
 def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]:
-    """What is wrong with one process, the worst first."""
+    """Yields the findings of one process, the worst first."""
     where = f"{heartbeat.id[:8]} on {heartbeat.host}" if heartbeat.host else heartbeat.id[:8]
     age = age_seconds(heartbeat.written_at, now)
     if heartbeat.state != "ended" and age > STALE_SECONDS:
         text = f"{where} wrote its last heartbeat {format_duration(age)} ago."
-        yield Finding("unhealthy", "COLLECTOR_STALE", text, "Look at its process and its log, and start it again.")
+        yield Finding("unhealthy", "COLLECTOR_STALE", text, "Check its process and log, then restart it.")
     if heartbeat.damaged:
         text = f"{where} has damaged files: {', '.join(heartbeat.damaged[:_MAX_RANGES_SHOWN])}."
         step = "See how-to/collect-over-http.md#a-spool-is-damaged; what could be read was delivered."
@@ -110,7 +110,7 @@ def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]
             "unhealthy", "SPOOL_OLD", _backlog_detail(heartbeat, where, waited), _backlog_next_step(heartbeat)
         )
     if dead_letters := sum(source.dead_letters for source in heartbeat.sources.values()):
-        text = f"{where} has set {dead_letters} events aside that its sink never takes."
+        text = f"{where} has {dead_letters} events that its sink cannot accept."
         yield Finding(
             "unhealthy", "EVENTS_UNDELIVERABLE", text, "See how-to/collect-over-http.md#when-something-is-wrong."
         )
@@ -118,34 +118,38 @@ def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]
 
 def _backlog_detail(heartbeat: CollectorHeartbeat, where: str, waited: float) -> str:
     share = 100 * heartbeat.spool_bytes / max(1, heartbeat.spool_max_bytes)
-    troubles = "; ".join(f"{name}: {source.problem}" for name, source in heartbeat.sources.items() if source.problem)
-    return f"{where}: the oldest event has waited for {format_duration(waited)}, the spool is {share:.0f} % full. {troubles}"
+    problems = "; ".join(f"{name}: {source.problem}" for name, source in heartbeat.sources.items() if source.problem)
+    return f"{where}: oldest event {format_duration(waited)} old, spool {share:.0f} % full. {problems}"
 
 
 def _backlog_next_step(heartbeat: CollectorHeartbeat) -> str:
     if heartbeat.state == "ended":
-        return "Start a collector with this spool: it delivers what is there, whatever else it does."
-    troubled = [name for name, source in heartbeat.sources.items() if source.problem]
+        return "Start a collector with this spool folder: it delivers the remaining events."
+    failing = [name for name, source in heartbeat.sources.items() if source.problem]
     return (
-        f"Mend the sink of {', '.join(troubled)}." if troubled else "The sink is slower than what comes in: widen it."
+        f"Fix the sink of {', '.join(failing)}."
+        if failing
+        else "The sink is slower than the input: increase its capacity."
     )
 
 
-def _lost_events_finding(losses: LostEvents) -> Finding:
-    events = sum(missing.events for missing in losses.missing)
-    named = [f"{missing.id[:8]}: {missing.first}-{missing.last}" for missing in losses.missing[:_MAX_RANGES_SHOWN]]
+def _lost_events_finding(lost_events: LostEvents) -> Finding:
+    events = sum(missing.events for missing in lost_events.missing)
+    named = [f"{missing.id[:8]}: {missing.first}-{missing.last}" for missing in lost_events.missing[:_MAX_RANGES_SHOWN]]
     more = (
-        f" and {len(losses.missing) - _MAX_RANGES_SHOWN} ranges more" if len(losses.missing) > _MAX_RANGES_SHOWN else ""
+        f" and {len(lost_events.missing) - _MAX_RANGES_SHOWN} more ranges"
+        if len(lost_events.missing) > _MAX_RANGES_SHOWN
+        else ""
     )
-    text = f"{events} acknowledged events are in no table and not in quarantine: {', '.join(named)}{more}."
+    text = f"{events} acknowledged events are neither in a table nor in quarantine: {', '.join(named)}{more}."
     return Finding("unhealthy", "EVENTS_LOST", text, "See how-to/collect-over-http.md#events-are-lost.")
 
 
 def _ok_finding(heartbeats: Sequence[CollectorHeartbeat]) -> Finding:
-    running = [beat for beat in heartbeats if beat.state != "ended"]
+    running = [heartbeat for heartbeat in heartbeats if heartbeat.state != "ended"]
     if not running:
-        return Finding("stopped", "OK", "It has ended, and nothing is left on its disk.")
-    waiting = sum(beat.spool_bytes for beat in running)
+        return Finding("stopped", "OK", "Ended; its spool is empty.")
+    waiting = sum(heartbeat.spool_bytes for heartbeat in running)
     delivered = sum(source.delivered for beat in running for source in beat.sources.values())
     return Finding(
         "healthy", "OK", f"{len(running)} processes, {delivered:,} events delivered, {waiting / 2**20:.0f} MiB spooled."

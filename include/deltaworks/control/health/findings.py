@@ -1,7 +1,8 @@
-"""Findings of one relay or stream: state, cause, detail and next step, by its heartbeat, its stop flag and its DAG.
+"""Health findings of one relay or stream: state, cause, detail and next step.
 
-Pure functions. A stream that does not run has been stopped, paused, ended, failed, gone silent, or never started; one
-that runs may report an error, start slowly, make no progress, lose data, hold a table back, lag, or get no input.
+Pure functions of the heartbeat, the stop flag and the state of the DAG. A stream that does not run was stopped, paused,
+ended, failed, went silent or never started. A running stream may report an error, start slowly, make no progress, lose
+data, hold a table back, lag, or receive no input.
 """
 
 from __future__ import annotations
@@ -16,42 +17,42 @@ from deltaworks.control.health.stop import StopRequest
 def finding_of_unstarted(
     name: str, stop: StopRequest | None, paused: bool | None, missing_seconds: float, limits: HealthLimits
 ) -> Finding:
-    """The finding of a stream that has never written a heartbeat."""
+    """Finding for a stream that has never written a heartbeat."""
     if stop is not None:
         return finding_of_stopped(stop, name)
     if paused:
-        return Finding("paused", "PAUSED", "It has never run and its DAG is paused.", f"deltaworks start {name}")
-    detail = f"It has never written a heartbeat; looked for since {format_duration(missing_seconds)}."
+        return Finding("paused", "PAUSED", "It has never run, and its DAG is paused.", f"deltaworks start {name}")
+    detail = f"No heartbeat has been written; missing for {format_duration(missing_seconds)}."
     if missing_seconds <= limits.grace_seconds:
         return Finding("starting", "NEVER_STARTED", detail)
-    return Finding("unhealthy", "NEVER_STARTED", detail, "Open the log of its DAG's last run.")
+    return Finding("unhealthy", "NEVER_STARTED", detail, "Open the log of the last run of its DAG.")
 
 
 def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
-    """The finding of a stream that was stopped on purpose."""
+    """Finding for a stream that was stopped on request."""
     detail = f"Stopped by {stop.by} at {stop.at}: {stop.reason}."
     return Finding("stopped", "STOP_REQUESTED", detail, stop.restart_command(name))
 
 
 def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
-    """The finding of a stream whose heartbeat says that it has ended, or is too old."""
+    """Finding for a stream whose heartbeat reports its end, or is too old."""
     if heartbeat.state == "failed":
         return _failed(heartbeat, silent_seconds, limits)
     return _ended(silent_seconds, limits) if heartbeat.state == "ended" else _stale(heartbeat, silent_seconds)
 
 
 def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) -> Finding:
-    """The finding of a stream that does not run, and whose DAG is paused."""
+    """Finding for a stream that does not run and whose DAG is paused."""
     if heartbeat.state == "ended":
         detail = f"Its DAG is paused; it ended {format_duration(silent_seconds)} ago."
         return Finding("paused", "PAUSED", detail, f"deltaworks start {name}")
     return Finding(
         "unhealthy",
         "PAUSED_WITHOUT_STOP",
-        f"Its DAG is paused, nobody asked it to stop, and it last was {heartbeat.state!r} "
+        f"Its DAG is paused without a stop request; its last state was {heartbeat.state!r} "
         f"{format_duration(silent_seconds)} ago{_error_suffix(heartbeat)}.",
-        f"If that is meant: deltaworks stop {name}. If not (a DAG pauses itself after many failed runs): "
-        f"mend the cause, then deltaworks start {name}.",
+        f"If intended: deltaworks stop {name}. Otherwise (a DAG pauses itself after many failed runs) "
+        f"fix the cause, then deltaworks start {name}.",
     )
 
 
@@ -60,8 +61,8 @@ def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -
     condition = str(error.get("condition", "FAILED"))
     detail = f"It failed {format_duration(silent_seconds)} ago{_error_suffix(heartbeat)}."
     if error.get("retryable", True) and silent_seconds <= limits.grace_seconds:
-        return Finding("starting", condition, detail + " It is being started again.")
-    hint = str(error.get("hint") or "Open the log of its DAG's last run.")
+        return Finding("starting", condition, detail + " It is being restarted.")
+    hint = str(error.get("hint") or "Open the log of the last run of its DAG.")
     return Finding("unhealthy", condition, detail, hint)
 
 
@@ -70,13 +71,13 @@ def _ended(silent_seconds: float, limits: HealthLimits) -> Finding:
         return Finding(
             "starting",
             "BETWEEN_RUNS",
-            f"It ended its run {format_duration(silent_seconds)} ago; the next one is starting.",
+            f"Its run ended {format_duration(silent_seconds)} ago; the next one is starting.",
         )
     return Finding(
         "unhealthy",
         "NOT_RESTARTED",
-        f"It ended its run {format_duration(silent_seconds)} ago and no new one has begun.",
-        "Check that its DAG is not paused, that its pool has a free slot and that the scheduler is alive.",
+        f"Its run ended {format_duration(silent_seconds)} ago, and no new run has started.",
+        "Check that its DAG is not paused, its pool has a free slot and the scheduler is running.",
     )
 
 
@@ -86,7 +87,8 @@ def _stale(heartbeat: Heartbeat, silent_seconds: float) -> Finding:
         "HEARTBEAT_STALE",
         f"Its last heartbeat is {format_duration(silent_seconds)} old (process {heartbeat.pid} on {heartbeat.host}, "
         f"run {heartbeat.run}).",
-        "If its task runs, clear it: it resumes where it was. If it does not, check scheduler and pool.",
+        "If its task is running, clear it: the stream resumes where it was. Otherwise check the scheduler and "
+        "the pool.",
     )
 
 
@@ -98,7 +100,7 @@ def finding_of_live(
     last_input: datetime | None = None,
     input_rate: InputRate | None = None,
 ) -> Finding:
-    """The finding of a stream whose heartbeat is young: whether it works, keeps up, and gets input."""
+    """Finding for a stream with a recent heartbeat: errors, progress, backlog and input."""
     running_seconds = age_seconds(heartbeat.started_at, now)
     if heartbeat.error is not None:
         hint = str(heartbeat.error.get("hint") or "Open its driver log.")
@@ -111,48 +113,52 @@ def finding_of_live(
             "unhealthy",
             "START_SLOW",
             f"It has been starting for {format_duration(running_seconds)}.",
-            "Open its driver log: the lease may be held by another process, or the cluster has no room.",
+            "Open its driver log: another process may hold the lease, or the cluster has no free resources.",
         )
     progress_seconds = min(running_seconds, age_seconds(heartbeat.last_batch_at or heartbeat.started_at, now))
     if (heartbeat.backlog_files or heartbeat.backlog_records) and progress_seconds > limits.stall_seconds:
         return Finding(
             "unhealthy",
             "NO_PROGRESS",
-            f"{describe_backlog(heartbeat)} and the last batch was completed {format_duration(progress_seconds)} ago.",
-            "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
+            f"{describe_backlog(heartbeat)}, and the last batch completed {format_duration(progress_seconds)} ago.",
+            "Open the Spark UI and the driver log. Clearing the task restarts the stream where it was.",
         )
     silence = _missing_input(heartbeat, now, limits, last_input, input_rate)
     finding = _suspended(heartbeat, now) or _data_loss(heartbeat) or silence or _backlog(heartbeat, now, limits)
-    # What the stream itself lacks is the graver.
+    # Findings of the stream itself take precedence over gold failures.
     return finding if finding.state == "unhealthy" else _gold_failing(heartbeat, now) or finding
 
 
 def _data_loss(heartbeat: Heartbeat) -> Finding | None:
-    """Files missing between the bucket and the tables, undeliverable messages, expired records."""
+    """Objects that are missing, undeliverable messages, expired records."""
     if heartbeat.dead_letters:
         return Finding(
             "unhealthy",
             "DEAD_LETTERS",
-            f"About {heartbeat.dead_letters} messages were delivered too often and lie in the dead-letter queue.",
-            f"`deltaworks files redrive {heartbeat.pipeline}`; its files are not in the log until then.",
+            f"About {heartbeat.dead_letters} messages exceeded their delivery attempts and are in the dead-letter "
+            "queue.",
+            f"`deltaworks files redrive {heartbeat.pipeline}`. Until then their files are missing from the file "
+            "event log.",
         )
     if heartbeat.lost_files:
         return Finding(
             "unhealthy",
             "FILES_LOST",
-            f"{heartbeat.lost_files} objects were never announced, or were gone before they were read, "
+            f"{heartbeat.lost_files} objects were never announced, or were deleted before they were read, "
             f"such as {', '.join(heartbeat.lost_examples[:3])}.",
-            "`deltaworks files show`, for one of them, says what became of it; see how-to/operate.md on lost files.",
+            "Run `deltaworks files show` for one of them; see how-to/operate.md on lost files.",
         )
     if heartbeat.lost_ranges:
         examples = ", ".join(heartbeat.lost_examples[:3])
         detail = f"{heartbeat.lost_ranges} ranges of records expired before they were read, such as {examples}."
-        return Finding("unhealthy", "RECORDS_LOST", detail, "Quarantine has a row for each: code records_lost.")
+        return Finding(
+            "unhealthy", "RECORDS_LOST", detail, ("Quarantine has a row for each range, with code records_lost.")
+        )
     return None
 
 
 def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
-    """Tables whose commits failed. The stream continues without them until someone mends and resumes them."""
+    """Tables whose commits failed. The stream continues without them until a person fixes and resumes them."""
     tables = [held for held in heartbeat.held if held.get("reason") == "suspended"]
     if not tables:
         return None
@@ -162,15 +168,15 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
     return Finding(
         "unhealthy",
         "TABLE_SUSPENDED",
-        f"Held back for {format_duration(suspended_seconds)}: {names}. {first.get('table')} since batch "
+        f"Suspended for {format_duration(suspended_seconds)}: {names}. {first.get('table')} since batch "
         f"{first.get('since_batch')}: [{first.get('condition')}] {first.get('message')}",
-        f"Mend the table (the condition says how), then `deltaworks tables resume {heartbeat.pipeline} "
-        f"{first.get('table')}`. Nothing is lost meanwhile; the other tables continue.",
+        f"Fix the table (see its condition), then run `deltaworks tables resume {heartbeat.pipeline} "
+        f"{first.get('table')}`. No data is lost; the other tables continue.",
     )
 
 
 def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
-    """Gold tables that the stream keeps fresh and cannot build. It tries them again, and its batches land meanwhile."""
+    """Gold tables that the stream refreshes but cannot build. It retries them, and its batches still commit."""
     if not heartbeat.gold_failures:
         return None
     first = heartbeat.gold_failures[0]
@@ -179,7 +185,7 @@ def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
     return Finding(
         "unhealthy",
         "GOLD_REFRESH_FAILING",
-        f"Batches land, but gold cannot be built for {format_duration(failing_seconds)}: {names}. {first.get('table')}: "
+        f"Batches commit, but gold tables cannot be built for {format_duration(failing_seconds)}: {names}. {first.get('table')}: "
         f"[{first.get('condition')}] {first.get('message')}",
         str(first.get("hint") or "Open its driver log."),
     )
@@ -196,8 +202,8 @@ def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Findi
                 "unhealthy",
                 "BACKLOG_OLD",
                 detail,
-                "Give it more cores or larger batches (max_files_per_batch, max_bytes_per_batch) before the "
-                "source's retention deletes what waits.",
+                "Add cores or raise max_files_per_batch and max_bytes_per_batch before the "
+                "source's retention deletes unread input.",
             )
         if waited > limits.lag_seconds:
             return Finding("lagging", "BACKLOG", detail)
@@ -206,7 +212,7 @@ def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Findi
 
 
 def describe_backlog(heartbeat: Heartbeat) -> str:
-    """What waits, in the source's own measure; Kinesis has none."""
+    """Describes the backlog in the source's own unit; Kinesis reports no counts."""
     for count, noun in ((heartbeat.backlog_records, "record"), (heartbeat.backlog_files, "file")):
         if count:
             return f"{count:,} {noun}s wait" if count > 1 else f"1 {noun} waits"
@@ -216,29 +222,27 @@ def describe_backlog(heartbeat: Heartbeat) -> str:
 def _missing_input(
     heartbeat: Heartbeat, now: datetime, limits: HealthLimits, last_input: datetime | None, input_rate: InputRate | None
 ) -> Finding | None:
-    """Missing input. No finding while something waits: then the stream is behind, not the source."""
+    """Finding for missing input. None while there is a backlog: then the stream is behind, not the source."""
     if last_input is None or heartbeat.backlog_files or heartbeat.backlog_records:
         return None
     silent_seconds = (now - last_input).total_seconds()
-    next_step = "Ask who sends. The stream itself is well; see reference/alerts.md on input that stays away."
+    next_step = "Ask the producer. The stream itself is healthy; see reference/alerts.md on missing input."
     if limits.no_input_seconds is not None:
         if silent_seconds <= limits.no_input_seconds:
             return None
-        bound = f"{format_duration(limits.no_input_seconds)} are declared"
+        bound = f"at most {format_duration(limits.no_input_seconds)} is declared"
         return Finding(
-            "unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}, and {bound}.", next_step
+            "unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}; {bound}.", next_step
         )
     hour = silent_hour(input_rate, last_input, now)
     if hour is None or input_rate is None:
         return None
-    usual = f"the hour from {hour:%H:%M} usually brings {input_rate.rows_by_hour[hour.hour]:.0f} rows"
-    return Finding(
-        "unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}, and {usual}.", next_step
-    )
+    usual = f"the hour from {hour:%H:%M} usually has {input_rate.rows_by_hour[hour.hour]:.0f} rows"
+    return Finding("unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}; {usual}.", next_step)
 
 
 def _error_suffix(heartbeat: Heartbeat) -> str:
-    """The error of the heartbeat, as the end of a sentence."""
+    """Formats the heartbeat's error as the end of a sentence."""
     if heartbeat.error is None:
         return ""
     return f": [{heartbeat.error.get('condition', '?')}] {heartbeat.error.get('message', '')}".rstrip(".")

@@ -1,6 +1,6 @@
-"""What is on record of a group of streams as a whole: its stop flag, and the failures of its driver.
+"""Control objects of a stream group: its stop flag and its driver's backoff.
 
-Everything else is of its members, each in the control folder of its pipeline.
+Everything else is stored per pipeline, in the control folders of its members.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from deltaworks.control.objects import ObjectStore
 
 
 def group_stop_flag(objects: ObjectStore, group: str) -> StopFlag:
-    """The flag that ends a group's driver, and keeps the next one from starting its members."""
+    """The flag that stops a group's driver and keeps the next one from starting."""
     return StopFlag(objects, paths.stop_request(paths.group_control(group)))
 
 
 def group_backoff(objects: ObjectStore, group: str) -> RestartBackoff:
-    """The back-off of a group's driver, for what ends all of its members at once."""
+    """The backoff of a group's driver, for failures that end all members."""
     return RestartBackoff(objects, f"{paths.group_control(group)}/failures.json")

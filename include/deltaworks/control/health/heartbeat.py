@@ -1,6 +1,6 @@
-"""The heartbeat: one small object per stream or relay with its state, written out of band by a thread.
+"""Heartbeats: one small object per stream or relay with its state, written by a background thread.
 
-Health is judged by it: a process that hangs stops writing it, however good its last progress looked.
+Health is evaluated from it: a hung process stops writing it, even if its last progress looked good.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ StreamState = Literal["starting", "running", "idle", "stopping", "ended", "faile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The state of a stream or a relay. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back.
+    """The state of a stream or relay. Times are ISO 8601 in UTC.
 
-    `lost_files` counts objects that were never announced, or were gone before they were read; `lost_ranges` ranges of
-    records that expired unread; `lost_examples` names some of either. `dead_letters` is about the number of messages in
-    a relay's dead-letter queue. `retention_seconds` is for how long the source keeps what waits, where it says so.
-    `gold_failures`: the gold tables that its stream keeps fresh and cannot build at present, with why and since when.
+    Args:
+        held: the tables whose commits are held back.
+        lost_files: objects that were never announced, or deleted before they were read.
+        lost_ranges: ranges of records that expired unread. lost_examples: some lost files or ranges.
+        dead_letters: approximate number of messages in a relay's dead-letter queue.
+        retention_seconds: retention of the source, if it reports one.
+        gold_failures: gold tables that the stream cannot build at present: reason and start of the failure.
     """
 
     pipeline: str
@@ -61,7 +64,7 @@ class Heartbeat:
 
 
 def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
-    """The last heartbeat written, or None where there never was one."""
+    """Reads the last heartbeat, or None if there never was one."""
     item = objects.get(key)
     if item is None:
         return None
@@ -72,9 +75,9 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
 
 
 def was_killed(objects: ObjectStore, key: str) -> bool:
-    """Whether the run that wrote the last heartbeat was killed, or ended itself over a batch that hung.
+    """Whether the last run was killed, or ended itself because a batch stalled.
 
-    False where there never was one, True where it cannot be read.
+    False if there was no run, True if the heartbeat cannot be parsed.
     """
     try:
         last = read_heartbeat(objects, key)
@@ -86,13 +89,14 @@ def was_killed(objects: ObjectStore, key: str) -> bool:
 
 
 class HeartbeatWriter:
-    """Keeps one heartbeat object current from a thread of its own.
+    """Writes one heartbeat object at each interval from a background thread.
 
-    A storage that fails never fails the stream: the next beat tries again, and the health check sees the age of the
-    last one written. `update` and `close` are safe from any thread.
+    Storage failures never stop the stream: the next interval retries, and the health check sees the age of the
+    heartbeat.
+    `update` and `close` are thread-safe.
 
     Args:
-        gets_on: whether what it speaks for gets on; while it does not, nothing is written but the last beat.
+        is_progressing: while it returns False only `close` writes, so a stalled process shows as an old heartbeat.
     """
 
     def __init__(
@@ -128,22 +132,22 @@ class HeartbeatWriter:
         self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin writing."""
+        """Starts the thread."""
         self._thread.start()
 
     def update(self, **changes: Any) -> None:
-        """Change fields of the heartbeat and write it soon."""
+        """Changes fields of the heartbeat and triggers a write."""
         with self._lock:
             self._current = dataclasses.replace(self._current, **changes)
         self._wake.set()
 
     @property
     def current(self) -> Heartbeat:
-        """The heartbeat as the next beat writes it."""
+        """The heartbeat that the next write stores."""
         return self._current
 
     def close(self, **changes: Any) -> None:
-        """Write a last beat and stop."""
+        """Writes a final heartbeat and stops the thread."""
         self.update(**changes)
         self._closed = True
         self._wake.set()
@@ -165,5 +169,5 @@ class HeartbeatWriter:
             record = dataclasses.asdict(dataclasses.replace(self._current, written_at=iso_now()))
         try:
             self._objects.put(self._key, json.dumps(record).encode())
-        except Exception:  # out of band by design: a failed beat shows as age
+        except Exception:  # a failed write shows as age of the heartbeat
             return

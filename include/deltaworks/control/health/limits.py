@@ -1,9 +1,8 @@
-"""The bounds a verdict rests on: limits, the time left in the source, and the usual input by hour of the day.
+"""Limits of health verdicts: thresholds, time left in the source, and the usual input by hour of the day.
 
-The norm of an hour is the median, over the days looked at, of the rows that came in within it: one lost or one extreme
-day does not move it. A stream is silent where a whole hour of the clock that usually brings rows has brought none. So
-a source that sends once an hour, or only by day, is not taken for dead; one that sends irregularly is never called
-silent, and declares a bound if it should be.
+The usual input of an hour is the median of its rows over the last days, so one lost or one extreme day does not change
+it. A stream counts as silent if a full hour that usually has rows had none. Sources that send hourly, or only by day,
+are therefore not reported. A source that sends irregularly is never reported unless it declares a limit.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ HealthState = Literal["healthy", "lagging", "starting", "stopping", "stopped", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthLimits:
-    """The bounds beyond which a relay or a stream counts as unhealthy, in seconds.
+    """Thresholds in seconds beyond which a relay or stream is unhealthy.
 
-    `retention_seconds` is for how long the source keeps records, where it does not say so itself; the oldest that waits
-    must have `time_left_seconds_min` left, a quarter of the retention where none is declared. `no_input_seconds` may
-    pass without input; where none is declared, the norm of the hour decides. Of `quarantined_events_min` events or more
-    the share in quarantine may be `quarantined_share_max`.
+    Args:
+        retention_seconds: retention of the source, if it does not report one.
+        time_left_seconds_min: minimum time until the oldest unread input expires; by default a quarter of the
+            retention.
+        no_input_seconds: maximum time without input; by default the usual input of the hour decides.
+        quarantined_share_max: maximum share of quarantined events, among at least `quarantined_events_min` events.
     """
 
     stale_triggers: float = 3
@@ -46,13 +47,13 @@ class HealthLimits:
     quarantined_events_min: int = 100
 
     def stale_seconds(self, trigger_seconds: float) -> float:
-        """The age from which a heartbeat says that its writer hangs or is gone."""
+        """The age from which a heartbeat shows that its writer hangs or has ended."""
         return max(self.stale_triggers * trigger_seconds, self.stale_seconds_min)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A state, its cause (a row of `deltaworks.control.conditions`, or a condition), what was seen and what to do."""
+    """A state, its cause (a code of `deltaworks.control.conditions`), the details and the next step."""
 
     state: HealthState
     cause: str
@@ -61,13 +62,13 @@ class Finding:
 
 
 def age_seconds(text: str | None, now: datetime) -> float:
-    """Seconds since an ISO 8601 time: 0 for one in the future, infinity for none."""
+    """Returns the seconds since an ISO 8601 time: 0 for a future time, infinity for None."""
     instant = parse_iso(text)
     return max(0.0, (now - instant).total_seconds()) if instant else float("inf")
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as text for people: `90 s`, `15 min`, `2.5 h`."""
+    """Formats seconds for people: `90 s`, `15 min`, `2.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -76,10 +77,10 @@ def format_duration(seconds: float) -> str:
 
 
 def time_left_seconds(heartbeat: Heartbeat, limits: HealthLimits, now: datetime, *, is_dead: bool) -> float | None:
-    """Seconds until the source deletes the oldest that waits; None where nothing waits or its retention is unknown.
+    """Returns the seconds until the source deletes its oldest unread input; None without backlog or known retention.
 
     Args:
-        dead: the stream does not run. Then whatever has come since its last heartbeat waits too.
+        is_dead: the stream is not running, so input since its last heartbeat is unread too.
     """
     retention = heartbeat.retention_seconds or limits.retention_seconds
     oldest = heartbeat.oldest_pending_at or (heartbeat.written_at if is_dead else None)
@@ -89,7 +90,7 @@ def time_left_seconds(heartbeat: Heartbeat, limits: HealthLimits, now: datetime,
 
 
 def is_loss_near(left_seconds: float | None, heartbeat: Heartbeat, limits: HealthLimits) -> bool:
-    """Whether so little time is left that someone has to act."""
+    """Whether the time left is so short that a person must act."""
     retention = heartbeat.retention_seconds or limits.retention_seconds
     if left_seconds is None or retention is None:
         return False
@@ -99,14 +100,14 @@ def is_loss_near(left_seconds: float | None, heartbeat: Heartbeat, limits: Healt
 
 FORMAT = 1
 HOURS = 24
-#: A norm of fewer days is not used.
+#: Input rates of fewer days are ignored.
 MIN_DAYS = 7
 MAX_DAYS = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRate:
-    """The median of rows per hour of the day, in UTC, and the number of days it was computed from."""
+    """Median rows per hour of the day (UTC), and the number of days it is based on."""
 
     rows_by_hour: tuple[float, ...]
     days: int
@@ -115,11 +116,11 @@ class InputRate:
 
 
 def median_input_rate(rows_by_hour: Mapping[datetime, int], *, first_input_at: datetime, now: datetime) -> InputRate:
-    """The norm of whole days.
+    """Computes the input rate over complete days.
 
     Args:
-        rows_by_hour: rows by the hour they came in; hours without rows may be left out.
-        first: when the pipeline first had input; days before it are not counted.
+        rows_by_hour: rows by hour of arrival; hours without rows may be missing.
+        first_input_at: time of the pipeline's first input; earlier days are not counted.
     """
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     begin = max(today - timedelta(days=MAX_DAYS), first_input_at)
@@ -132,7 +133,7 @@ def median_input_rate(rows_by_hour: Mapping[datetime, int], *, first_input_at: d
 
 
 def silent_hour(input_rate: InputRate | None, last_input: datetime, now: datetime) -> datetime | None:
-    """The first whole hour since the last input that usually brings rows and has brought none."""
+    """Returns the first complete hour since the last input that usually has rows but had none, or None."""
     if input_rate is None or input_rate.days < MIN_DAYS or len(input_rate.rows_by_hour) != HOURS:
         return None
     hour = last_input.replace(minute=0, second=0, microsecond=0)
@@ -147,7 +148,7 @@ def silent_hour(input_rate: InputRate | None, last_input: datetime, now: datetim
 
 
 def sum_by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
-    """Rows by the hour they came in."""
+    """Sums rows by hour of arrival."""
     totals: dict[datetime, int] = {}
     for at, rows in inputs:
         hour = at.replace(minute=0, second=0, microsecond=0)
@@ -156,12 +157,12 @@ def sum_by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
 
 
 def write_input_rate(objects: ObjectStore, key: str, input_rate: InputRate) -> None:
-    """Store the norm."""
+    """Stores the input rate."""
     objects.put(key, json.dumps(asdict(input_rate)).encode())
 
 
 def read_input_rate(objects: ObjectStore, key: str) -> InputRate | None:
-    """The stored norm; None where there is none that can be read."""
+    """Reads the stored input rate; None if it is missing or unreadable."""
     item = objects.get(key)
     try:
         record = json.loads(item.data) if item else None

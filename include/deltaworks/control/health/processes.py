@@ -1,4 +1,4 @@
-"""Reports of what runs beside the streams and relays of a catalog: its collectors, and the vaults of its namespaces."""
+"""Health reports of collectors and vaults."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def process_reports(
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> list[Report]:
-    """A report for every collector that has ever run, then one for every vault. Raises nothing: what cannot be read is
-    a verdict."""
+    """Returns a report for each collector that has ever run, then for each vault. Raises nothing: unreadable records
+    are a verdict.
+    """
     now = now or utc_now()
     collectors = collector_reports(read_collectors(catalog, objects), previous=previous, now=now)
     return collectors + vault_reports(catalog, objects, previous=previous, now=now)

@@ -1,6 +1,6 @@
-"""Reads and judges every relay and stream of the catalog; used by the health DAG, the status page and the commands.
+"""Reads and evaluates the health of every relay and stream, for the health DAG, the status page and the commands.
 
-Nothing here is imported when a DAG file is parsed: reading needs a client of the object store.
+Not imported when DAG files are parsed: reading needs an object-store client.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ PausedLookup = Callable[[str], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A relay or a stream to be judged, and how often it may be restarted within an hour where it hangs.
+    """A relay, stream or other process with its limits.
 
-    `group` is the group of streams in whose driver it runs, empty for one with a driver of its own.
+    `restarts_per_hour` limits restarts of a hung process. `group` is the stream group that shares its driver; empty for
+        a
+    driver of its own.
     """
 
     kind: SubjectKind
@@ -53,13 +55,13 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """By which its verdicts are kept, whatever runs it."""
+        """The key of its verdicts, independent of what runs it."""
         # One process evaluates the rules of every pipeline: its kind and its name are the same.
         return self.kind if self.kind == self.name == "rules" else f"{self.kind}__{self.name}"
 
     @property
     def argument(self) -> str:
-        """What `deltaworks stop` and `start` call it."""
+        """The name that `deltaworks stop` and `start` take."""
         return self.name if self.kind in ("stream", "relay") else self.key
 
     @property
@@ -70,7 +72,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A subject with its verdict and, where there are any, its heartbeat and what it has read lately."""
+    """A subject with its verdict, heartbeat and recent throughput."""
 
     subject: Subject
     verdict: Verdict
@@ -79,14 +81,13 @@ class Report:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process of it writes heartbeats."""
+        """Whether a process of the subject writes heartbeats."""
         ended = self.heartbeat is None or self.heartbeat.state in ("ended", "failed")
         return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE")
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
-    """Every relay and stream of the catalog, the process that judges rules where there are any, every pipeline's feeds,
-    every remediation."""
+    """Returns all subjects of the catalog: relays, streams, rules if any are declared, feeds and remediations."""
     relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
     streams = [
         Subject(
@@ -116,7 +117,7 @@ def subjects(catalog: Catalog) -> list[Subject]:
 
 
 def limits_of(spec: PipelineSpec) -> HealthLimits:
-    """The bounds a pipeline declares."""
+    """The health limits that a pipeline declares."""
     watch = spec.health
     return HealthLimits(
         stale_seconds_min=watch.stale_seconds,
@@ -139,7 +140,7 @@ def check_subject(
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> Report:
-    """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
+    """Reads and evaluates one subject. Unreachable storage is a verdict, not an error."""
     now = now or utc_now()
     return _evaluate_facts(_read(subject, objects, now), paused=paused, previous=previous, now=now)
 
@@ -152,10 +153,10 @@ def check_subjects(
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> list[Report]:
-    """Read several subjects at once, and judge one after the other.
+    """Reads several subjects concurrently and evaluates them.
 
     Args:
-        paused: is asked by one thread, and only of what does not run.
+        paused: looks up whether a DAG is paused; called from one thread, and only for subjects that do not run.
     """
     now = now or utc_now()
     all_facts = map_concurrently(lambda subject: _read(subject, objects, now), selected)
@@ -164,7 +165,7 @@ def check_subjects(
 
 @dataclass(frozen=True, slots=True)
 class _SubjectFacts:
-    """What is on record of a subject; `error` where it could not be read."""
+    """The stored records of a subject, or the `error` that reading them raised."""
 
     subject: Subject
     heartbeat: Heartbeat | None = None
@@ -204,7 +205,7 @@ def _evaluate_facts(
         kind=subject.kind,
         name=subject.argument,
         now=now,
-        # Airflow takes a request for each answer, and of what runs it says nothing that counts.
+        # Each lookup is a request to Airflow, and it is irrelevant for a running process.
         paused=None if is_running else paused(subject.dag_id),
         previous=before,
         limits=subject.limits,
@@ -221,8 +222,9 @@ def invalid_spec_reports(
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> list[Report]:
-    """A report per relay and pipeline whose declaration is wrong: a run under way continues, and nothing starts another
-    until that is mended."""
+    """Returns a report for each relay and pipeline with an invalid spec: a running process continues, no new one
+    starts.
+    """
     now = now or utc_now()
     reports = []
     for subject, error in subjects_with_invalid_spec(catalog):
@@ -241,7 +243,7 @@ def invalid_spec_reports(
 
 
 def subjects_with_invalid_spec(catalog: Catalog) -> list[tuple[Subject, DeltaworksError]]:
-    """Every relay and stream whose declaration is wrong, with its error."""
+    """Returns every relay and stream with an invalid spec, with its error."""
     invalid: list[tuple[Subject, DeltaworksError]] = []
     for (declared, name), error in catalog.broken.items():
         if declared == "relay":
@@ -253,13 +255,13 @@ def subjects_with_invalid_spec(catalog: Catalog) -> list[tuple[Subject, Deltawor
 
 
 def _group_stop_request(subject: Subject, objects: ObjectStore) -> StopRequest | None:
-    """The request that stops its whole group."""
+    """Returns the request that stops the subject's group, if there is one."""
     request = group_stop_flag(objects, subject.group).read() if subject.group else None
     return None if request is None else dataclasses.replace(request, group=subject.group)
 
 
 def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:
-    """The last heartbeat; None where the storage does not answer, which the reports of others say."""
+    """Reads the last heartbeat; None if the storage does not answer, which other reports show."""
     try:
         return read_heartbeat(objects, paths.heartbeat(subject.control))
     except Exception:
@@ -267,9 +269,9 @@ def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:
 
 
 def format_reports(reports: Iterable[Report]) -> str:
-    """The reports as lines of text, one per subject, the unhealthy first and with their next step.
+    """Formats reports as text, one line each, unhealthy ones first and with their next step.
 
-    LEFT is the time until the source forgets the oldest that waits.
+    LEFT is the time until the source deletes its oldest unread input.
     """
     rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "LEFT", "DETAIL")]
     ordered = sorted(reports, key=lambda report: (not report.verdict.is_unhealthy, report.subject.key))
@@ -289,18 +291,19 @@ def format_reports(reports: Iterable[Report]) -> str:
 
 
 def write_verdicts(objects: ObjectStore, records: Mapping[str, Mapping[str, Any]], *, now: datetime) -> None:
-    """Note the verdicts of the health check, records of `to_record` by subject, for those who ask without Airflow."""
+    """Stores the verdicts of the health check (records of `verdict_to_record`, by subject) for readers without
+    Airflow."""
     objects.put(paths.health_verdicts(), json.dumps({"written_at": now.isoformat(), "verdicts": records}).encode())
 
 
 def read_verdicts(objects: ObjectStore) -> dict[str, Verdict]:
-    """What the health check last found, by subject; nothing where it has noted nothing that can be read."""
+    """Reads the verdicts of the last health check, by subject; empty if they are missing or unreadable."""
     item = objects.get(paths.health_verdicts())
     return decode_verdicts(item.data) if item else {}
 
 
 def decode_verdicts(data: bytes) -> dict[str, Verdict]:
-    """The verdicts that `write_verdicts` noted, by subject; none where they are torn."""
+    """Parses stored verdicts, by subject; empty if they are damaged."""
     try:
         records = json.loads(data)["verdicts"]
         return {key: verdict_from_record(record) for key, record in records.items()}
@@ -309,12 +312,12 @@ def decode_verdicts(data: bytes) -> dict[str, Verdict]:
 
 
 def verdict_to_record(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as plain data."""
+    """Converts a verdict to plain data."""
     return {**dataclasses.asdict(verdict), "since": verdict.since.isoformat()}
 
 
 def verdict_from_record(record: Mapping[str, Any]) -> Verdict:
-    """The verdict of a record of `to_record`; fields that an earlier release did not write have their defaults."""
+    """Parses a record of `verdict_to_record`; missing fields get their defaults."""
     since = parse_iso(record["since"]) or utc_now()
     fields = {item.name: record[item.name] for item in dataclasses.fields(Verdict) if item.name in record}
     return Verdict(**{**fields, "since": since})

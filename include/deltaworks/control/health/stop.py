@@ -1,4 +1,4 @@
-"""The stop flag: an object on shared storage that requests a stream or a relay to end itself between batches."""
+"""Stop flags: objects that request a stream or relay to end between two batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltaworks.control.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Who asked for the stop, why and when; `group` where it is of a whole group of streams."""
+    """Who requested the stop, why and when; `group` if it stops a stream group."""
 
     by: str
     reason: str
@@ -19,7 +19,7 @@ class StopRequest:
     group: str = ""
 
     def restart_command(self, name: str) -> str:
-        """The command that withdraws it."""
+        """The command that withdraws the request."""
         return f"deltaworks start --group {self.group}" if self.group else f"deltaworks start {name}"
 
 
@@ -31,17 +31,17 @@ class StopFlag:
         self._key = key
 
     def set(self, *, by: str, reason: str) -> StopRequest:
-        """Request a stop."""
+        """Requests a stop."""
         request = StopRequest(by=by, reason=reason, at=iso_now())
         record = {"by": by, "reason": reason, "at": request.at}
         self._objects.put(self._key, json.dumps(record).encode())
         return request
 
     def clear(self) -> None:
-        """Withdraw the request."""
+        """Withdraws the request."""
         self._objects.delete(self._key)
 
     def read(self) -> StopRequest | None:
-        """The request in force, if there is one."""
+        """Reads the current request, if there is one."""
         item = self._objects.get(self._key)
         return StopRequest(**json.loads(item.data)) if item else None

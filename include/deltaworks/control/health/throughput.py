@@ -1,9 +1,9 @@
-"""What a stream has read lately and how much of it went to quarantine, and whether that is too much.
+"""Recent throughput of a stream, and the share of events it quarantined.
 
-The stream's process keeps the record, one small object, and the health check reads it: neither needs the tables. Totals
-are of five minutes within the last hour and of an hour within the last day, and are then forgotten, so that a bad day
-is not held against a stream for ever. Beside it lies what replays have landed of it since, by when it was quarantined:
-it counts as quarantined no longer.
+The stream writes the record as one small object, and the health check reads it; neither needs the tables. Totals cover
+five minutes each for the last hour, then an hour each for the last day, and are then dropped, so that a bad day does
+not count for ever. A second object counts quarantined events that were replayed since; they no longer count as
+quarantined.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from deltaworks.control.objects import ObjectStore
 FORMAT = 1
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 _FINE_SPAN = timedelta(minutes=5)
-#: Reasons that a total remembers, the most frequent ones: they name declared fields, rules and budgets.
+#: Reasons per total, the most frequent ones. They name declared fields, rules and limits.
 MAX_REASONS = 20
 _MAX_REASONS_SHOWN = 3
 _MAX_PATH_LENGTH = 80
 
-#: Events by the code of a reason and the field that it is about. Values are never part of it.
+#: Events by reason code and field path. Never contains values.
 Reasons = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTotals:
-    """Events that were read, rows that landed (an event may land in several tables), and events in quarantine.
+    """Events read, rows written (an event may produce rows in several tables) and events quarantined.
 
     An event counts once for each of its `reasons`.
     """
@@ -55,7 +55,7 @@ class EventTotals:
         )
 
     def minus(self, replayed: EventTotals) -> EventTotals:
-        """The same where these went to quarantine and have landed since. No count gets below nothing."""
+        """Subtracts quarantined events that were replayed since. Counts do not go below 0."""
         remaining = {reason: number - replayed.reasons.get(reason, 0) for reason, number in self.reasons.items()}
         return EventTotals(
             events=self.events,
@@ -66,11 +66,11 @@ class EventTotals:
 
     @property
     def quarantined_share(self) -> float:
-        """The share of events that went to quarantine."""
+        """The share of events that were quarantined."""
         return self.quarantined / self.events if self.events else 0.0
 
     def describe_reasons(self) -> str:
-        """The most frequent reasons as text: `9,998 type_mismatch at level, 2 malformed`."""
+        """Formats the most frequent reasons: `9,998 type_mismatch at level, 2 malformed`."""
         listed = list(self.reasons.items())
         shown = [
             f"{number:,} {code}" + (f" at {path[:_MAX_PATH_LENGTH]}" if path else "")
@@ -82,17 +82,17 @@ class EventTotals:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Totals by the time at which their span began, and those of what has `landed` again since. Immutable."""
+    """Totals by start of their interval, and the `replayed` events to subtract from them. Immutable."""
 
     spans: Mapping[datetime, EventTotals] = field(default_factory=dict)
     replayed: Mapping[datetime, EventTotals] = field(default_factory=dict)
 
     def with_batch(self, at: datetime, total: EventTotals) -> Throughput:
-        """The record with a batch that was complete at that time."""
+        """Adds a batch that completed at the given time."""
         return self.merged(Throughput({_span_start(at, _FINE_SPAN): total}), now=at)
 
     def merged(self, other: Throughput, *, now: datetime) -> Throughput:
-        """Both records as one, without what is older than a day."""
+        """Merges two records, and drops totals older than a day."""
         spans: dict[datetime, EventTotals] = {}
         for at, total in sorted([*self.spans.items(), *other.spans.items()], key=lambda item: item[0]):
             if at + HOUR <= now - DAY:
@@ -102,7 +102,7 @@ class Throughput:
         return Throughput(spans)
 
     def last_hour(self, now: datetime) -> EventTotals:
-        """What was read within the last hour."""
+        """Totals of the last hour."""
         return self._since(now - HOUR - _FINE_SPAN)
 
     def _since(self, first: datetime) -> EventTotals:
@@ -110,8 +110,9 @@ class Throughput:
         return total.minus(landed)
 
     def recent_totals(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
-        """What was read within the last hour or, where that was fewer than `events`, within as many hours of the last
-        day as it takes; and within which time that is."""
+        """Returns the totals of the last hour or, if they have fewer than `events` events, of as many hours as needed
+        (up to a day), with the length of that window.
+        """
         window, total = HOUR, self.last_hour(now)
         while total.events < events and window < DAY:
             window += HOUR
@@ -119,7 +120,7 @@ class Throughput:
         return total, window
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encodes as JSON."""
         spans = [
             {
                 "at": at.isoformat(),
@@ -134,7 +135,7 @@ class Throughput:
 
     @classmethod
     def decode(cls, data: bytes) -> Throughput:
-        """What `encode` wrote; an empty record for one that is torn or of another format."""
+        """Parses the output of `encode`; returns an empty record if it is damaged or of another format."""
         try:
             record = json.loads(data)
             if record["format"] != FORMAT:
@@ -145,13 +146,13 @@ class Throughput:
 
 
 def read_throughput(objects: ObjectStore, key: str) -> Throughput:
-    """The stored record; an empty one where there is none."""
+    """Reads the stored record; empty if there is none."""
     item = objects.get(key)
     return Throughput.decode(item.data) if item else Throughput()
 
 
 def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, now: datetime) -> Throughput:
-    """The stored record of a control folder. What replays have landed is read only where it may change a verdict."""
+    """Reads the record of a control folder. Reads the replayed events only if they may change a verdict."""
     read = read_throughput(objects, paths.throughput(control))
     if not describe_quarantine_excess(read, limits, now):
         return read
@@ -159,16 +160,16 @@ def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, 
 
 
 def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *, now: datetime) -> None:
-    """Keep what a replay has landed, by when it was quarantined. Of replays, one writes at a time."""
+    """Records replayed events by the time of their quarantine. Only one replay may write at a time."""
     if replayed.spans:
         key = summary_paths.replayed_throughput(control)
         objects.put(key, read_throughput(objects, key).merged(replayed, now=now).encode())
 
 
 class ThroughputWriter:
-    """Keeps the stored record of a pipeline current. Used by one thread; a write that fails is made up for by the next.
+    """Updates the stored record of a pipeline. Single-threaded; a failed write is made up by the next one.
 
-    What an earlier process stored goes on to count.
+    Continues the record of earlier processes.
     """
 
     def __init__(self, objects: ObjectStore, key: str) -> None:
@@ -178,11 +179,11 @@ class ThroughputWriter:
         self._pending = Throughput()
 
     def add(self, at: datetime, total: EventTotals) -> None:
-        """Take a batch; nothing is written yet."""
+        """Adds a batch without writing."""
         self._pending = self._pending.with_batch(at, total)
 
     def write(self, now: datetime) -> None:
-        """Write what was added since the last time. Nothing to add, nothing is written."""
+        """Writes the batches added since the last write, if any."""
         if not self._pending.spans:
             return
         before = self._stored if self._stored is not None else read_throughput(self._objects, self._key)
@@ -192,13 +193,13 @@ class ThroughputWriter:
 
 
 def describe_quarantine_excess(throughput: Throughput, limits: HealthLimits, now: datetime) -> str:
-    """What is to be said of too many events in quarantine; empty where they are few, or too few to judge by."""
+    """Describes an excess of quarantined events; empty if there are few, or too few events to decide."""
     total, window = throughput.recent_totals(now, events=limits.quarantined_events_min)
     if total.events < limits.quarantined_events_min or total.quarantined_share <= limits.quarantined_share_max:
         return ""
     hours = window // HOUR
     within = "the last hour" if hours == 1 else f"the last {hours} hours"
-    bound = f"{100 * limits.quarantined_share_max:g} % are declared"
+    bound = f"limit {100 * limits.quarantined_share_max:g} %"
     return (
         f"{total.quarantined:,} of {total.events:,} events of {within} are in quarantine "
         f"({100 * total.quarantined_share:.1f} %, {bound}): {total.describe_reasons()}."
@@ -216,6 +217,6 @@ def _sum(totals: Iterable[EventTotals]) -> EventTotals:
 
 
 def _span_start(at: datetime, span: timedelta) -> datetime:
-    """The begin of the span of the clock that `at` lies in."""
+    """Returns the start of the clock interval that contains `at`."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + (at - midnight) // span * span

@@ -1,6 +1,6 @@
-"""Judges the vault of each namespace by what its job put on record.
+"""Health of the vault of each namespace, from the record of its job.
 
-The check itself may not open the vault: it sees when the job last had taken in all, and on which condition it fails.
+The check cannot open the vault. It sees when the job last ingested all files, and the condition on which it fails.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbea
 from deltaworks.privacy.paths import privacy_control
 from deltaworks.specs.catalog import Catalog
 
-#: The job runs every five minutes; an outage of an hour is nobody's night.
+#: The job runs every five minutes; a short outage must not raise an alert.
 MAX_BEHIND_SECONDS: Final = 3600.0
-#: A rotation is due after thirty days.
+#: Rotation is due after thirty days.
 MAX_EPOCH_AGE_SECONDS: Final = 40 * 86_400.0
-#: Conditions on which a run fails that say that no key can be had.
+#: Conditions of failed runs that mean that no key is available.
 _KEY_CONDITIONS: Final = frozenset(
     {"KEY_SERVICE_UNREACHABLE", "KEY_SERVICE_REFUSED", "KEY_DESTROYED", "KEY_CONTEXT_DIFFERS", "KEYRING_UNUSABLE"}
 )
@@ -35,7 +35,7 @@ def vault_reports(
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> list[Report]:
-    """A report for every namespace, where the environment declares a vault. An unreadable record is a verdict."""
+    """Returns a report for each namespace if the environment declares a vault. An unreadable record is a verdict."""
     if catalog.environment.privacy is None:
         return []
     now = now or utc_now()
@@ -54,7 +54,7 @@ def vault_reports(
 def evaluate_vault(
     name: str, heartbeat: VaultHeartbeat | None, *, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """The worst of what is on record of a vault: a pure function of what was read."""
+    """Evaluates the record of a vault; the worst finding wins. Pure."""
     finding = _unstarted(name, now, previous) if heartbeat is None else next(_findings(name, heartbeat, now))
     return verdict_of(finding, kind="vault", name=name, now=now, previous=previous)
 
@@ -62,33 +62,36 @@ def evaluate_vault(
 def _unstarted(name: str, now: datetime, previous: Verdict | None) -> Finding:
     waited = (now - previous.since).total_seconds() if previous is not None and previous.cause == "STARTING" else 0.0
     if waited < MAX_BEHIND_SECONDS and (previous is None or previous.cause != "VAULT_BEHIND"):
-        return Finding("starting", "STARTING", "Its job has not ended a run yet.", "")
-    return Finding("unhealthy", "VAULT_BEHIND", "Its job has never ended a run.", _check_runs_hint(name))
+        return Finding("starting", "STARTING", "Its job has not completed a run yet.", "")
+    return Finding("unhealthy", "VAULT_BEHIND", "Its job has never completed a run.", _check_runs_hint(name))
 
 
 def _findings(name: str, heartbeat: VaultHeartbeat, now: datetime) -> Iterator[Finding]:
-    """What is wrong with a vault, the worst first; that it is well, in the end."""
+    """Yields the findings of a vault, the worst first, and OK last."""
     if heartbeat.failure_condition in _KEY_CONDITIONS:
-        text = f"The last run failed on {heartbeat.failure_condition}, as for {format_duration(age_seconds(heartbeat.failing_since, now))}."
+        failing_for = format_duration(age_seconds(heartbeat.failing_since, now))
+        text = f"Runs have failed with {heartbeat.failure_condition} for {failing_for}."
         yield Finding(
             "unhealthy",
             "KEYS_UNREACHABLE",
             text,
-            "See whether the key service answers, and grants this role its keys; collectors stop after a day.",
+            "Check that the key service answers and grants this role its keys. Collectors stop after a day.",
         )
     caught_up_at = heartbeat.caught_up_at or heartbeat.written_at
     if (age := age_seconds(caught_up_at, now)) > MAX_BEHIND_SECONDS:
-        why = f"; the last run failed on {heartbeat.failure_condition}" if heartbeat.failure_condition else ""
-        text = f"It has not taken in all for {format_duration(age)}; {heartbeat.waiting} files waited at the last run{why}."
+        why = f"; the last run failed with {heartbeat.failure_condition}" if heartbeat.failure_condition else ""
+        text = (
+            f"Not caught up for {format_duration(age)}; {heartbeat.waiting} files were pending after the last run{why}."
+        )
         yield Finding("unhealthy", "VAULT_BEHIND", text, _check_runs_hint(name))
     if heartbeat.unreadable:
-        text = f"Sealed files that cannot be opened: {'; '.join(heartbeat.unreadable)}."
+        text = f"Encrypted files that cannot be decrypted: {'; '.join(heartbeat.unreadable)}."
         yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See how-to/run-the-vault.md#files-that-cannot-be-opened.")
     if heartbeat.epoch_at and (age := age_seconds(heartbeat.epoch_at, now)) > MAX_EPOCH_AGE_SECONDS:
-        text = f"Epoch {heartbeat.epoch} is {format_duration(age)} old: keys are rotated each month."
+        text = f"Epoch {heartbeat.epoch} is {format_duration(age)} old: keys should be rotated each month."
         yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Look at the DAG keep_vault__{name}.")
-    yield Finding("healthy", "OK", f"All taken in {format_duration(age_seconds(caught_up_at, now))} ago.", "")
+    yield Finding("healthy", "OK", f"Caught up {format_duration(age_seconds(caught_up_at, now))} ago.", "")
 
 
 def _check_runs_hint(name: str) -> str:
-    return f"Look at the last runs of the DAG vault__{name}: their last lines name the condition."
+    return f"Check the last runs of the DAG vault__{name}: the last lines of their logs name the condition."

@@ -1,8 +1,8 @@
-"""Judges relays and streams by their heartbeats, not by the state of a task in a scheduler.
+"""Evaluates the health of relays and streams from their heartbeats, not from task states of the scheduler.
 
-A verdict rests on the age of the heartbeat, on its state and error, on the age of the oldest pending file, and on the
-time left until the source deletes it. It is a pure function of what was read, so that the health DAG, the status page
-and the command line agree.
+A verdict depends on the age, state and error of the heartbeat, on the age of the oldest pending input and on the time
+left until the source deletes it. It is a pure function of its input, so the health DAG, the status page and the
+commands agree.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ from deltaworks.control.health.throughput import Throughput, describe_quarantine
 from deltaworks.errors import DeltaworksError
 
 SubjectKind = Literal["relay", "stream", "rules", "feeds", "remediation", "collector", "vault"]
-#: A cause of verdicts, and the alert on it.
+#: Cause of a verdict, and name of its alert.
 ROWS_QUARANTINED = "ROWS_QUARANTINED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The state of a relay or a stream, its cause, and what to do about it.
+    """The state of a relay or stream, its cause, and the next step.
 
-    `since` is when it was first judged so, by state or by cause, as far as earlier verdicts were available.
-    `time_left_seconds` is what is left until its source deletes the oldest that waits, where that is known; `loss_near`
-    says that it is too little. `last_input_at` is when input was last seen, over all its runs. `rejection` says of a
-    stream that too much of what it reads goes to quarantine, whatever else its state is.
+    Args:
+        since: start of the current state or cause, as far as earlier verdicts are known.
+        time_left_seconds: seconds until the source deletes its oldest unread input, if known. loss_near: it is too
+            short.
+        last_input_at: time of the last input, over all runs.
+        quarantine_excess: text about too many quarantined events, whatever the state; empty if there are few.
     """
 
     kind: SubjectKind
@@ -63,7 +65,7 @@ class Verdict:
 
     @property
     def is_unhealthy(self) -> bool:
-        """Whether someone has to look at it."""
+        """Whether a person must act."""
         return self.state == "unhealthy"
 
 
@@ -80,14 +82,14 @@ def evaluate_health(
     input_rate: InputRate | None = None,
     throughput: Throughput | None = None,
 ) -> Verdict:
-    """Judge one relay or stream.
+    """Evaluates one relay or stream.
 
     Args:
-        paused: whether its DAG is paused; None where that is not known.
-        previous: the verdict of the last check, from which `since`, the last input and the grace of one that has never
-            written a heartbeat are counted.
-        norm: the usual input by hour of the day, where that is known.
-        throughput: what a stream has read lately, where that is known.
+        paused: whether its DAG is paused; None if unknown.
+        previous: the verdict of the last check, for `since`, the last input, and the grace period before the first
+            heartbeat.
+        input_rate: usual input by hour of the day, if known.
+        throughput: recent throughput of the stream, if known.
     """
     limits = limits or HealthLimits()
     if heartbeat is None:
@@ -104,7 +106,7 @@ def evaluate_health(
     if loss_near and left_seconds is not None and finding.state in ("healthy", "lagging", "starting"):
         finding = _expiring(finding, left_seconds)
     quarantine_excess = describe_quarantine_excess(throughput, limits, now) if throughput is not None else ""
-    # One that starts is not well yet: a loop of starts must show as one.
+    # A starting stream keeps its state: a loop of restarts must show as one.
     if quarantine_excess and finding.state in ("healthy", "lagging"):
         finding = Finding("unhealthy", "ROWS_QUARANTINED", quarantine_excess, quarantine_next_step(name))
     verdict = _verdict(_detect_restart_loop(finding, previous, now, limits), kind, name, now, previous)
@@ -118,16 +120,16 @@ def evaluate_health(
 
 
 def is_live(heartbeat: Heartbeat, limits: HealthLimits, now: datetime) -> bool:
-    """Whether a process writes it: its last one has not said that it ended, and is not too old."""
+    """Whether a process writes the heartbeat: it has not reported its end and is not too old."""
     age = age_seconds(heartbeat.written_at, now)
     return heartbeat.state not in ("ended", "failed") and age <= limits.stale_seconds(heartbeat.trigger_seconds)
 
 
 def quarantine_next_step(name: str) -> str:
-    """What to do about too many rows in quarantine."""
+    """Next step for too many quarantined rows."""
     return (
-        f"`deltaworks quarantine list {name}`, and show: mend what sends, or pipeline.yaml; then "
-        f"`deltaworks quarantine replay {name}` lands what was kept. See reference/alerts.md#too-much-goes-to-quarantine."
+        f"See `deltaworks quarantine list {name}` and `show`. Fix the producer or pipeline.yaml, then run "
+        f"`deltaworks quarantine replay {name}`. See reference/alerts.md#too-much-goes-to-quarantine."
     )
 
 
@@ -143,7 +145,9 @@ def _not_running(
 ) -> Finding:
     age = age_seconds(heartbeat.written_at, now)
     if stop is not None and not is_dead:
-        return Finding("stopping", "STOP_REQUESTED", f"Asked to stop by {stop.by} at {stop.at}; a batch is ending.")
+        return Finding(
+            "stopping", "STOP_REQUESTED", (f"Stop requested by {stop.by} at {stop.at}; the current batch is ending.")
+        )
     if stop is not None:
         return finding_of_stopped(stop, name)
     if paused:
@@ -153,23 +157,25 @@ def _not_running(
 
 def _expiring(finding: Finding, left_seconds: float) -> Finding:
     end = (
-        f"was over {format_duration(-left_seconds)} ago"
+        f"ended {format_duration(-left_seconds)} ago"
         if left_seconds < 0
-        else f"is over in {format_duration(left_seconds)}"
+        else f"ends in {format_duration(left_seconds)}"
     )
     return Finding(
         "unhealthy",
         "SOURCE_EXPIRES",
-        f"What the source keeps for the oldest that waits {end}: {finding.detail}",
-        "Raise the source's retention now, then see why the stream is behind.",
+        f"The source's retention for the oldest unread input {end}: {finding.detail}",
+        "Raise the source's retention now, then find out why the stream is behind.",
     )
 
 
 def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: SubjectKind) -> datetime | None:
-    """When a stream last had input: its last batch, since batches run only on input, or else the start of its run."""
+    """Returns the time of a stream's last input: its last batch (batches run only on input), or else the start of its
+    run.
+    """
     if kind != "stream":
         return None
-    # Input is not expected of a stream that was stopped or paused.
+    # A stopped or paused stream expects no input.
     before = previous if previous is not None and previous.state not in ("stopped", "stopping", "paused") else None
     instants = [
         at
@@ -197,7 +203,9 @@ def _as_verdict(finding: Finding, kind: SubjectKind, name: str, *, since: dateti
 
 
 def _detect_restart_loop(finding: Finding, previous: Verdict | None, now: datetime, limits: HealthLimits) -> Finding:
-    """The finding, or RESTART_LOOP where several checks in a row found it starting: each run is young, none works."""
+    """Replaces the finding with RESTART_LOOP if consecutive checks found the stream starting: runs start, but none
+    works.
+    """
     if finding.state != "starting" or previous is None:
         return finding
     starting_seconds = (now - previous.since).total_seconds()
@@ -207,8 +215,8 @@ def _detect_restart_loop(finding: Finding, previous: Verdict | None, now: dateti
         return Finding(
             "unhealthy",
             "RESTART_LOOP",
-            f"It has been starting for {format_duration(starting_seconds)} without getting well: {finding.detail}",
-            "Open the log of its DAG's last failed run: its last lines name the condition.",
+            f"It has been starting for {format_duration(starting_seconds)} without becoming healthy: {finding.detail}",
+            "Open the log of the last failed run of its DAG: the last lines name the condition.",
         )
     return finding
 
@@ -216,10 +224,11 @@ def _detect_restart_loop(finding: Finding, previous: Verdict | None, now: dateti
 def verdict_of(
     finding: Finding, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """The verdict on something without input of its own, such as a collector or a vault.
+    """Builds the verdict of a process without input of its own, such as a collector or a vault.
 
-    It holds since `previous` as long as neither the state nor the cause has changed. Of a relay or a stream one of the
-    two is enough, since its cause may change while it stays unhealthy.
+    `since` is kept while both state and cause are unchanged. For relays and streams one of the two is enough, because
+        the
+    cause may change while they stay unhealthy.
     """
     is_unchanged = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
     return _as_verdict(finding, kind, name, since=previous.since if previous is not None and is_unchanged else now)
@@ -228,12 +237,12 @@ def verdict_of(
 def unreadable_verdict(
     error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """The verdict where the heartbeat itself could not be read."""
+    """Builds the verdict for a heartbeat that could not be read."""
     finding = Finding(
         "unhealthy",
         "HEARTBEAT_UNREADABLE",
         f"{type(error).__name__}: {error}",
-        "Check that the lake's storage answers and that its keys in the environment are right.",
+        "Check that the lake's storage answers and that its credentials in the environment are correct.",
     )
     return _verdict(finding, kind, name, now, previous)
 
@@ -248,10 +257,10 @@ def invalid_spec_verdict(
     heartbeat: Heartbeat | None = None,
     limits: HealthLimits | None = None,
 ) -> Verdict:
-    """The verdict where the declaration is wrong: a run under way continues, and no other is started."""
+    """Builds the verdict for an invalid spec: a running process continues, but no new one starts."""
     limits = limits or HealthLimits()
     is_running = heartbeat is not None and is_live(heartbeat, limits, now)
-    under_way = " Its run under way goes on, as it was declared when it started." if is_running else " It does not run."
+    under_way = " The current run continues with the previous spec." if is_running else " It is not running."
     finding = Finding("unhealthy", "INVALID_DECLARATION", error.message + under_way, error.hint)
     return _verdict(finding, kind, name, now, previous)
 

@@ -1,1 +1,1 @@
-"""What keeps two writers apart: the lease of a stream, the exclusive lock of a job, the write turn of a table."""
+"""Locks between writers: the lease of a stream, the exclusive lock of a job, the write turn of a table."""

@@ -1,13 +1,12 @@
-"""Exclusive locks: one run of some work at a time, whoever starts it (Airflow, a retry, somebody by hand).
+"""Exclusive locks: one run of a kind of work at a time, whether started by Airflow, a retry or a person.
 
-A lock is a lease on one object, so a process that was killed leaves it behind for seconds only. Two policies exist for
-a lock that is held. `maintenance_lock` refuses: the run that holds it does what a second one would have done.
-`table_files_lock` and plain `exclusive_lock` wait.
+A lock is a lease on one object, so a killed process blocks others only for seconds. `maintenance_lock` fails if another
+live run holds the lock, because that run does the same work. `table_files_lock` and `exclusive_lock` wait.
 
-`table_files_lock` separates the deletion of a table's files from their restoration. VACUUM picks unneeded files by one
-version and may delete them for an hour after that; a restore commits files of an old version that still exist. Run
-together they would leave a table whose files are gone, whatever the retention. Streams, merges and OPTIMIZE do not take
-it: what they commit is young, or part of the version that VACUUM goes by.
+`table_files_lock` separates deletion of a table's files from their restoration. VACUUM chooses files by one version and
+may delete them for an hour after that; a restore commits files of an old version that still exist. At the same time,
+they would leave a table with missing files, whatever the retention. Streams, merges and OPTIMIZE do not need the lock:
+their files are new, or part of the version VACUUM uses.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
 
 TTL_SECONDS = 20.0
-#: Long enough to see that the holder is gone.
+#: Long enough to detect a dead holder.
 _SHORT_WAIT_SECONDS = 2 * TTL_SECONDS
-#: A VACUUM of one table usually ends within this.
+#: VACUUM of one table usually takes less than this.
 LONG_WAIT_SECONDS = 900.0
 FILES_HELD = "TABLE_FILES_HELD"
-#: Cause of the alert raised when a maintenance run is refused.
+#: Cause of the alert on a rejected maintenance run.
 OVERLAP = "MAINTENANCE_OVERLAP"
 R = TypeVar("R")
 
 
 class ExclusiveLock:
-    """A lock that is held. Obtained from the context managers of this module, which release it."""
+    """A lock that is held. The context managers of this module acquire and release it."""
 
     def __init__(self, lease: Lease, lost: Callable[[], ConcurrencyError]) -> None:
         self._lease = lease
         self._lost = lost
 
     def check(self) -> None:
-        """Refuse to continue without the lock. Call it before each commit.
+        """Raises if the lock was lost. Call it before each commit.
 
         Raises:
-            ConcurrencyError: the condition of the lock's kind when another run took over or renewing failed.
+            ConcurrencyError: with the condition of the lock's kind, if another run took over or renewal failed.
         """
         if self._lease.is_lost:
             raise self._lost()
@@ -62,16 +61,16 @@ def exclusive_lock(
     ttl_seconds: float = TTL_SECONDS,
     poll_seconds: float = 0.5,
 ) -> Iterator[ExclusiveLock]:
-    """Hold the lock at `key` while the block runs.
+    """Holds the lock at `key` while the block runs.
 
     Args:
-        name: what the lock protects, for messages.
-        wait_seconds: how long to wait for a holder that is alive.
-        lost: builds the error that `ExclusiveLock.check` raises once the lock is lost.
-        held: maps LEASE_HELD to the error raised when the wait is over; by default LEASE_HELD itself.
+        name: the locked resource, for messages.
+        wait_seconds: how long to wait for a live holder.
+        lost_error: builds the error that `ExclusiveLock.check` raises.
+        held_error: maps LEASE_HELD to the error raised after the wait; by default LEASE_HELD itself.
 
     Raises:
-        ConcurrencyError: LEASE_HELD, or what `held` maps it to.
+        ConcurrencyError: LEASE_HELD, or the error of `held_error`.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -98,14 +97,15 @@ def maintenance_lock(
     ttl_seconds: float = TTL_SECONDS,
     poll_seconds: float = 0.5,
 ) -> Iterator[ExclusiveLock]:
-    """Maintain a pipeline's tables exclusively while the block runs. A holder's next renewal refuses this run.
+    """Holds a pipeline's maintenance lock while the block runs. Fails as soon as another holder renews its lease.
 
     `check` raises MAINTENANCE_LOCK_LOST.
 
     Args:
-        work: the work to be done, for messages.
-        folder: folder of the lock object, for work on one thing that need not wait for other maintenance; by default
-            the pipeline's maintenance folder.
+        work: description of the work, for messages.
+        folder: folder of the lock object, for work that does not conflict with other maintenance; by default the
+            pipeline's
+            maintenance folder.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING.
@@ -115,8 +115,8 @@ def maintenance_lock(
     def lost() -> ConcurrencyError:
         return ConcurrencyError(
             "MAINTENANCE_LOCK_LOST",
-            f"Another run keeps the tables of {pipeline!r}, or the storage did not answer for a while.",
-            hint="Nothing: what was done stays done, and the next run continues from there.",
+            f"Another run maintains the tables of {pipeline!r}, or the storage did not answer for a while.",
+            hint="Nothing: completed work is kept, and the next run continues.",
         )
 
     def held(_: ConcurrencyError) -> ConcurrencyError:
@@ -128,7 +128,7 @@ def maintenance_lock(
         objects,
         key,
         name=pipeline,
-        # The lease itself has to see a dead holder silent for a time to live, too.
+        # The lease also waits for a time to live before it replaces a dead holder.
         wait_seconds=2 * ttl_seconds,
         lost_error=lost,
         held_error=held,
@@ -141,7 +141,7 @@ def maintenance_lock(
 def _reject_live_holder(
     objects: ObjectStore, key: str, pipeline: str, work: str, *, ttl_seconds: float, poll_seconds: float
 ) -> None:
-    """Watch the lease until it is renewed, which only a live holder does, or unchanged for its time to live."""
+    """Watches the lease until it is renewed (its holder is alive) or unchanged for its time to live."""
     current = objects.get(key)
     first_etag = current.etag if current else ""
     unchanged = UnchangedTimer()
@@ -158,11 +158,11 @@ def _reject_live_holder(
 
 
 def _already_running(pipeline: str, work: str, holder: LeaseRecord | None) -> ConcurrencyError:
-    by = f"process {holder.pid} on {holder.host} (run {holder.run})" if holder else "a newcomer"
+    by = f"process {holder.pid} on {holder.host} (run {holder.run})" if holder else "another process"
     return ConcurrencyError(
         "MAINTENANCE_RUNNING",
-        f"Maintenance of {pipeline!r} is at work already, by {by}; {work} is refused.",
-        hint="Nothing: let that run end; what it leaves is found by the next one.",
+        f"Maintenance of {pipeline!r} is already running, by {by}; {work} is rejected.",
+        hint="Nothing: the next run does the remaining work.",
     )
 
 
@@ -176,10 +176,11 @@ def table_files_lock(
     wait_seconds: float = LONG_WAIT_SECONDS,
     ttl_seconds: float = TTL_SECONDS,
 ) -> Iterator[ExclusiveLock]:
-    """Delete or restore files of one table exclusively while the block runs. `check` raises TABLE_FILES_HELD.
+    """Holds the lock on deletion and restoration of a table's files while the block runs. `check` raises
+    TABLE_FILES_HELD.
 
     Args:
-        work: the work to be done, for messages.
+        work: description of the work, for messages.
         wait_seconds: how long to wait for the holder.
 
     Raises:
@@ -191,7 +192,7 @@ def table_files_lock(
         return ConcurrencyError(
             FILES_HELD,
             f"{work} of {name} {what}",
-            hint="Files of the table are being deleted, or put back: let that end, then run this again.",
+            hint="Another job deletes or restores files of the table. Wait until it ends, then run this again.",
         )
 
     with exclusive_lock(
@@ -199,8 +200,8 @@ def table_files_lock(
         paths.pipeline_control(pipeline, f"maintenance/files-{table}.json"),
         name=name,
         wait_seconds=wait_seconds,
-        lost_error=lambda: refusal("was given up: another job has taken over, or the storage did not answer."),
-        held_error=lambda error: refusal(f"was not begun within {wait_seconds:.0f} s. {error.message}"),
+        lost_error=lambda: refusal("was aborted: another job took over, or the storage did not answer."),
+        held_error=lambda error: refusal(f"did not start within {wait_seconds:.0f} s. {error.message}"),
         ttl_seconds=ttl_seconds,
     ) as lock:
         yield lock
@@ -208,7 +209,7 @@ def table_files_lock(
 
 @contextlib.contextmanager
 def table_files_locks(objects: ObjectStore, pipeline: str, tables: Iterable[str], *, work: str) -> Iterator[None]:
-    """Hold `table_files_lock` of several tables.
+    """Holds `table_files_lock` of several tables.
 
     Raises:
         ConcurrencyError: TABLE_FILES_HELD.
@@ -229,9 +230,9 @@ def run_unless_files_held(
     on_skip: Callable[[str], R],
     dry_run: bool,
 ) -> R:
-    """The result of `run` under the table's files lock; that of `skipped(reason)` where another job holds it.
+    """Returns the result of `run` under the table's files lock, or of `on_skip(reason)` if another job holds it.
 
-    A dry run deletes nothing and takes no lock. What `run` raises is raised.
+    A dry run deletes nothing and takes no lock. Exceptions of `run` propagate.
     """
     if dry_run:
         return run()

@@ -1,9 +1,9 @@
-"""The lease: the right to run a stream or a relay, for seconds at a time.
+"""Leases: the right to run a stream or relay, for seconds at a time.
 
-One object on shared storage names the owner and its epoch. The owner rewrites it every third of its time to live; a
-challenger takes over only when it has watched the object stay unchanged for a whole time to live by its own
-monotonic clock, so no two clocks are ever compared. The lease is for liveness alone. What keeps a paused former
-owner from writing is the epoch, which the new owner raises in every table before it starts.
+One object on shared storage names the owner and its epoch. The owner rewrites it every third of its time to live. A
+challenger takes over only after it has seen the object unchanged for a full time to live, by its own monotonic clock,
+so clocks are never compared. The lease decides only who runs. A paused former owner is fenced by the epoch, which the
+new owner raises in every table before it starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deltaworks.errors import ConcurrencyError, DeltaworksError
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Who holds the lease: `epoch` grows by one with every change of owner and never repeats."""
+    """The holder of a lease. `epoch` grows by one with every change of owner and never repeats."""
 
     owner: str
     epoch: int
@@ -44,7 +44,7 @@ class LeaseRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> LeaseRecord | None:
-        """The record; None for an object that is torn or not a lease."""
+        """Parses a record; None if the object is damaged or not a lease."""
         try:
             record = json.loads(data)
             return cls(**{name: record[name] for name in cls.__slots__ if name in record})
@@ -53,9 +53,9 @@ class LeaseRecord:
 
 
 class UnchangedTimer:
-    """Measures how long a storage object has stayed unchanged, by this process's monotonic clock. One thread.
+    """Measures how long an object has been unchanged, by this process's monotonic clock. Single-threaded.
 
-    Leases and turns judge by it whether the holder of an object is alive, without comparing clocks.
+    Leases and write turns detect dead holders with it, without comparing clocks.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +64,7 @@ class UnchangedTimer:
         self._changed_at = 0.0
 
     def seconds(self, etag: str) -> float:
-        """Seconds since the object was first seen with this etag; 0 at its first sight."""
+        """Returns the seconds since this ETag was first observed; 0 for a new ETag."""
         now = self._clock()
         if etag != self._etag:
             self._etag, self._changed_at = etag, now
@@ -72,11 +72,11 @@ class UnchangedTimer:
 
 
 class Lease:
-    """One process's claim on one lease object. Use it once: acquire, then release.
+    """One process's claim on one lease object. Single use: acquire, then release.
 
     Args:
-        known_epoch: returns the highest owner epoch recorded in the tables. Called when the object is absent or
-            unreadable, so that a deleted or damaged lease does not restart below the epoch that fences the tables.
+        known_epoch: returns the highest owner epoch in the tables. Called if the lease object is missing or unreadable,
+            so that the epoch never falls below the one that fences the tables.
     """
 
     def __init__(
@@ -103,29 +103,29 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """This claim's unique name."""
+        """The unique id of this claim."""
         return self._owner
 
     @property
     def epoch(self) -> int:
-        """The owner epoch won; 0 before `acquire`."""
+        """The acquired owner epoch; 0 before `acquire`."""
         return self._record.epoch if self._record else 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else has taken over, or renewing has failed for a whole time to live."""
+        """Whether another process took over, or renewal failed for a full time to live."""
         return self._lost.is_set()
 
     def acquire(
         self, *, wait_seconds: float, poll_seconds: float = 0.5, should_give_up: Callable[[], bool] = lambda: False
     ) -> int:
-        """Take the lease and keep it renewed in the background; returns the owner epoch.
+        """Acquires the lease and renews it in the background; returns the owner epoch.
 
         Args:
-            give_up: ends the wait before its time.
+            should_give_up: cancels the wait.
 
         Raises:
-            ConcurrencyError: LEASE_HELD when its owner was still renewing after `wait_seconds`.
+            ConcurrencyError: LEASE_HELD if the holder was still renewing after `wait_seconds`.
         """
         deadline = time.monotonic() + wait_seconds
         unchanged = UnchangedTimer()
@@ -142,7 +142,7 @@ class Lease:
 
     @contextlib.contextmanager
     def held(self, *, wait_seconds: float, poll_seconds: float = 0.5) -> Iterator[Lease]:
-        """Hold the lease while the block runs, and release it however the block ends.
+        """Holds the lease while the block runs, and releases it afterwards.
 
         Raises:
             ConcurrencyError: LEASE_HELD, as from `acquire`.
@@ -190,11 +190,11 @@ class Lease:
 
     def _held_error(self, current: StoredObject | None) -> ConcurrencyError:
         holder = LeaseRecord.decode(current.data) if current else None
-        where = f"by process {holder.pid} on {holder.host} (run {holder.run})" if holder else "by a newcomer"
+        where = f"by process {holder.pid} on {holder.host} (run {holder.run})" if holder else "by another process"
         return ConcurrencyError(
             "LEASE_HELD",
             f"{self._name!r} is already running: its lease is held {where}.",
-            hint=f"Nothing to do if that one is meant to run; else end it with `deltaworks stop {self._name}`.",
+            hint=f"Nothing if that process should run; otherwise stop it with `deltaworks stop {self._name}`.",
         )
 
     def _renew_until_stopped(self) -> None:
@@ -204,14 +204,14 @@ class Lease:
                 return
 
     def _renew(self) -> bool:
-        """Renew once. Failures of the storage are tolerated for one time to live."""
+        """Renews once. Storage failures are tolerated for one time to live."""
         record = self._record
         if record is None:
             return False
         successor = self._build_record(epoch=record.epoch, beat=record.renewal + 1)
         try:
             etag = self._objects.put_if_match(self._key, successor.encode(), self._etag)
-        except Exception:  # any failure of storage counts the same here: time decides
+        except Exception:  # any storage failure is tolerated until the time to live is over
             return time.monotonic() - self._renewed_at < self._ttl_seconds
         if etag is None:
             return self._adopt_own_renewal(record)
@@ -219,7 +219,7 @@ class Lease:
         return True
 
     def _adopt_own_renewal(self, record: LeaseRecord) -> bool:
-        """Whether the stored object is a renewal of our own whose reply never arrived."""
+        """Whether the stored object is our own renewal, whose reply was lost."""
         try:
             current = self._objects.get(self._key)
         except Exception:  # as in `_renew`
@@ -231,7 +231,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Give the lease up so that a successor need not wait. Harmless when it is lost."""
+        """Releases the lease, so that a successor need not wait. Does nothing if it is lost."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=self._ttl_seconds)
@@ -245,7 +245,7 @@ class Lease:
 
 
 class LeaseWatch:
-    """An outsider's view of a lease: whether somebody holds it. Reads only."""
+    """A read-only observer of a lease."""
 
     def __init__(self, objects: ObjectStore, key: str, *, silent_seconds: float) -> None:
         self._objects = objects
@@ -254,7 +254,7 @@ class LeaseWatch:
         self._unchanged = UnchangedTimer()
 
     def is_held(self) -> bool:
-        """Whether the lease is held and its holder has renewed it recently enough to be alive."""
+        """Whether the lease is held and was renewed recently enough."""
         current = self._objects.get(self._key)
         if current is None:
             return False
@@ -266,7 +266,7 @@ class LeaseWatch:
 
 
 def watch_lease(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float = 0.5) -> threading.Thread:
-    """Call `on_lost` from a thread once the lease is lost."""
+    """Calls `on_lost` from a thread once the lease is lost."""
 
     def loop() -> None:
         while not lease.is_lost:

@@ -1,4 +1,4 @@
-"""The right to read landed rows of a pipeline again: a replay, a reprocess, a restore or a start over has it alone."""
+"""The lease on re-reading a pipeline's input: only one replay, reprocess, restore or start-over may run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.records.reprocess import LEASE_NAME
 
 LEASE_SECONDS = 30
-#: Long enough to see that a holder is gone.
+#: Long enough to detect a dead holder.
 WAIT_SECONDS = 2 * LEASE_SECONDS
 
 
 def reread_lease(home: PipelineHome) -> Lease:
-    """The lease of whoever reads again what has landed of the pipeline."""
+    """The lease on re-reading the pipeline's input."""
     key = paths.reprocess(home.pipeline, LEASE_NAME)
     return Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)

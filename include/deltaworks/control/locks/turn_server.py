@@ -1,7 +1,7 @@
-"""The stream's side of write turns and resume requests: reads them, grants or refuses turns, ends those that are over.
+"""The stream's side of write turns and resume requests: grants, refuses and revokes turns.
 
-The owner of a pipeline's lease reads the requests between two batches. It holds a table before it grants the turn, so
-that a crash between the two leaves a table held for nobody, which the next pass frees.
+The owner of a pipeline's lease reads the requests between two batches. It holds a table before it grants the turn; if
+it crashes in between, the next pass releases the table.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from deltaworks.control.locks.lease import UnchangedTimer
 from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.objects import ObjectStore, StoredObject
 
-#: The longest turn a stream grants, whatever the request: prepared batches pile up while it lasts.
+#: Upper limit of a turn: prepared batches accumulate while it lasts.
 MAX_TURN_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRequests:
-    """The requests of a pipeline: tables to resume, turns that are requested or granted, tables whose turn is over."""
+    """The requests of a pipeline: tables to resume, turns that are requested or granted, tables whose turn has
+    ended."""
 
     resume: tuple[str, ...]
     turns: dict[str, TurnRecord]
@@ -30,7 +31,7 @@ class PendingRequests:
 
 
 class WriteTurnServer:
-    """Reads requests and answers them. Used by one thread at a time, by the owner of the lease only."""
+    """Reads requests and answers them. Single-threaded, and only for the owner of the lease."""
 
     def __init__(
         self,
@@ -50,9 +51,9 @@ class WriteTurnServer:
         self._granted_at: dict[str, tuple[str, float]] = {}
 
     def read_requests(self) -> PendingRequests:
-        """Read every request in force, with one listing and one read for each turn.
+        """Reads all current requests: one listing, and one read per turn.
 
-        Takes back a turn whose holder has been silent for its time to live, or that has lasted too long.
+        Revokes a turn if its holder was silent for the time to live, or it took too long.
         """
         folder = paths.requests(self._pipeline)
         resume, turns, over = [], {}, []
@@ -69,7 +70,7 @@ class WriteTurnServer:
         return PendingRequests(tuple(resume), turns, tuple(over))
 
     def _active_turn(self, table: str) -> TurnRecord | None:
-        """The turn of a table while it lasts; None once it is over."""
+        """Returns the turn of a table while it is active; None once it has ended."""
         current = self._objects.get(paths.turn_request(self._pipeline, table))
         record = TurnRecord.decode(current.data) if current else None
         if current is None or record is None or record.is_over:
@@ -87,18 +88,18 @@ class WriteTurnServer:
         return record
 
     def _revoke(self, current: StoredObject, record: TurnRecord, message: str) -> TurnRecord | None:
-        """Take a turn back. Returns the record where its holder changed it at this very moment, None otherwise."""
+        """Revokes a turn. Returns the record if its holder changed it at the same moment, None otherwise."""
         ended = replace(record, state="revoked", message=message)
         key = paths.turn_request(self._pipeline, record.table)
         etag = self._objects.put_if_match(key, ended.encode(), current.etag)
         return None if etag is not None else record
 
     def grant(self, request: TurnRecord) -> bool:
-        """Grant a requested turn. False where its holder has just changed or withdrawn it: read the requests again."""
+        """Grants a requested turn. Returns False if its holder changed or withdrew it: read the requests again."""
         return self._answer(request, state="granted", granted_at=iso_now(), granted_by=self._granted_by)
 
     def refuse(self, request: TurnRecord, message: str) -> bool:
-        """Refuse a requested turn for good. False as from `grant`."""
+        """Refuses a requested turn for good. Returns False as `grant` does."""
         return self._answer(request, state="refused", message=message)
 
     def _answer(self, request: TurnRecord, **changes: str) -> bool:
@@ -111,11 +112,11 @@ class WriteTurnServer:
         return self._objects.put_if_match(key, answered.encode(), current.etag) is not None
 
     def remove_resume_request(self, table: str) -> None:
-        """Remove the request to resume a table, which has been dealt with."""
+        """Removes a completed request to resume a table."""
         self._objects.delete(paths.resume_request(self._pipeline, table))
 
     def remove_ended_turn(self, table: str) -> None:
-        """Remove a turn that is over, so that the next pass need not read it."""
+        """Removes an ended turn, so that the next pass need not read it."""
         key = paths.turn_request(self._pipeline, table)
         current = self._objects.get(key)
         record = TurnRecord.decode(current.data) if current else None

@@ -1,13 +1,13 @@
-"""The write turn: one writer at a time for a table that is merged, beside a stream that never stops.
+"""Write turns: exclusive write access of a job to a table, while its stream keeps running.
 
-A MERGE and a continuous append into the same partitions conflict for ever. So a job asks for the table's turn; the
-stream grants it between two batches, holds its own commits to that table back while the turn lasts, and catches up
-with them when the turn is released, when its holder has gone silent for its time to live, or when it lasts too long.
-Where no stream runs, the job grants the turn to itself, and a stream that starts respects it.
+A MERGE and continuous appends into the same partitions always conflict. So a job requests the table's turn, and the
+stream grants it between two batches. The stream holds its own commits to that table back and catches up when the turn
+is released, its holder is silent for a time to live, or the turn takes too long. If no stream runs, the job grants
+itself the turn, and a starting stream respects it.
 
-The request is one object, replaced by conditional put only. Nothing compares clocks: a holder is silent when the object
-stays unchanged for a whole time to live by the observer's own monotonic clock. A holder that was paused and continues
-after its turn was taken back meets Delta's own conflict detection: its commit fails, and nothing is lost.
+The request is one object, replaced only by conditional put. No clocks are compared: a holder is silent when the object
+stays unchanged for a full time to live by the observer's monotonic clock. A paused holder that continues after its turn
+was revoked fails in Delta's conflict detection, so no data is lost.
 
 This module has the job's side; `turn_server` has the stream's.
 """
@@ -38,30 +38,31 @@ TurnReason = Literal["write_turn", "reprocess"]
 
 
 class Turn(Protocol):
-    """The right to commit to a table while no other job or stream does."""
+    """The right to be the only writer of a table."""
 
     def check(self) -> None:
-        """Raise a ConcurrencyError when the right is lost. Call it before each commit."""
+        """Raises a ConcurrencyError if the turn is lost. Call it before each commit."""
 
 
-#: Gives the turn of a table, by its name, for the time of a block.
+#: Opens the turn of a table, by name, as a context manager.
 TurnFactory = Callable[[str], AbstractContextManager[Turn]]
 
 
 class _UncontestedTurn:
     def check(self) -> None:
-        """Never lost."""
+        """Never raises."""
 
 
 @contextlib.contextmanager
 def uncontested_turn(table: str) -> Iterator[Turn]:
-    """The `TurnOf` of tables that nobody else writes, or whose other writers only append."""
+    """The `TurnFactory` of tables without other writers, or whose other writers only append."""
     yield _UncontestedTurn()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """A turn from its request to its end. `turn` is unique to the request; `beat` grows with every renewal."""
+    """A turn from its request to its end. `turn` is the unique id of the request; `renewal` grows with every
+    renewal."""
 
     table: str
     turn: str
@@ -83,7 +84,7 @@ class TurnRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> TurnRecord | None:
-        """The record; None for an object that is not one, which any job may replace."""
+        """Parses a record; None if the object is damaged, so any job may replace it."""
         try:
             record = json.loads(data)
             return cls(**{name: record[name] for name in cls.__slots__ if name in record})
@@ -92,12 +93,12 @@ class TurnRecord:
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn has ended or was never given."""
+        """Whether the turn has ended or was never granted."""
         return self.state not in ("asked", "granted")
 
 
 class WriteTurn:
-    """A job's claim on one table's turn. Use `write_turn`, which ends it whatever happens."""
+    """A job's claim on a table's turn. Use `write_turn`, which always releases it."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class WriteTurn:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the turn was taken back, refused, or could not be renewed for its time to live."""
+        """Whether the turn was revoked, refused, or not renewed for its time to live."""
         return self._lost.is_set()
 
     @property
@@ -135,7 +136,7 @@ class WriteTurn:
         return self._record
 
     def check(self) -> None:
-        """Refuse to continue without the turn. Call it before each commit of the work the turn is for.
+        """Raises if the turn is lost. Call it before each commit that needs the turn.
 
         Raises:
             ConcurrencyError: TURN_LOST.
@@ -145,14 +146,14 @@ class WriteTurn:
             raise ConcurrencyError(
                 "TURN_LOST",
                 f"The write turn of {self._pipeline}.{self._record.table} was lost: {reason}.",
-                hint="Run the job again; ask for a longer turn, or do less in one.",
+                hint="Run the job again, with a longer turn or less work per turn.",
             )
 
     def acquire(self, *, wait_seconds: float) -> None:
-        """Ask, and wait until the turn is granted; it is then renewed in the background.
+        """Requests the turn and waits for the grant; then renews it in the background.
 
         Raises:
-            ConcurrencyError: TURN_NOT_GRANTED, or TURN_LOST when the stream refused it.
+            ConcurrencyError: TURN_NOT_GRANTED, or TURN_LOST if the stream refused it.
         """
         deadline = time.monotonic() + wait_seconds
         while not self._request():
@@ -169,13 +170,13 @@ class WriteTurn:
         return ConcurrencyError(
             "TURN_NOT_GRANTED",
             f"The write turn of {self._pipeline}.{self._record.table} was not granted within {wait_seconds:.0f} s.",
-            hint="A long batch or another job's turn ends first; run the job again.",
+            hint="A long batch or another job's turn must end first. Run the job again.",
         )
 
     def _request(self) -> bool:
         current = self._objects.get(self._key)
         if current is None:
-            # Read back for its etag; another job's object there means that this one was not first.
+            # Read back for its ETag; another job's object means that this job was not first.
             self._objects.put_if_absent(self._key, self._record.encode())
             return self._adopt_stored(self._objects.get(self._key))
         other = TurnRecord.decode(current.data)
@@ -187,7 +188,7 @@ class WriteTurn:
         return False
 
     def _adopt_stored(self, current: StoredObject | None) -> bool:
-        """Take over the stored record where it is still this turn; False otherwise."""
+        """Adopts the stored record if it belongs to this turn; returns False otherwise."""
         record = TurnRecord.decode(current.data) if current else None
         if current is None or record is None or record.turn != self._record.turn:
             return False
@@ -198,7 +199,7 @@ class WriteTurn:
         while not self._stop.is_set():
             try:
                 is_valid = self._step()
-            except Exception:  # any failure of storage counts the same: time decides
+            except Exception:  # any storage failure is tolerated until the time to live is over
                 is_valid = time.monotonic() - self._renewed_at < self._record.ttl_seconds
             if not is_valid:
                 self._lost.set()
@@ -208,11 +209,11 @@ class WriteTurn:
             self._stop.wait(self._poll_seconds if waiting else min(2.0, self._record.ttl_seconds / 4))
 
     def _step(self) -> bool:
-        """Read the turn, renew it when that is due, and grant it where no stream runs. False when it is over."""
+        """Reads the turn, renews it if due, and grants it if no stream runs. Returns False when it is over."""
         current = self._objects.get(self._key)
         renewed_at = self._renewed_at
         if not self._adopt_stored(current):
-            # Removed together with the turn before it, or overtaken by another job: nobody has answered this one yet.
+            # Removed together with the previous turn, or replaced by another job: this request is still unanswered.
             if self._record.state == "asked":
                 self._request()
             return self._record.state == "asked"
@@ -228,7 +229,7 @@ class WriteTurn:
         return True
 
     def _replace(self, **changes: Any) -> bool:
-        """Rewrite the turn. A conflict is resolved by the next step."""
+        """Rewrites the turn. The next step resolves a conflict."""
         renewed = replace(self._record, renewal=self._record.renewal + 1, **changes)
         etag = self._objects.put_if_match(self._key, renewed.encode(), self._etag)
         if etag is not None:
@@ -238,7 +239,7 @@ class WriteTurn:
         return True
 
     def release(self) -> None:
-        """Give the turn back. Harmless when it is lost."""
+        """Releases the turn. Does nothing if it is lost."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=self._record.ttl_seconds)
@@ -265,15 +266,15 @@ def write_turn(
     reason: TurnReason = "write_turn",
     poll_seconds: float = POLL_SECONDS,
 ) -> Iterator[WriteTurn]:
-    """Write one table of a pipeline exclusively while the block runs: its stream commits nothing to it meanwhile.
+    """Writes one table of a pipeline exclusively while the block runs: its stream holds its commits to it back.
 
-    Call `turn.check()` before each commit. Leaving the block gives the turn back, whatever happened; a process that is
-    killed loses it after `ttl_seconds`.
+    Call `turn.check()` before each commit. The turn is released when the block ends; a killed process loses it after
+    `ttl_seconds`.
 
     Args:
-        by: the run that asks, for messages.
+        by: the requesting run, for messages.
         wait_seconds: how long to wait for the grant; the stream grants between two batches.
-        max_turn_seconds: how long the turn may last; the stream takes it back then, and may allow less.
+        max_turn_seconds: maximum length of the turn; the stream revokes it then, and may allow less.
 
     Raises:
         ConcurrencyError: TURN_NOT_GRANTED in time, or TURN_LOST.
