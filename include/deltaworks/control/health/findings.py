@@ -185,8 +185,8 @@ def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
     return Finding(
         "unhealthy",
         "GOLD_REFRESH_FAILING",
-        f"Batches commit, but gold tables cannot be built for {format_duration(failing_seconds)}: {names}. {first.get('table')}: "
-        f"[{first.get('condition')}] {first.get('message')}",
+        f"Batches commit, but gold tables cannot be built for {format_duration(failing_seconds)}: {names}. "
+        f"{first.get('table')}: [{first.get('condition')}] {first.get('message')}",
         str(first.get("hint") or "Open its driver log."),
     )
 

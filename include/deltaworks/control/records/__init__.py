@@ -1,1 +1,1 @@
-"""Records on shared storage that are written once, or replaced only as they were read."""
+"""Records on shared storage: written once, or replaced by compare-and-swap."""

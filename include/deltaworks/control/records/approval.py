@@ -1,7 +1,7 @@
-"""What a person approved: the question with the figures it showed, and the answer.
+"""Approvals of operations: the question with its numbers, and a person's answer.
 
-Airflow's task that asks writes both; the job that deletes reads them. A task that somebody marks as successful leaves
-no answer here, so nothing is deleted for it. Written for one run of a DAG and used once.
+Airflow's approval task writes both; the deleting job reads them. A task that someone only marks as successful leaves no
+answer, so nothing is deleted. An approval belongs to one DAG run and is used once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from deltaworks.privacy.paths import privacy_control
 _KIND = RecordKind(
     noun="record of an approval",
     unreadable_condition="APPROVAL_UNREADABLE",
-    hint="Trigger the operation anew, and have it approved.",
+    hint="Trigger the operation again and have it approved.",
 )
-#: How long an answer counts. A run of an operation takes no longer either.
+#: Validity of an approval; also the upper limit of an operation's run.
 VALID_FOR = dt.timedelta(hours=24)
 
 
 class Approval(Record):
-    """A question, and from `approved_at` on its answer.
+    """A question and, once `approved_at` is set, its answer.
 
-    `bounds` are the figures that were shown, by the option they bound; `options` what was asked for. Requester and
-    approver are names of Airflow; an approver also has an id.
+    `bounds` are the numbers shown, by the option they limit; `options` are the requested options. Requester and
+        approver are
+    Airflow user names; `approver_id` is the approver's user id.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -51,12 +52,12 @@ class Approval(Record):
 
     @property
     def is_self_approved(self) -> bool:
-        """Whether somebody approved what they had asked for; also where nobody is on record who asked."""
+        """Whether the requester approved the operation, or the requester is unknown."""
         return not self.requested_by or self.requested_by in (self.approved_by, self.approver_id)
 
 
 class Approvals:
-    """The approvals of one pipeline's operations, by the run of Airflow they were given in."""
+    """The approvals of one pipeline's operations, by Airflow run."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -64,14 +65,14 @@ class Approvals:
         self._records = RecordStore(objects, Approval)
 
     def record_question(self, question: Approval) -> None:
-        """Keep a question, in place of one that was asked in the run before, answered or not."""
+        """Stores a question, replacing an earlier one of the same run."""
         self._put(question)
 
     def record_answer(self, operation: str, run: str, *, approver_id: str, approved_by: str) -> Approval:
-        """Keep that the question of a run was approved.
+        """Stores the approval of a run's question.
 
         Raises:
-            ContractError: APPROVAL_MISSING, nothing was asked; APPROVAL_UNREADABLE.
+            ContractError: APPROVAL_MISSING if there is no question; APPROVAL_UNREADABLE.
         """
         answered = self._read(operation, run).replace(
             approver_id=approver_id, approved_by=approved_by, approved_at=iso_now()
@@ -80,7 +81,7 @@ class Approvals:
         return answered
 
     def valid_approval(self, operation: str, run: str) -> Approval:
-        """The approval of a run that counts: given, not used, not too old.
+        """Returns the approval of a run if it is given, unused and not expired.
 
         Raises:
             ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED; APPROVAL_UNREADABLE.
@@ -94,12 +95,12 @@ class Approvals:
             raise ContractError(
                 "APPROVAL_EXPIRED",
                 f"The approval of {operation} in run {run} {why}.",
-                hint="Trigger the operation anew: what was approved once is done once, within a day.",
+                hint="Trigger the operation again: an approval is valid once, within a day.",
             )
         return record
 
     def mark_used(self, approval: Approval) -> None:
-        """Note that what was approved is done."""
+        """Marks an approval as used."""
         self._put(approval.replace(used_at=iso_now()))
 
     def _read(self, operation: str, run: str) -> Approval:
@@ -123,13 +124,15 @@ class NamespaceApprovals(Approvals):
 
 
 def _name(operation: str, run: str) -> str:
-    # Run ids have characters that names of objects had better not have.
+    # Run ids contain characters that object names should not have.
     return f"{operation}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
 def _missing_error(operation: str, run: str) -> ContractError:
     return ContractError(
         "APPROVAL_MISSING",
-        f"Nobody approved {operation} in run {run}: no answer is on record.",
-        hint="Trigger the operation anew and answer its question; a task marked as successful is no answer.",
+        f"{operation} in run {run} was not approved: there is no answer.",
+        hint=(
+            "Trigger the operation again and answer its question; marking the task as successful is not an approval."
+        ),
     )

@@ -1,7 +1,7 @@
-"""Certificates of erasures: what was done, counted and looked for, each bound to the one before it.
+"""Certificates of erasures, linked as a hash chain.
 
-A certificate has the SHA-256 of the one before, so that none can be changed or taken out unseen. It names nobody: of
-the tokens it has a digest, which whoever has them can compare.
+Each certificate contains the SHA-256 of the previous one, so that none can be changed or removed unnoticed.
+Certificates contain no identifiers, only a digest of the person's tokens.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KIND = RecordKind(
 
 
 class CertifiedTable(RecordPart):
-    """One table: rows of everybody, of the person's window and of the others, before and after, and of the person.
+    """Row counts of one table: total, erased and other rows, before and after the purge, and rows of the person.
 
-    `version` is that of the purge, None where the table had no row of theirs.
+    `version` is the purge's commit, None if the table had no rows to erase.
     """
 
     pipeline: str
@@ -44,16 +44,16 @@ class CertifiedTable(RecordPart):
 
     @property
     def is_consistent(self) -> bool:
-        """Whether nobody else lost a row and the person has none, where rows of theirs were to go."""
+        """Whether no other row was lost and no row of the person remains."""
         erased_rows = self.erased_before if self.rows_after != self.rows_before else 0
         counted = self.rows_after == self.rows_before - erased_rows and self.other_rows_after == self.other_rows_before
         return bool(self.retention_reason) or (counted and self.erased_after == 0)
 
 
 class CertifiedScan(RecordPart):
-    """The scan: what was read, where the person's tokens were before, and that they are nowhere now.
+    """Result of scanning the storage for the person's tokens, before and after the erasure.
 
-    `in_logs` are objects of Delta logs with bounds of rows that are gone, which go with the logs.
+    `log_hits` are Delta log objects with statistics of deleted rows; they expire with the log.
     """
 
     objects: int
@@ -66,9 +66,10 @@ class CertifiedScan(RecordPart):
 
 
 class CertifiedLanding(RecordPart):
-    """Landed objects: those gone through at the end, and what was put anew or deleted in the window and at the end.
+    """Landed objects: scanned, rewritten or deleted.
 
-    `events` of the person became marks. `unreadable_events` could be told of nobody; they are gone by
+    `events` of the person were replaced by tombstones. `unreadable_events` could not be attributed to a person; they
+        expire by
     `landing_clean_after`.
     """
 
@@ -84,13 +85,13 @@ class Certificate(Record):
     """The certificate of one request. Times are ISO 8601 in UTC.
 
     Args:
-        number: its place in the chain, from 1.
-        times: of each state of the request.
-        holds: what held VACUUM back on the way.
-        log_clean_after: from when no log has a bound of the person's rows.
-        landing: what was gone through of landed objects; None where none are rewritten, or by an earlier release.
-        landing_clean_after: until when objects that landed may have events of the person, which nothing reads.
-        previous_sha256: of the bytes of the certificate before; empty for the first.
+        number: position in the chain, from 1.
+        times: time of each state of the request.
+        holds: reasons that delayed VACUUM.
+        log_clean_after: from then on no Delta log has statistics of the person's rows.
+        landing: the scan of landed objects; None if landed objects are not rewritten.
+        landing_clean_after: until then landed objects may contain events of the person, which no job reads.
+        previous_sha256: digest of the previous certificate; empty for the first.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -122,7 +123,8 @@ class Certificate(Record):
 
 
 class Certificates:
-    """The chain of one namespace. One process at a time appends, under the namespace's lease; anybody reads."""
+    """The certificate chain of one namespace. One process appends, under the namespace's lease; any process may
+    read."""
 
     def __init__(self, objects: ObjectStore, namespace: str) -> None:
         self._objects = objects
@@ -130,7 +132,7 @@ class Certificates:
         self._records = RecordStore(objects, Certificate)
 
     def read(self, request_id: str) -> Certificate | None:
-        """The certificate of a request.
+        """Reads the certificate of a request.
 
         Raises:
             ContractError: ERASURE_UNREADABLE.
@@ -138,12 +140,12 @@ class Certificates:
         return self._records.read(erasure_paths.certificate(self._namespace, request_id))
 
     def raw_bytes(self, request_id: str) -> bytes | None:
-        """The object of a certificate, to be handed out."""
+        """Returns the stored bytes of a certificate, for download."""
         stored = self._objects.get(erasure_paths.certificate(self._namespace, request_id))
         return None if stored is None else stored.data
 
     def newest(self) -> tuple[int, str]:
-        """The number of the newest certificate and its SHA-256; 0 and an empty text before the first.
+        """Returns number and SHA-256 of the newest certificate; 0 and an empty text before the first.
 
         Raises:
             ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE.
@@ -152,7 +154,7 @@ class Certificates:
         return (len(chain), hashlib.sha256(chain[-1][1]).hexdigest()) if chain else (0, "")
 
     def append(self, certificate: Certificate) -> Certificate:
-        """Write a certificate. Idempotent; the one that stands is returned.
+        """Appends a certificate; returns the stored one. Idempotent.
 
         Raises:
             ContractError: ERASURE_UNREADABLE, RECORD_VANISHED.
@@ -162,10 +164,10 @@ class Certificates:
         )
 
     def check(self) -> int:
-        """How many certificates there are, each bound to the one before.
+        """Verifies the chain; returns its length.
 
         Raises:
-            ContractError: CERTIFICATES_BROKEN, one was changed or is missing; ERASURE_UNREADABLE.
+            ContractError: CERTIFICATES_BROKEN if a certificate was changed or is missing; ERASURE_UNREADABLE.
         """
         return len(self._chain())
 
@@ -181,9 +183,9 @@ class Certificates:
             if certificate.number != number or certificate.previous_sha256 != previous_sha256:
                 raise ContractError(
                     "CERTIFICATES_BROKEN",
-                    f"The certificates of {self._namespace!r} are no chain at {certificate.request_id}: one before it "
-                    "was changed, or is missing.",
-                    hint="Put the object back from the storage's versions; nothing is certified until then.",
+                    f"The certificate chain of {self._namespace!r} is broken at {certificate.request_id}: an "
+                    "earlier certificate was changed or is missing.",
+                    hint="Restore the object from the storage's versions; no erasure is certified until then.",
                 )
             previous_sha256 = hashlib.sha256(data).hexdigest()
         return links

@@ -1,8 +1,8 @@
-"""Whether Spark's checkpoint, our ledger and the prepared batches tell the same story, before a query starts.
+"""Checks the consistency of Spark's checkpoint, the ledger and the prepared batches before a query starts.
 
-Spark ends with a Java stack trace where a file of its checkpoint is damaged, and starts from the beginning where there
-is none. A ledger that was lost or set back would have every batch since read again under numbers that the tables take
-for landed. Both are refused here, by name, with what to do.
+Spark fails with a Java stack trace on a damaged checkpoint file, and starts from the beginning if a file is missing. A
+lost or restored ledger would re-read later batches under numbers that the tables already contain. Both are rejected
+here, by name and with a next step.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.generations import Generations
 from deltaworks.errors import ContractError
 
-#: Spark reads the newest offsets, the ones before them, and the newest commit when it starts.
+#: On start Spark reads the two newest offset files and the newest commit file.
 _OFFSETS_READ = 2
 _COMMITS_READ = 1
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A file of a checkpoint that Spark could not continue from."""
+    """A checkpoint file that Spark could not continue from."""
 
     key: str
     problem: str
 
 
 def damaged_files(home: PipelineHome, generations: Generations) -> list[DamagedFile]:
-    """The damaged files of the current checkpoint among those a start reads. Reads only; two listings, a few reads."""
+    """Returns the damaged files among those that a start reads. Read-only: two listings and a few reads."""
     folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
     objects, damaged = home.objects, []
     metadata = objects.get(f"{folder}/metadata")
@@ -46,12 +46,12 @@ def damaged_files(home: PipelineHome, generations: Generations) -> list[DamagedF
         if problem:
             damaged.append(DamagedFile(key, problem))
     if commits and (not offsets or offsets[-1] < commits[-1]):
-        damaged.append(DamagedFile(f"{folder}/offsets/{commits[-1]}", "it is gone, and the batch was committed"))
+        damaged.append(DamagedFile(f"{folder}/offsets/{commits[-1]}", "it is missing, but the batch was committed"))
     return damaged
 
 
 def batch_numbers(objects: ObjectStore, folder: str) -> list[int]:
-    """The batches that have a file in this folder of a checkpoint of Spark's, in order."""
+    """Returns the batch numbers of the files in a folder of a Spark checkpoint, in order."""
     names = (key.removeprefix(folder) for key in objects.list(folder))
     return sorted(int(name) for name in names if name.isdigit())
 
@@ -73,12 +73,12 @@ def _json_problem(data: bytes) -> str:
     try:
         json.loads(data)
     except ValueError as error:
-        return f"it is no JSON: {error}"
+        return f"it is not JSON: {error}"
     return ""
 
 
 def reject_damaged_checkpoint(home: PipelineHome, generations: Generations) -> None:
-    """Refuse to start a query on a checkpoint that is damaged.
+    """Raises if the checkpoint is damaged.
 
     Raises:
         ContractError: CHECKPOINT_DAMAGED, naming each file.
@@ -95,9 +95,9 @@ def reject_damaged_checkpoint(home: PipelineHome, generations: Generations) -> N
 def describe_ledger_gap(
     home: PipelineHome, generations: Generations | None, *, generation: int, last_completed: int | None
 ) -> str:
-    """What shows that the ledger lacks batches that were complete; empty where nothing does.
+    """Describes completed batches that the ledger lacks; empty if there are none.
 
-    A batch is prepared only once the one before it is complete, and Spark writes its commit only after ours.
+    A batch is prepared only after the previous one is complete, and Spark commits it only after we do.
     """
     if last_completed is None:
         prepared = home.prepared.numbers(generation)
@@ -121,7 +121,7 @@ def describe_ledger_gap(
 def reject_lost_ledger(
     home: PipelineHome, generations: Generations | None, *, generation: int, last_completed: int | None
 ) -> None:
-    """Refuse to start where the ledger has been lost or set back.
+    """Raises if the ledger was lost or restored to an earlier state.
 
     Raises:
         ContractError: LEDGER_BEHIND.
@@ -138,10 +138,10 @@ def reject_lost_ledger(
 
 
 def live_next_version(home: PipelineHome, table: str) -> int:
-    """The version of the bronze table below which everything is in the live table; 0 where that is not known.
+    """Returns the next bronze version that the live table reads: all earlier versions are in it; 0 if unknown.
 
-    Reads the newest batch that Spark has marked as done. Its offset names the next version to read, except while the
-    table's first snapshot is being worked off: then nothing counts as read. No Spark is needed.
+    Read from the newest committed batch of the live query. During the initial snapshot nothing counts as read. Needs no
+    Spark.
     """
     folder = paths.live_checkpoint(home.pipeline, home.generations.current(), table)
     committed = batch_numbers(home.objects, f"{folder}/commits/")

@@ -1,7 +1,7 @@
-"""What a collector puts on record: a heartbeat a process, the counts of each hour, and what was found missing.
+"""Records of collectors: a heartbeat per process, counts per hour, and lost events.
 
-A process is one spool folder. Its id is in every event it has taken (`_collector.collector`), beside a number that has
-no gaps.
+A process owns one spool folder. Its id and a gapless sequence number are in every event it accepts
+(`_collector.collector`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KIND = RecordKind(
 
 
 class SourceStatus(RecordPart):
-    """One source: what its sink has taken in all. `trouble` says why it takes nothing now, since `trouble_since`."""
+    """Delivery totals of one source. `problem` is the reason why its sink accepts nothing, since `problem_since`."""
 
     delivered: int = 0
     objects: int = 0
@@ -32,9 +32,12 @@ class SourceStatus(RecordPart):
 
 
 class CollectorHeartbeat(Record):
-    """A heartbeat of one process. Times are ISO 8601 in UTC; `oldest_at` is when the oldest that waits came in.
+    """The heartbeat of one process. Times are ISO 8601 in UTC.
 
-    `next_seq` is the number of the next event; `damaged` are files of the spool that were put aside.
+    Args:
+        next_seq: number of the next event.
+        oldest_at: arrival of the oldest undelivered event.
+        damaged: spool files that were moved aside because they are damaged.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -55,10 +58,10 @@ class CollectorHeartbeat(Record):
 
 
 class HourCounts(Record):
-    """What one process has taken within an hour: the numbers it gave, from `first_seq` to before `next_seq`, and how
-    many events of each source and verdict they were.
+    """The events that a process accepted within an hour: numbers from `first_seq` to before `next_seq`, counted by
+    source and response.
 
-    `whole`: the process has seen the end of the hour; nothing is added any more.
+    `is_complete`: the hour has ended, and the counts do not change any more.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -72,7 +75,7 @@ class HourCounts(Record):
 
 
 class MissingRange(RecordPart):
-    """Numbers of events of one process that are nowhere: from `first` to `last`."""
+    """A range of event numbers of one process that are in no table, both ends included."""
 
     id: str
     first: int
@@ -80,15 +83,16 @@ class MissingRange(RecordPart):
 
     @property
     def events(self) -> int:
-        """How many they are."""
+        """The number of events."""
         return self.last - self.first + 1
 
 
 class LostEvents(Record):
-    """What the last look for lost events has found.
+    """Result of the last check for lost events.
 
-    `counted_up_to`: of each process, the number up to which everything was looked for. Of what is before it only
-    `missing` is looked for again: rows that go later, as those of an erased person, are no loss.
+    `checked_up_to`: per process, the number up to which all events were checked. Below it only `missing` is checked
+        again: rows
+    deleted later, such as those of an erased person, are not lost.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -99,22 +103,22 @@ class LostEvents(Record):
 
 
 def heartbeat_key(collector: str, process: str) -> str:
-    """Where a process writes its heartbeat."""
+    """The key of a process's heartbeat."""
     return collector_control(collector, f"{process}/heartbeat.json")
 
 
 def counts_key(collector: str, process: str, hour: str) -> str:
-    """Where a process writes what it took in an hour, such as `2026-11-23T14`."""
+    """The key of a process's counts for an hour such as `2026-11-23T14`."""
     return collector_control(collector, f"{process}/counts/{hour}.json")
 
 
 def lost_events_key(collector: str) -> str:
-    """Where the last look for lost events has its findings."""
+    """The key of the last check for lost events."""
     return collector_control(collector, "losses.json")
 
 
 def read_collector_heartbeats(objects: ObjectStore, collector: str) -> list[CollectorHeartbeat]:
-    """The heartbeats of all processes a collector has had.
+    """Reads the heartbeats of all processes of a collector.
 
     Raises:
         ContractError: COLLECTOR_RECORD_UNREADABLE.
@@ -127,7 +131,7 @@ def read_collector_heartbeats(objects: ObjectStore, collector: str) -> list[Coll
 
 
 def read_hour_counts(objects: ObjectStore, collector: str) -> list[HourCounts]:
-    """What all processes took, hour by hour, in the order of their keys.
+    """Reads the hourly counts of all processes, in the order of their keys.
 
     Raises:
         ContractError: COLLECTOR_RECORD_UNREADABLE.

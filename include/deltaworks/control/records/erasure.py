@@ -1,8 +1,7 @@
-"""Requests of people to be erased: a record that is only appended to, one object a state.
+"""Erasure requests: append-only records, one object per state.
 
-A state is written after its deed, so that whoever finds a request in a state may rely on all before it, and does the
-deed of the next one again where somebody died in it. Nothing here names a person: the tokens of a request lie in the
-vault, and a record has their digest.
+A state is written after its work is done. So all earlier work is complete, and after a crash the work of the next state
+is repeated. Records contain no identifiers: the tokens of a request are in the vault, and a record has their digest.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ ErasureState = Literal[
     "refused",
     "extended",
 ]
-#: The states of a request that is granted, in their order.
+#: The states of a granted request, in order.
 GRANTED_STATES: Final[tuple[ErasureState, ...]] = get_args(ErasureState)[:8]
-#: States behind which nothing is done any more.
+#: Final states.
 END_STATES: Final[tuple[ErasureState, ...]] = ("certified", "refused")
-#: Article 12(3): by so many days the deadline may be moved, once, where the person is told within the first month.
+#: Article 12(3): the deadline may be extended once by this many days if the person is informed within the first month.
 EXTENSION_DAYS: Final = 60
 
 
@@ -49,9 +48,9 @@ class ErasureStep(Record):
     """One state that a request has reached.
 
     Args:
-        received_at: of the first step: when the person asked, from which deadlines count.
-        subjects_digest: of the first step: SHA-256 over the token it was received for.
-        detail: what the deed came to, as plain JSON; never a token or a value.
+        received_at: only in the first step: when the person asked; deadlines count from it.
+        subjects_digest: only in the first step: SHA-256 of the person's token.
+        detail: result of the work, as plain JSON; never contains tokens or values.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
@@ -76,28 +75,28 @@ class ErasureStep(Record):
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequest:
-    """A request with every state it has reached, oldest first."""
+    """A request with all states it has reached, oldest first."""
 
     steps: tuple[ErasureStep, ...]
 
     @property
     def request_id(self) -> str:
-        """Its id, within its namespace."""
+        """The id, unique within its namespace."""
         return self.steps[0].request_id
 
     @property
     def namespace(self) -> str:
-        """The namespace of the tokens it is about."""
+        """The namespace of its tokens."""
         return self.steps[0].namespace
 
     @property
     def state(self) -> ErasureState:
-        """How far it has come; an extension is no place on the way."""
+        """The current state; an extension is not a state."""
         return next(step.state for step in reversed(self.steps) if step.state != "extended")
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is left to be done."""
+        """Whether work remains."""
         return self.state not in END_STATES
 
     @property
@@ -107,34 +106,34 @@ class ErasureRequest:
 
     @property
     def purge_by(self) -> datetime:
-        """Until when rows have to be gone from the newest versions of tables, so that VACUUM ends in time."""
+        """Deadline for deleting the rows, early enough for VACUUM to finish in time."""
         return _instant(self._latest("purge_by"))
 
     @property
     def deadline_at(self) -> datetime:
-        """Until when the person has to have been erased."""
+        """Deadline for the complete erasure."""
         return _instant(self._latest("deadline_at"))
 
     @property
     def is_extended(self) -> bool:
-        """Whether its deadline was moved."""
+        """Whether the deadline was extended."""
         return any(step.state == "extended" for step in self.steps)
 
     def step(self, state: ErasureState) -> ErasureStep | None:
-        """The step at which it reached a state; None where it has not."""
+        """Returns the step of a state; None if it has not been reached."""
         return next((step for step in self.steps if step.state == state), None)
 
     def reached_at(self, state: ErasureState) -> datetime:
-        """When it reached a state that it has reached.
+        """Returns when a state was reached.
 
         Raises:
-            ContractError: ERASURE_UNREADABLE, no record says so.
+            ContractError: ERASURE_UNREADABLE if it has not been reached.
         """
         step = self.step(state)
         return _instant("" if step is None else step.at)
 
     def has_reached(self, state: ErasureState) -> bool:
-        """Whether it has come as far as this state of the way."""
+        """Whether the request has reached this state or a later one."""
         return self.state in GRANTED_STATES and GRANTED_STATES.index(self.state) >= GRANTED_STATES.index(state)
 
     def _latest(self, name: str) -> str:
@@ -149,7 +148,7 @@ def _instant(text: str) -> datetime:
 
 
 class Erasures:
-    """The requests of one namespace. Safe to use from several threads and processes."""
+    """The requests of one namespace. Safe for concurrent use from threads and processes."""
 
     def __init__(self, objects: ObjectStore, namespace: str) -> None:
         self._objects = objects
@@ -157,7 +156,7 @@ class Erasures:
         self._records = RecordStore(objects, ErasureStep)
 
     def read(self, request_id: str) -> ErasureRequest | None:
-        """One request, None where there is none.
+        """Reads one request; None if it does not exist.
 
         Raises:
             ContractError: ERASURE_UNREADABLE.
@@ -168,7 +167,7 @@ class Erasures:
         return ErasureRequest(tuple(steps)) if steps else None
 
     def request(self, request_id: str) -> ErasureRequest:
-        """One request.
+        """Returns one request.
 
         Raises:
             ConfigError: ERASURE_UNKNOWN.
@@ -183,7 +182,7 @@ class Erasures:
         return request
 
     def all_requests(self) -> Iterator[ErasureRequest]:
-        """Every request, the oldest first. One listing, and a read for each state of each."""
+        """Yields every request, oldest first. One listing, and a read per state."""
         folder = erasure_paths.erasure_requests(self._namespace)
         for request_id in sorted({key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)}):
             request = self.read(request_id)
@@ -191,13 +190,13 @@ class Erasures:
                 yield request
 
     def open_requests(self) -> list[ErasureRequest]:
-        """Those of which something is left to be done."""
+        """Returns the requests with remaining work."""
         return [request for request in self.all_requests() if request.is_open]
 
     def create(
         self, request_id: str, *, received_at: datetime, purge_by: datetime, deadline_at: datetime, digest: str, by: str
     ) -> ErasureRequest:
-        """Note a request. Idempotent: one of this id that is there already is returned as it is."""
+        """Creates a request; returns the stored one if the id already exists. Idempotent."""
         first = ErasureStep(
             namespace=self._namespace,
             request_id=request_id,
@@ -224,13 +223,13 @@ class Erasures:
         purge_by: str = "",
         deadline_at: str = "",
     ) -> ErasureRequest:
-        """Note that a request has reached a state.
+        """Records that a request has reached a state.
 
         Args:
-            purge_by, deadline_at: the instants of an extension.
+            purge_by, deadline_at: new deadlines of an extension.
 
         Raises:
-            ConcurrencyError: ERASURE_CONTENDED, another process noted a state meanwhile.
+            ConcurrencyError: another process recorded a state meanwhile.
         """
         step = ErasureStep(
             namespace=self._namespace,
@@ -253,7 +252,7 @@ class Erasures:
         return self._publish(ErasureRequest((*request.steps, step)))
 
     def refuse(self, request: ErasureRequest, *, reason: str, by: str) -> ErasureRequest:
-        """Refuse a request for good (article 17(3)), before anything of it is done.
+        """Refuses a request for good (article 17(3)), before any of its work is done.
 
         Raises:
             ConfigError: ERASURE_ENDED, ERASURE_STARTED, ERASURE_REASON_MISSING.
@@ -262,21 +261,22 @@ class Erasures:
         if request.has_reached("suppressed") or self._is_suppressed(request.request_id):
             raise ConfigError(
                 "ERASURE_STARTED",
-                f"The erasure {request.request_id} has begun: events of the person are dropped, for good.",
-                hint="Let it end. A refusal is decided before the first run.",
+                f"The erasure {request.request_id} has started: events of the person are already dropped.",
+                hint="Let it finish. Requests can only be refused before the first run.",
             )
         _require_reason(reason)
         return self.record_state(request, "refused", by=by, detail={"reason": reason})
 
     def _is_suppressed(self, request_id: str) -> bool:
-        """Whether readers drop the person's events: they do from before the request is said to be suppressed."""
+        """Whether readers already drop the person's events: they do before the request reaches the state
+        `suppressed`."""
         keys = self._objects.list(paths.suppressions(self._namespace))
         stored = ((key, self._objects.get(key)) for key in keys)
         records = (SuppressionRecord.decode(one.data, key=key) for key, one in stored if one is not None)
         return any(record.request_id == request_id for record in records)
 
     def extend(self, request: ErasureRequest, *, reason: str, by: str, now: datetime) -> ErasureRequest:
-        """Move the deadline by two months, once, within the first month (article 12(3)).
+        """Extends the deadline by two months, once, within the first month (article 12(3)).
 
         Raises:
             ConfigError: ERASURE_ENDED, ERASURE_REASON_MISSING, ERASURE_NOT_EXTENDED.
@@ -287,8 +287,8 @@ class Erasures:
             why = "was extended before" if request.is_extended else f"was due by {request.deadline_at:%Y-%m-%d}"
             raise ConfigError(
                 "ERASURE_NOT_EXTENDED",
-                f"The erasure {request.request_id} {why}; a deadline moves once, and only before it has passed.",
-                hint="Bring it to its end: `deltaworks privacy erasures` says what it waits for.",
+                f"The erasure {request.request_id} {why}; a deadline can be extended once, before it has passed.",
+                hint="Complete it: `deltaworks privacy erasures` shows its state.",
             )
         by_days = timedelta(days=EXTENSION_DAYS)
         purge_by = (request.purge_by + by_days).isoformat()
@@ -298,7 +298,7 @@ class Erasures:
         )
 
     def _publish(self, request: ErasureRequest) -> ErasureRequest:
-        """The request, once pages may know of it; the health check notes what could not be noted here."""
+        """Updates the summary that pages read, and returns the request; the health check repeats failed updates."""
         with log_failures(f"How far the erasure {request.request_id} is, for pages,"):
             publish_request(self._objects, request)
         return request
@@ -311,8 +311,8 @@ def _reject_ended(request: ErasureRequest) -> None:
     if not request.is_open:
         raise ConfigError(
             "ERASURE_ENDED",
-            f"The erasure {request.request_id} is {request.state}; nothing of it can be changed.",
-            hint="Receive a new request, if the person asks again.",
+            f"The erasure {request.request_id} is {request.state} and cannot be changed.",
+            hint="Create a new request if the person asks again.",
         )
 
 
@@ -320,6 +320,6 @@ def _require_reason(reason: str) -> None:
     if not reason.strip():
         raise ConfigError(
             "ERASURE_REASON_MISSING",
-            "A refusal and an extension have to be explained to the person.",
-            hint="Give `--reason` with the ground, such as `invoices are kept by law`.",
+            "A refusal or extension must be explained to the person.",
+            hint="Pass `--reason` with the grounds, such as `invoices are kept by law`.",
         )

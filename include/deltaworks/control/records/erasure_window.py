@@ -1,7 +1,8 @@
-"""Windows: runs that take the rows of all open requests out at once, and what each did to each table.
+"""Erasure windows: runs that delete the rows of all open requests together, and their result per table.
 
-The cost of a purge is that of files, so a hundred requests that wait for a night cost what one does. A window is fixed
-before it begins, so that whoever continues it purges for the same requests; a table is noted once its purge is done.
+A purge costs as much as the files it rewrites, so a hundred pending requests cost about as much as one. The requests of
+a window are fixed before it begins, so a run that continues it purges the same requests. A table is recorded once its
+purge is done.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KIND = RecordKind(
 
 
 class ErasureWindow(Record):
-    """A window, fixed: the requests that it purges for, each with the objects that had tokens of theirs before it."""
+    """A window: the requests it purges, each with the number of objects that contained its tokens before."""
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -36,11 +37,13 @@ class ErasureWindow(Record):
 
 
 class PurgedTable(Record):
-    """What a purge did to one table: rows of everybody, of those who go, and of the others, before and after.
+    """Result of a purge for one table: total, erased and other rows, before and after.
 
-    `removed` are the paths below the table that VACUUM has to have deleted; `version` is None where nothing was there
-    to be done. `bytes_written` is what the others' rows of those files became. `numbers` are those that collectors gave
-    to the events of the rows that went, packed.
+    Args:
+        version: the purge's commit; None if there was nothing to do.
+        removed_files: paths below the table that VACUUM must delete.
+        bytes_written: size of the rewritten rows of others.
+        collector_numbers: collector sequence numbers of the erased events, packed.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -64,7 +67,7 @@ class PurgedTable(Record):
 
     @classmethod
     def unchanged(cls, pipeline: str, table: str, *, rows: int, retention_reason: str = "") -> PurgedTable:
-        """Of a table with so many rows, all of which stay."""
+        """Builds the result of a table without rows to erase."""
         return cls(
             pipeline=pipeline,
             table=table,
@@ -90,13 +93,13 @@ class ErasureWindows:
         self._tables = RecordStore(objects, PurgedTable)
 
     def newest(self) -> int:
-        """The highest number; 0 before the first. One listing."""
+        """Returns the highest number; 0 before the first. One listing."""
         folder = erasure_paths.erasure_window(self._namespace, 1).rpartition("/")[0] + "/"
         names = (key.removeprefix(folder).partition("/")[0].removesuffix(".json") for key in self._objects.list(folder))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def read(self, number: int) -> ErasureWindow | None:
-        """One window.
+        """Reads one window.
 
         Raises:
             ContractError: ERASURE_UNREADABLE.
@@ -104,22 +107,24 @@ class ErasureWindows:
         return self._windows.read(erasure_paths.erasure_window(self._namespace, number))
 
     def create_next(self, requests: dict[str, int]) -> ErasureWindow:
-        """Fix the next window; returns the one that stands, which is another process's where that one was first."""
+        """Creates the next window; returns the stored one if another process was first."""
         number = self.newest() + 1
         window = ErasureWindow(namespace=self._namespace, number=number, requests=requests, at=iso_now())
         return self._windows.get_or_create(erasure_paths.erasure_window(self._namespace, number), window)
 
     def table(self, number: int, pipeline: str, table: str) -> PurgedTable | None:
-        """What a window did to a table; None while it has not."""
+        """Returns the result for a table; None before it is purged."""
         return self._tables.read(erasure_paths.purged_table(self._namespace, number, pipeline, table))
 
     def record_table(self, number: int, purged: PurgedTable) -> PurgedTable:
-        """Note what was done to a table. Idempotent."""
+        """Records the result for a table. Idempotent."""
         key = erasure_paths.purged_table(self._namespace, number, purged.pipeline, purged.table)
         return self._tables.get_or_create(key, purged)
 
     def collector_numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
-        """The numbers of purged rows, packed, of windows that began at that time or later, or that were open then."""
+        """Yields the packed collector numbers of rows purged by windows that began, or were open, at or after the given
+        time.
+        """
         for number in range(self.newest(), 0, -1):
             window = self.read(number)
             for purged in self.tables(number):
@@ -130,7 +135,7 @@ class ErasureWindows:
                 return
 
     def tables(self, number: int) -> list[PurgedTable]:
-        """All that a window has done so far. One listing, and a read for each."""
+        """Returns the results of a window so far. One listing, and a read per table."""
         folder = erasure_paths.erasure_window(self._namespace, number).removesuffix(".json") + "/"
         read = (self._tables.read(key) for key in self._objects.list(folder))
         return [purged for purged in read if purged is not None]

@@ -1,8 +1,8 @@
-"""What is on record of a feed: how far it has delivered, what is under way, and the deliveries that can be repeated.
+"""Records of a feed: its position, its current delivery, and past deliveries that can be replayed.
 
-One object says where a feed is. It is replaced only as it was read, so that a former owner which wakes up late changes
-nothing. A delivery is fixed there before its first row is sent, with the positions it leads from and to: whoever
-resumes it sends the same changes under the same ids.
+One object holds the position. It is replaced by compare-and-swap, so a fenced former owner changes nothing. A delivery
+is recorded with its start and end positions before its first row is sent, so a restart sends the same changes under the
+same ids.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from deltaworks.errors import FencedError
 _UNREADABLE = RecordKind(
     noun="record of a feed",
     unreadable_condition="FEED_RECORD_UNREADABLE",
-    hint="Restore it from the storage's versions. Without it the feed begins anew, as `from` says.",
+    hint="Restore it from the storage's versions. Without it the feed starts again as its `from` declares.",
 )
 
 
 class Position(RecordPart):
-    """A state of what a feed reads: a version of a table, or an answer of a view by its digest.
+    """A position in a feed's input: a version of a table, or the digest of a view's result.
 
-    A version of -1 and an empty digest are what is not there yet: no rows.
+    Version -1 and an empty digest stand for missing input.
     """
 
     kind: Literal["table", "view"]
@@ -39,7 +39,7 @@ class Position(RecordPart):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is the state before there was anything to read."""
+        """Whether it is the position before any input existed."""
         return self.version < 0 if self.kind == "table" else not self.digest
 
     def __str__(self) -> str:
@@ -49,9 +49,10 @@ class Position(RecordPart):
 
 
 class Delivery(RecordPart):
-    """What lies between two positions. `sent` changes of it, in the order of keys, are with the sink or dead letters.
+    """The changes between two positions. `sent_changes` counts changes that were sent or became dead letters, in key
+    order.
 
-    `repeats` is the number of the delivery that it repeats, whose ids it uses.
+    `replay_of` is the number of the delivery that it repeats, whose ids it reuses.
     """
 
     number: int
@@ -64,7 +65,7 @@ class Delivery(RecordPart):
 
 
 class FeedRecord(Record):
-    """Where a feed is. `incarnation` is part of ids, so that a feed that began anew repeats none of the first one's."""
+    """The state of a feed. `incarnation` is part of message ids, so that a restarted feed reuses none."""
 
     kind: ClassVar[RecordKind] = _UNREADABLE
 
@@ -79,12 +80,12 @@ class FeedRecord(Record):
 
     @classmethod
     def initial(cls, position: Position) -> FeedRecord:
-        """A feed that has delivered nothing."""
+        """The record of a feed that has delivered nothing."""
         return cls(incarnation=uuid.uuid4().hex[:12], number=0, position=position)
 
 
 class DeliveryRecord(Record):
-    """A delivery that is complete."""
+    """A completed delivery."""
 
     kind: ClassVar[RecordKind] = _UNREADABLE
 
@@ -93,7 +94,7 @@ class DeliveryRecord(Record):
 
 
 class ReplayRequest(Record):
-    """A person's word that deliveries be repeated from number `since` on, or every row be sent (`since` None)."""
+    """A request to repeat deliveries from number `since` on, or to send all rows (`since` None)."""
 
     kind: ClassVar[RecordKind] = _UNREADABLE
 
@@ -103,7 +104,7 @@ class ReplayRequest(Record):
 
 
 class DeadLetters(Record):
-    """Changes that a sink refuses for good, each a message with a `reason` and what the sink said."""
+    """Changes that the sink rejects permanently, each with message and `reason`."""
 
     kind: ClassVar[RecordKind] = _UNREADABLE
 
@@ -112,7 +113,7 @@ class DeadLetters(Record):
 
 
 class FeedRecords:
-    """The records of one feed. Used by its process; others only read, and ask for replays."""
+    """The records of one feed. Only its process writes them; others read, and request replays."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, feed: str) -> None:
         self._objects = objects
@@ -123,7 +124,7 @@ class FeedRecords:
         return outbound_paths.feed(self._pipeline, self._feed, name)
 
     def read(self) -> FeedRecord | None:
-        """Where the feed is; None where it has not begun.
+        """Reads the feed's state; None before it starts.
 
         Raises:
             ContractError: FEED_RECORD_UNREADABLE.
@@ -133,10 +134,10 @@ class FeedRecords:
         return None if stored is None else FeedRecord.decode(stored.data, key=self._key("position.json"))
 
     def write(self, record: FeedRecord) -> FeedRecord:
-        """Replace what was read last.
+        """Replaces the record last read.
 
         Raises:
-            FencedError: FEED_TAKEN_OVER, somebody else has written since.
+            FencedError: FEED_TAKEN_OVER, another process has written since.
         """
         key, data = self._key("position.json"), record.encode()
         if self._etag is None:
@@ -148,61 +149,61 @@ class FeedRecords:
             raise FencedError(
                 "FEED_TAKEN_OVER",
                 f"Another process delivers the feed {self._pipeline}.{self._feed} now.",
-                hint="None: the other one goes on where this one was.",
+                hint="None: the other process continues from the same position.",
             )
         return record
 
     def record_delivery(self, delivery: Delivery) -> None:
-        """Keep a complete delivery, for replays. Idempotent."""
+        """Stores a completed delivery for replays. Idempotent."""
         record = DeliveryRecord(delivery=delivery, ended_at=iso_now())
         RecordStore(self._objects, DeliveryRecord).create(self._key(f"deliveries/{delivery.number:012d}.json"), record)
 
     def deliveries(self) -> Iterator[DeliveryRecord]:
-        """The complete deliveries that are still on record, the oldest first."""
+        """Yields the stored deliveries, oldest first."""
         store = RecordStore(self._objects, DeliveryRecord)
         for key in self._objects.list(self._key("deliveries") + "/"):
             if (record := store.read(key)) is not None:
                 yield record
 
     def delete_delivery(self, record: DeliveryRecord) -> None:
-        """Remove a delivery that cannot be repeated any more."""
+        """Deletes a delivery that can no longer be replayed."""
         self._objects.delete(self._key(f"deliveries/{record.delivery.number:012d}.json"))
 
     def request_replay(self, request: ReplayRequest) -> bool:
-        """Ask the feed's process for a replay; False where another one is asked for."""
+        """Requests a replay; returns False if one is already pending."""
         return RecordStore(self._objects, ReplayRequest).create(self._key("replay.json"), request)
 
     def replay_request(self) -> ReplayRequest | None:
-        """The replay that is asked for."""
+        """Returns the pending replay request."""
         return RecordStore(self._objects, ReplayRequest).read(self._key("replay.json"))
 
     def cancel_replay(self) -> None:
-        """Forget the request."""
+        """Deletes the pending request."""
         self._objects.delete(self._key("replay.json"))
 
     def store_dead_letters(self, number: int, offset: int, letters: list[dict[str, Any]]) -> None:
-        """Keep dead letters of a part of a delivery. Idempotent: a part that is sent again replaces its own."""
+        """Stores the dead letters of one part of a delivery. Idempotent: a repeated part replaces its own."""
         key = self._key(f"dead/{number:012d}-{offset:012d}.json")
         self._objects.put(key, DeadLetters(number=number, letters=tuple(letters)).encode())
 
     def dead_letters(self) -> Iterator[DeadLetters]:
-        """All that is kept, the oldest first."""
+        """Yields all stored dead letters, oldest first."""
         store = RecordStore(self._objects, DeadLetters)
         for key in self._objects.list(self._key("dead") + "/"):
             if (record := store.read(key)) is not None:
                 yield record
 
     def delete_dead_letters(self) -> int:
-        """Remove all dead letters; of how many parts of deliveries they were."""
+        """Deletes all dead letters; returns the number of affected delivery parts."""
         keys = self._objects.list(self._key("dead") + "/")
         for key in keys:
             self._objects.delete(key)
         return len(keys)
 
     def view_result_key(self, digest: str) -> str:
-        """Where the answer of a view with this digest is kept."""
+        """The key of a stored view result."""
         return self._key(f"answers/{digest}.parquet")
 
     def view_result_keys(self) -> list[str]:
-        """The keys of all answers that are kept."""
+        """The keys of all stored view results."""
         return self._objects.list(self._key("answers") + "/")

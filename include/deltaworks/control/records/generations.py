@@ -1,8 +1,8 @@
-"""Which Spark checkpoint a pipeline's ingest query uses, and how Spark's batch numbers map to ours.
+"""Maps Spark's checkpoints and batch numbers of an ingest query to ours.
 
-Spark numbers batches from 0 in every new checkpoint; transaction ids must only grow. So each checkpoint is recorded
-with the first of *our* batch ids it stands for and the source offset it starts at. A lost checkpoint is followed by a
-new one that continues after the last batch of the ledger; `generation` grows only when a pipeline starts over.
+Spark numbers batches from 0 in every new checkpoint, but transaction ids must increase. So each checkpoint is recorded
+with its first batch id and the source offset it starts at. A lost checkpoint is replaced by a new one that continues
+after the last batch of the ledger. `generation` increases only when a pipeline starts over.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 
 class CheckpointRecord(RecordPart):
-    """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it begins after.
+    """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it starts after.
 
-    A `retired` one is not used again: the next start continues from the ledger with another.
+    A `retired` checkpoint is not used again: the next start creates another one from the ledger.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -53,18 +53,18 @@ class Generations(UnversionedRecord):
 
     @classmethod
     def first(cls) -> Generations:
-        """What a new pipeline starts with."""
+        """The initial value of a new pipeline."""
         return cls(generation=1, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),))
 
     @classmethod
     def from_start_over(cls, start_over: StartOver) -> Generations:
-        """What a pipeline that starts over continues with."""
+        """The initial value of a generation that a start-over begins."""
         checkpoint = CheckpointRecord(ordinal=1, first_batch=start_over.first_batch, start=start_over.start)
         return cls(generation=start_over.generation, checkpoints=(checkpoint,))
 
 
 class GenerationStore:
-    """The record of generations of one pipeline: the one object that says where its ingest query continues."""
+    """Reads and updates the generation record of one pipeline, which determines where its ingest query continues."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -72,7 +72,7 @@ class GenerationStore:
         self._key = paths.generations(pipeline)
 
     def read(self) -> Generations | None:
-        """The record as it is, None where there is none.
+        """Reads the record, or None if there is none.
 
         Raises:
             ContractError: GENERATIONS_UNREADABLE.
@@ -80,15 +80,15 @@ class GenerationStore:
         return self._read()[0]
 
     def effective(self) -> Generations:
-        """The record; where there is none, or it was lost, what the pipeline's present generation began with."""
+        """Returns the record or, if it is missing or lost, the initial value of the current generation."""
         return self.read() or self._initial_generations()
 
     def current(self) -> int:
-        """The pipeline's generation; the first where nothing is recorded yet."""
+        """Returns the current generation; 1 if none is recorded."""
         return self.effective().generation
 
     def begin_generation(self, start_over: StartOver) -> None:
-        """Have the next start begin the new generation. Idempotent. Call it while holding the pipeline's lease.
+        """Makes the next start use the new generation. Idempotent. Requires the pipeline's lease.
 
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
@@ -98,19 +98,19 @@ class GenerationStore:
             self._write(Generations.from_start_over(start_over), etag)
 
     def current_checkpoint(self, *, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
-        """The checkpoint to run on: the one recorded, or a new one where that was lost or retired.
+        """Returns the checkpoint to run on: the recorded one, or a new one if that is lost or retired.
 
-        A record that was lost while the ledger has batches is recreated, with a checkpoint that was never used.
+        A lost record is recreated with an unused checkpoint if the ledger has batches.
 
         Args:
             last_completed: the ledger's newest batch, None before the first.
-            end_offset: the source offset that batch ended at.
+            end_offset: the source offset at the end of that batch.
 
-        Idempotent. Call it while holding the pipeline's lease.
+        Idempotent. Requires the pipeline's lease.
 
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
-            ContractError: LEDGER_WITHOUT_OFFSET when a new checkpoint is needed and nobody knows where it starts.
+            ContractError: LEDGER_WITHOUT_OFFSET if the start of a new checkpoint is unknown.
         """
         recorded, etag = self._read()
         if recorded is None:
@@ -121,9 +121,9 @@ class GenerationStore:
         return self._write(recorded.replace(checkpoints=(*recorded.checkpoints, following)), etag)
 
     def retire_checkpoint(self) -> Generations:
-        """Have the next start leave the current checkpoint and continue from the ledger. Idempotent.
+        """Makes the next start replace the current checkpoint and continue from the ledger. Idempotent.
 
-        Call it while holding the pipeline's lease: a stream that runs would continue with what it has.
+        Requires the pipeline's lease: a running stream would continue with its checkpoint.
 
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
@@ -134,11 +134,11 @@ class GenerationStore:
         return self._write(recorded.replace(checkpoints=checkpoints), etag)
 
     def end_offset(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
-        """A batch's end offset of the one source, from Spark's own offset log.
+        """Reads a batch's end offset of the single source from Spark's offset log.
 
         Raises:
-            TransientError: OFFSET_LOG_UNREADABLE. Without it a batch would not know where it ends, and so the next one
-                not where it starts.
+            TransientError: OFFSET_LOG_UNREADABLE. Without it neither the end of this batch nor the start of the next is
+                known.
         """
         folder = paths.checkpoint(self._pipeline, generations.generation, generations.current.ordinal)
         key = f"{folder}/offsets/{spark_batch_id}"
@@ -152,17 +152,20 @@ class GenerationStore:
                 "OFFSET_LOG_UNREADABLE",
                 f"Spark's offset log does not say where batch {spark_batch_id} ends: {key} is "
                 f"{'damaged' if stored else 'absent'}.",
-                hint="Nothing was committed. If it comes again: `deltaworks checkpoint repair` shows what is damaged.",
+                hint=(
+                    "Nothing was committed. If it happens again, run `deltaworks checkpoint repair` to find "
+                    "damaged files."
+                ),
             )
         return offset
 
     def _read(self) -> tuple[Generations | None, str | None]:
-        """The record and the tag of its object; None for both where there is none."""
+        """Reads the record and its ETag; None for both if there is none."""
         stored = self._objects.get(self._key)
         return (Generations.decode(stored.data, key=self._key), stored.etag) if stored else (None, None)
 
     def _write(self, record: Generations, etag: str | None) -> Generations:
-        """Replace the version `etag` of the object, or create it for None."""
+        """Replaces the version `etag` of the object, or creates it if `etag` is None."""
         if etag is None:
             written = self._objects.put_if_absent(self._key, record.encode())
         else:
@@ -171,12 +174,12 @@ class GenerationStore:
             raise ConcurrencyError(
                 "GENERATION_CONTENDED",
                 f"Another process changed the checkpoint record of {self._pipeline!r} at the same time.",
-                hint="Run one stream per pipeline; this one can simply be started again.",
+                hint="Run one stream per pipeline, then restart this one.",
             )
         return record
 
     def _initial_generations(self) -> Generations:
-        """What the newest generation that was begun for good began with."""
+        """Returns the initial value of the newest generation whose start-over is complete."""
         start_overs = StartOvers(self._objects, self._pipeline)
         newest, ended = start_overs.newest()
         begun = start_overs.read(newest if ended else newest - 1)
@@ -195,20 +198,21 @@ class GenerationStore:
     def _next_checkpoint(
         self, before: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
     ) -> CheckpointRecord:
-        """The checkpoint that follows: after the ledger's last batch, or where one that completed none began."""
+        """Returns the next checkpoint: after the ledger's last batch, or at the start of one that completed no
+        batch."""
         if last_completed is None or last_completed < before.first_batch:
             return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=before.first_batch, start=before.start)
         if end_offset is None:
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
-                f"The ledger of {self._pipeline!r} does not say where batch {last_completed} ended, and its checkpoint "
-                "is gone.",
+                f"The ledger of {self._pipeline!r} has no end offset of batch {last_completed}, and its "
+                "checkpoint is missing.",
                 hint="Restore the checkpoint's folder, or the row of that batch in checkpoint_store.",
             )
         return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 
     def _is_lost(self, recorded: Generations, last_completed: int | None) -> bool:
-        """A checkpoint is lost when the ledger has batches of it and its folder has no metadata any more."""
+        """Whether the ledger has batches of the checkpoint but its folder has no metadata."""
         if last_completed is None or last_completed < recorded.current.first_batch:
             return False
         folder = paths.checkpoint(self._pipeline, recorded.generation, recorded.current.ordinal)

@@ -1,12 +1,12 @@
-"""Tables whose commits are held back while batches complete without them.
+"""Held tables: tables whose commits wait while batches complete without them.
 
-A held table's share of a batch stays in the prepared batch, and the ledger notes the step as `held`. What holds it is
-one of four: it was *suspended* because its commits failed, another job has the *write turn*, it is being *reprocessed*
-in place, or it *announces* a table that is held. One object per held table says so. Only the stream that owns the
-pipeline's lease writes these objects and commits what was held back; everybody else reads them, or puts a request.
+A held table's part of a batch stays in the prepared batch, and the ledger marks the step as `held`. There are four
+reasons: the table was *suspended* because its commits failed, another job has its *write turn*, it is *reprocessed* in
+place, or it *announces* a table that is held. One object per held table records this. Only the stream that owns the
+pipeline's lease writes these objects and commits the held parts; other processes read them or write a request.
 
-The ledger is what decides which shares are to be caught up with. A record that is lost is recreated from it, and one
-that is left over by a former owner holds nothing back, so that neither can lose or double a row.
+The ledger decides which parts must still be committed. A lost record is recreated from it, and a record of a former
+owner holds nothing back, so neither can lose or duplicate rows.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ HoldReason = Literal["suspended", "write_turn", "reprocess", "announces"]
 
 
 class HeldTable(Record):
-    """One held table. `since_batch` is the first batch that may not have been committed to it."""
+    """One held table. `since_batch` is the first batch that may be missing from it."""
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="record of a held table",
         unreadable_condition="HELD_RECORD_UNREADABLE",
-        hint="Resume the table; the ledger knows what was held back.",
+        hint="Resume the table; the ledger has its held batches.",
     )
 
     table: str
@@ -46,13 +46,13 @@ class HeldTable(Record):
     retryable: bool = False
 
     def summary(self) -> dict[str, Any]:
-        """What the heartbeat says of it."""
+        """The fields for the heartbeat."""
         brief = ("table", "reason", "since_batch", "at", "condition", "message", "by")
         return {name: getattr(self, name) for name in brief}
 
 
 class ResumeRequest(UnversionedRecord):
-    """Somebody asks the stream to catch a held table up. The stream reads no more than that it is there."""
+    """A request to the stream to catch a held table up. The stream only checks that it exists."""
 
     table: str
     by: str
@@ -60,17 +60,16 @@ class ResumeRequest(UnversionedRecord):
 
 
 class HeldTableRecords:
-    """The records of the held tables of one pipeline, as anybody reads them."""
+    """Reads the held tables of one pipeline, for any process."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
         self._pipeline = pipeline
 
     def read(self) -> dict[str, HeldTable]:
-        """Every held table of a pipeline, by name. One listing, and a read for each.
+        """Reads every held table, by name. One listing, and a read per table.
 
-        A record that cannot be read counts as a suspension from the beginning on: what is really missing, the ledger
-        says.
+        An unreadable record counts as a suspension from the first batch on; the ledger knows which batches are missing.
         """
         prefix = paths.held_table(self._pipeline, "").removesuffix(".json")
         held = {}
@@ -83,7 +82,7 @@ class HeldTableRecords:
         return held
 
     def request_resume(self, table: str, *, by: str) -> ResumeRequest:
-        """Ask for a held table; the stream, or its next start, catches it up. Idempotent."""
+        """Requests the stream, or its next start, to catch a held table up. Idempotent."""
         request = ResumeRequest(table=table, by=by, at=iso_now())
         self._objects.put(paths.resume_request(self._pipeline, table), request.encode())
         return request
@@ -105,9 +104,9 @@ def _decode(table: str, data: bytes, key: str) -> HeldTable:
 
 
 class HeldTables:
-    """The owner's view of what is held: memory first, the objects after it. Used by one thread at a time.
+    """The owner's view of held tables: in memory, then written to the objects. Single-threaded.
 
-    Memory decides while the owner lives, so that an object removed by a former owner frees nothing.
+    Memory is authoritative while the owner lives, so an object removed by a former owner releases nothing.
     """
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
@@ -119,15 +118,15 @@ class HeldTables:
         return table in self._held
 
     def __iter__(self) -> Iterator[HeldTable]:
-        # A copy: the heartbeat looks from another thread.
+        # A copy: the heartbeat iterates from another thread.
         return iter([record for _, record in sorted(self._held.copy().items())])
 
     def get(self, table: str) -> HeldTable | None:
-        """The record of a table, None where it is not held."""
+        """Returns the record of a table, None if it is not held."""
         return self._held.get(table)
 
     def hold(self, record: HeldTable) -> HeldTable:
-        """Hold a table, durably before this returns. One that is held already keeps its first batch."""
+        """Holds a table; durable when this returns. A table that is already held keeps its first batch."""
         before = self._held.get(record.table)
         if before is not None:
             record = record.replace(since_batch=min(before.since_batch, record.since_batch))
@@ -136,7 +135,7 @@ class HeldTables:
         return record
 
     def advance(self, table: str, *, since_batch: int) -> None:
-        """Note that everything before `since_batch` is committed."""
+        """Records that all batches before `since_batch` are committed."""
         record = self._held[table]
         if since_batch > record.since_batch:
             renewed = record.replace(since_batch=since_batch)
@@ -144,6 +143,6 @@ class HeldTables:
             self._held[table] = renewed
 
     def release(self, table: str) -> None:
-        """Hold the table no more. Harmless where it is not held."""
+        """Releases a table. Does nothing if it is not held."""
         self._objects.delete(paths.held_table(self._pipeline, table))
         self._held.pop(table, None)

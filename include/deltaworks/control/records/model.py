@@ -1,6 +1,6 @@
-"""The record of a training: what a model was made of, how it and its baselines did, and the model if it is published.
+"""Records of model training: inputs, evaluation against baselines, and the model if it is published.
 
-A training is one object, created once when all of it is done: one that died leaves nothing. Of two at once the second
+A training run is one object, created once at its end; a crashed run leaves nothing. Of two concurrent runs the second
 takes the next number.
 """
 
@@ -19,19 +19,19 @@ _KIND = RecordKind(
     unreadable_condition="MODEL_UNREADABLE",
     hint="Restore it from the storage's versions, run the release that wrote it, or delete its folder.",
 )
-#: `published`: gold scores rows by it. `no_gain`: it adds too little to the better baseline. `too_little`: a part of a
-#: fold has rows of one label alone, or none.
+#: `published`: gold scores rows with it. `no_gain`: it does not improve enough on the better baseline. `too_little`:
+#: part of a fold has rows of only one label, or none.
 Outcome = Literal["published", "no_gain", "too_little"]
 
 
 class ModelMetrics(RecordPart):
-    """How scores did on the rows of a test; what there is nothing to take of is None.
+    """Evaluation metrics of scores on test rows; None if undefined.
 
     Args:
-        area: under precision and recall.
-        alarm_precision: of the alarms that the threshold raises, how many were right.
-        lead_seconds: the median time from a right alarm to what it announced.
-        calibration: rows, mean score and share of positive rows of bins from the lowest score up.
+        pr_auc: area under the precision-recall curve.
+        alarm_precision: share of correct alarms among those the threshold raises.
+        lead_seconds: median time from a correct alarm to the predicted event.
+        calibration: rows, mean score and share of positive rows per bin, from the lowest score up.
     """
 
     pr_auc: float | None
@@ -44,7 +44,7 @@ class ModelMetrics(RecordPart):
 
 
 class Gain(RecordPart):
-    """By how much an area is larger than another, and where that lies in 95 of 100 draws of blocks."""
+    """Difference of two areas, with its 95 % interval over bootstrap draws of blocks."""
 
     baseline: str
     value: float
@@ -53,9 +53,9 @@ class Gain(RecordPart):
 
 
 class FoldReport(RecordPart):
-    """One fold: spans as ISO 8601 in UTC, half-open; `scores` by `model`, the group prefixes and the baselines.
+    """One fold. Spans are ISO 8601 in UTC, half-open; `scores` are by `model`, feature-group prefixes and baselines.
 
-    `adds` is what each group adds to those before it.
+    `group_gains` is the gain of each feature group over the previous ones.
     """
 
     train_from: str
@@ -73,7 +73,7 @@ class FoldReport(RecordPart):
 
 
 class PublishedModel(RecordPart):
-    """What gold scores rows by: an SQL expression over `x0`, `x1`, …, the values of `inputs`, one of each column."""
+    """The published model: an SQL expression over `x0`, `x1`, …, the values of `inputs`, one per column."""
 
     algorithm: str
     columns: tuple[str, ...]
@@ -83,13 +83,13 @@ class PublishedModel(RecordPart):
 
 
 class ModelRun(Record):
-    """A training. `until` is the instant as of which it was made, and from which on its model holds.
+    """A training run. `until` is its point in time, from which its model is valid.
 
     Args:
-        versions: of the Delta tables it read, by their names in `reads`.
-        declared: the model's declaration, with which a repetition trains.
-        label_sql: the text of the label's query.
-        code: digest of the code that trained.
+        versions: versions of the Delta tables it read, by their names in `reads`.
+        declared: the model's spec, which a repetition trains with.
+        label_sql: the label's query.
+        code: digest of the training code.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -113,12 +113,12 @@ class ModelRun(Record):
 
     @property
     def label(self) -> str:
-        """What rows it scored say: `edge_failure/3`."""
+        """The label in scored rows: `edge_failure/3`."""
         return f"{self.name}/{self.number}"
 
 
 class ModelRuns:
-    """The trainings of a pipeline's models, by name and number, from 1 on."""
+    """The training runs of a pipeline's models, by name and number, from 1 on."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -126,13 +126,13 @@ class ModelRuns:
         self._records = RecordStore(objects, ModelRun)
 
     def numbers(self, name: str) -> list[int]:
-        """The numbers there are, ascending. One listing."""
+        """Returns the existing numbers, ascending. One listing."""
         folder = paths.model_runs(self._pipeline, name)
         texts = {key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)}
         return sorted(int(text) for text in texts if text.isdigit())
 
     def read(self, name: str, number: int) -> ModelRun | None:
-        """One training; None where there is none.
+        """Reads one run; None if it does not exist.
 
         Raises:
             ContractError: MODEL_UNREADABLE.
@@ -140,7 +140,7 @@ class ModelRuns:
         return self._records.read(paths.model_runs(self._pipeline, name, number))
 
     def all(self, name: str) -> list[ModelRun]:
-        """Every training of a model, oldest first.
+        """Returns every run of a model, oldest first.
 
         Raises:
             ContractError: MODEL_UNREADABLE.
@@ -149,7 +149,7 @@ class ModelRuns:
         return [run for run in runs if run is not None]
 
     def add(self, run: ModelRun) -> ModelRun:
-        """Create the record under the next number that is free; the record with that number."""
+        """Stores the run under the next free number; returns it with that number."""
         number = max(self.numbers(run.name), default=0) + 1
         while True:
             numbered = run.replace(number=number)

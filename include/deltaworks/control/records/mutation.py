@@ -1,8 +1,7 @@
-"""The record of a mutation batch: what it covers, fixed before anything is written, and its end with what it did.
+"""Records of mutation batches: the covered version ranges, fixed before any write, and the result.
 
-Batches of a pipeline have numbers without gaps. Batch n + 1 is fixed only after batch n has ended, by one of any number
-of processes: whoever creates its object. A batch that died is completed within the bounds it was begun with. The format
-is versioned and documented in docs/reference/formats.md.
+Batch numbers of a pipeline have no gaps. Batch n + 1 is created only after batch n is complete, by whichever process is
+first. A crashed batch is completed within its recorded ranges. The format is documented in reference/formats.md.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ _KIND = RecordKind(
     vanished_condition="MUTATION_BATCH_UNREADABLE",
     vanished_hint="Run the mutation batch again.",
 )
-#: Records of as many batches are kept: ten weeks of one every ten minutes.
+#: Records of this many batches are kept: ten weeks at one every ten minutes.
 MAX_RECORDED_BATCHES = 10_000
-#: How a batch ended: it was applied, or its tables were recreated before it was.
+#: Outcomes: the batch was applied, or its tables were recreated first.
 APPLIED, SUPERSEDED = "applied", "superseded"
 
 
 class VersionRange(RecordPart):
-    """What came to a table: versions after `after` and up to `up_to`; -1 means from its birth on.
+    """Table versions after `after` up to `up_to`; -1 means from the first version on.
 
-    `table_id` tells the table from another one that takes its place.
+    `table_id` distinguishes the table from one that replaces it.
     """
 
     table: str
@@ -41,14 +40,14 @@ class VersionRange(RecordPart):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing came."""
+        """Whether the range has no versions."""
         return self.after >= self.up_to
 
 
 class MutationBatch(Record):
-    """A mutation batch, fixed. With an `organisation` it covers requests of that one alone, and bounds no later one.
+    """A mutation batch. With `organisation` it covers only requests of that one, and does not limit later batches.
 
-    `everything` says that what was applied before is not relied on: every interval is compared with the rows.
+    `everything`: earlier batches are not trusted, and every interval is compared with the rows.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -67,9 +66,9 @@ class MutationBatch(Record):
 
 
 class TableMutation(RecordPart):
-    """What a batch did to one table. `pause_seconds` is how long the stream could not write it.
+    """Result of a batch for one table. `pause_seconds` is how long the stream could not write it.
 
-    `engine` is who merged: `spark` or `delta_rs`, empty where nothing was.
+    `engine` did the merge: `spark`, `delta_rs`, or empty if nothing was merged.
     """
 
     table: str
@@ -84,9 +83,9 @@ class TableMutation(RecordPart):
 
 
 class MutationCompletion(Record):
-    """The end of a batch. `requests` counts those of its span by operation; `seconds` are by phase.
+    """The result of a batch. `requests` counts its requests by operation; `seconds` are by phase.
 
-    `values_not_fitting` are values of updates that are none of the column's type; rows keep what arrived.
+    `invalid_values` counts update values that do not match the column's type; those rows keep their values.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -104,17 +103,17 @@ class MutationCompletion(Record):
 
     @property
     def rows(self) -> int:
-        """Rows of mutable tables that were changed."""
+        """The number of changed rows."""
         return sum(table.rows for table in self.tables)
 
     @property
     def pause_seconds(self) -> float:
-        """The longest time the stream could not write one of the tables."""
+        """The longest time that the stream could not write a table."""
         return max((table.pause_seconds for table in self.tables), default=0.0)
 
 
 class MutationBatches:
-    """The batches of one pipeline, as objects."""
+    """The mutation batches of one pipeline."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -123,7 +122,7 @@ class MutationBatches:
         self._ends = RecordStore(objects, MutationCompletion)
 
     def numbers(self) -> tuple[int, int]:
-        """The newest batch that was fixed and the newest that has ended; 0 before the first. One listing."""
+        """Returns the newest created and the newest completed batch; 0 before the first. One listing."""
         fixed = ended = 0
         folder = paths.mutations(self._pipeline) + "/"
         for key in self._objects.list(folder):
@@ -137,7 +136,7 @@ class MutationBatches:
         return fixed, ended
 
     def batch(self, number: int) -> MutationBatch | None:
-        """What a batch covers; None where there is none of this number.
+        """Reads a batch; None if it does not exist.
 
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE.
@@ -145,7 +144,7 @@ class MutationBatches:
         return self._records.read(paths.mutation_batch(self._pipeline, number))
 
     def completion(self, number: int) -> MutationCompletion | None:
-        """How a batch ended; None while it has not.
+        """Reads the result of a batch; None before it is complete.
 
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE.
@@ -153,7 +152,7 @@ class MutationBatches:
         return self._ends.read(paths.mutation_completion(self._pipeline, number))
 
     def get_or_create(self, batch: MutationBatch) -> MutationBatch:
-        """Fix a batch; returns the one that is fixed, which is another process's where that one was first. Idempotent.
+        """Creates a batch unless its number exists; returns the stored one. Idempotent.
 
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE.
@@ -161,11 +160,11 @@ class MutationBatches:
         return self._records.get_or_create(paths.mutation_batch(self._pipeline, batch.number), batch)
 
     def complete(self, end: MutationCompletion) -> None:
-        """Note how a batch ended. The first note stays."""
+        """Records the result of a batch. The first result wins."""
         self._ends.create(paths.mutation_completion(self._pipeline, end.number), end)
 
     def delete_old_records(self, *, keep: int = MAX_RECORDED_BATCHES) -> int:
-        """Remove the records of batches before the newest `keep`; how many objects that were. One listing."""
+        """Deletes the records of all but the newest `keep` batches; returns the number of objects. One listing."""
         _, ended = self.numbers()
         folder, removed = paths.mutations(self._pipeline) + "/", 0
         for key in self._objects.list(folder):
@@ -176,9 +175,9 @@ class MutationBatches:
         return removed
 
     def last_full_batch(self) -> MutationBatch | None:
-        """The newest batch that was applied to all organisations: where the next one begins.
+        """Returns the newest batch applied to all organisations, after which the next one starts.
 
-        Batches of one organisation come by hand, so that few are looked at.
+        Batches of one organisation are run manually, so only few are read.
         """
         _, number = self.numbers()
         while number > 0:
@@ -191,11 +190,11 @@ class MutationBatches:
         return None
 
     def newest_ended_before(self, at: str) -> int:
-        """The newest batch that had ended at this ISO time; 0 where none had. Reads a few objects."""
+        """Returns the newest batch completed by this ISO time; 0 if none. Reads a few objects."""
         low, (_, high) = 0, self.numbers()
         while low < high:
             middle = (low + high + 1) // 2
             end = self.completion(middle)
-            # One that was tidied away is older than any that is there.
+            # A deleted record is older than all existing ones.
             low, high = (middle, high) if end is None or end.at <= at else (low, middle - 1)
         return low

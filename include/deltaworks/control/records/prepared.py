@@ -1,7 +1,7 @@
-"""Prepared objects: the one object that fixes what a batch, or a replay of quarantined rows, writes.
+"""Prepared batches and replays: objects that fix the files to commit.
 
-Whoever creates it first decides; everybody else, a later attempt of the same driver or a successor, commits exactly
-the files it names. The formats are versioned and documented in docs/reference/formats.md.
+The first writer decides; other attempts and successors commit exactly the files it names. The formats are documented in
+reference/formats.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.specs.archive import ARCHIVE
 
 
 class PreparedTable(RecordPart):
-    """What a batch adds to one table: data files as `tables.files.WrittenFile` mappings, and columns it needs first."""
+    """The files that a batch adds to one table (`tables.files.WrittenFile` mappings), and columns to add first."""
 
     table: str
     writer: str
@@ -27,9 +27,9 @@ class PreparedTable(RecordPart):
 
 
 class PreparedBatch(Record):
-    """A batch, fixed. `offsets` are the source's, read from Spark's offset log.
+    """A prepared batch. `offsets` are the source's, from Spark's offset log.
 
-    `suppression` is the highest number of the list of erased subjects that it was read with: it holds nothing of those.
+    `suppression` is the number of the suppression list it was read with: it contains no events of the subjects on it.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
@@ -59,7 +59,7 @@ class PreparedBatch(Record):
 
     @property
     def rows(self) -> int:
-        """Rows over all tables, quarantine and archive excepted: these hold no events that landed."""
+        """Rows of all tables except quarantine and archive."""
         return sum(table.rows for table in self.tables if table.table not in ("quarantine", ARCHIVE))
 
     @property
@@ -77,7 +77,7 @@ class PreparedBatches:
         self._records = RecordStore(objects, PreparedBatch)
 
     def read(self, generation: int, batch_id: int) -> PreparedBatch | None:
-        """The prepared batch, or None while there is none.
+        """Reads a prepared batch; None if it does not exist.
 
         Raises:
             ContractError: PREPARED_BATCH_UNREADABLE.
@@ -85,7 +85,7 @@ class PreparedBatches:
         return self._records.read(paths.prepared_batch(self._pipeline, generation, batch_id))
 
     def get_or_create(self, batch: PreparedBatch) -> PreparedBatch:
-        """Fix the batch; returns the one that is fixed, which is another driver's where that one was first. Idempotent.
+        """Creates the batch unless it exists; returns the stored one. Idempotent.
 
         Raises:
             ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_BATCH_VANISHED.
@@ -95,14 +95,14 @@ class PreparedBatches:
         )
 
     def numbers(self, generation: int) -> list[int]:
-        """The numbers of all prepared batches that are still there, in order. One listing."""
+        """Returns the numbers of all existing prepared batches, in order. One listing."""
         folder = paths.prepared_batch(self._pipeline, generation, 0).rpartition("/")[0] + "/"
         names = (key.removeprefix(folder).removesuffix(".json") for key in self._objects.list(folder))
         return sorted(int(name) for name in names if name.isdigit())
 
 
 class PreparedReplay(Record):
-    """A replay, fixed. The last of `tables` is the record of its rows, which completes it."""
+    """A prepared replay. The last of `tables` records the replayed rows; its commit completes the replay."""
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="prepared replay",
@@ -121,10 +121,10 @@ class PreparedReplay(Record):
 
 
 class PreparedReplays:
-    """The prepared replays of one pipeline: which quarantined rows each lands, and in which files.
+    """The prepared replays of one pipeline: the quarantined rows of each, and their files.
 
-    Ordinals have no gaps. Replay n + 1 can be prepared only after replay n is complete, by one of any number of
-    processes: whoever creates its object. Everybody else completes what that one prepared.
+    Ordinals have no gaps. Replay n + 1 can be prepared only after replay n is complete. The first process to create it
+    decides; others complete it.
     """
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
@@ -132,7 +132,7 @@ class PreparedReplays:
         self._records = RecordStore(objects, PreparedReplay)
 
     def read(self, ordinal: int) -> PreparedReplay | None:
-        """The prepared replay, or None while there is none.
+        """Reads a prepared replay; None if it does not exist.
 
         Raises:
             ContractError: PREPARED_REPLAY_UNREADABLE.
@@ -140,5 +140,5 @@ class PreparedReplays:
         return self._records.read(paths.prepared_replay(self._pipeline, ordinal))
 
     def create(self, replay: PreparedReplay) -> bool:
-        """Fix the replay; False where another process fixed one of this ordinal first. Idempotent."""
+        """Creates the replay; returns False if another process created this ordinal first. Idempotent."""
         return self._records.create(paths.prepared_replay(self._pipeline, replay.ordinal), replay)

@@ -1,8 +1,8 @@
-"""Readers that say which version of a table they still need, so that VACUUM waits for them.
+"""Claims of readers that pin a table version, so that VACUUM keeps its files.
 
-Streams of this project need not say it: where they are is known. This is for all others: a training job on a pinned
-version, an export that takes days, a reader of the change feed elsewhere. A claim counts for a time and is renewed by
-making it again, so that a reader which is gone holds nothing back for ever.
+Streams of this project need none: their positions are known. Other readers do: a training job on a pinned version, a
+long export, an external reader of the change feed. A claim expires and is renewed by repeating it, so a vanished reader
+pins nothing for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PIN_HOURS = 30 * 24
 
 
 class ReaderRecord(Record):
-    """A reader's claim: it needs `version` of the table, and those after it, until `until`."""
+    """A claim: the reader needs `version` of the table, and later ones, until `until`."""
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
@@ -43,13 +43,13 @@ class ReaderRecord(Record):
     by: str
 
     def is_active_at(self, now: datetime) -> bool:
-        """Whether the claim still counts."""
+        """Whether the claim is still valid."""
         until = parse_iso(self.until)
         return until is not None and now < until
 
 
 class Readers:
-    """The claims of readers on the tables of one pipeline."""
+    """The claims on the tables of one pipeline."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -57,7 +57,7 @@ class Readers:
         self._records = RecordStore(objects, ReaderRecord)
 
     def pin(self, table: str, *, reader: str, version: int, hours: float) -> ReaderRecord:
-        """Claim, or claim again, a version of a table for `hours`. What is deleted already stays deleted.
+        """Pins, or pins again, a table version for `hours`. Does not restore deleted files.
 
         Raises:
             ConfigError: READER_INVALID.
@@ -81,7 +81,7 @@ class Readers:
         return record
 
     def unpin(self, table: str, *, reader: str) -> bool:
-        """Withdraw a claim; False where there was none."""
+        """Deletes a claim; returns False if there was none."""
         key = paths.reader_record(self._pipeline, table, reader)
         if self._objects.get(key) is None:
             return False
@@ -89,10 +89,10 @@ class Readers:
         return True
 
     def read(self) -> list[ReaderRecord]:
-        """All claims on the tables of the pipeline, those that count no more among them.
+        """Reads all claims on the pipeline's tables, expired ones included.
 
         Raises:
-            ConfigError: READER_UNREADABLE: what it protects is not known.
+            ConfigError: READER_UNREADABLE: the pinned version is unknown.
         """
         claims = (self._records.read(key) for key in self._objects.list(paths.reader_records(self._pipeline)))
         return [claim for claim in claims if claim is not None]

@@ -1,4 +1,4 @@
-"""What a remediation did about each notification: one object a notification, created once and replaced only as it was read."""
+"""Records of remediations: one object per notification, created once and replaced by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.errors import FencedError
 
-#: planned → called → verified or rolled_back; the others are ends, too.
+#: planned → called → verified or rolled_back; the other states are final, too.
 RemediationState = Literal["planned", "called", "verified", "rolled_back", "failed", "refused", "dry_run"]
-#: Of these the weights have been moved, or may have been.
+#: In these states the weights were changed, or may have been.
 ACTED_STATES: tuple[RemediationState, ...] = ("planned", "called", "verified", "rolled_back", "failed")
 
 
 class RemediationRecord(Record):
-    """One notification and what followed from it.
+    """A notification and the resulting action.
 
-    `before` and `after` are weights by target. `attempted_at` is written before the call is made, `back_attempted_at`
-    before that which takes it back: whoever finds it asks for the weights and does not call again.
+    `before` and `after` are weights by target. `attempted_at` is written before the call, `rollback_attempted_at`
+        before the
+    call that reverts it: a process that finds either reads the weights and does not call again.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
@@ -53,13 +54,13 @@ class RemediationRecord(Record):
 
 
 class RemediationRecords:
-    """The records of all remediations, and the objects that hold them back."""
+    """The records of all remediations, and the objects that pause them."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
     def read(self, notification: str) -> RemediationRecord | None:
-        """The record of a notification.
+        """Reads the record of a notification.
 
         Raises:
             ContractError: REMEDIATION_UNREADABLE.
@@ -69,11 +70,11 @@ class RemediationRecords:
         return None if stored is None else RemediationRecord.decode(stored.data, key=key)
 
     def create(self, record: RemediationRecord) -> bool:
-        """Take up a notification; False where somebody else has."""
+        """Creates a record; returns False if another process created one for the notification."""
         return self._objects.put_if_absent(outbound_paths.remediation(record.notification), record.encode())
 
     def replace(self, before: RemediationRecord, after: RemediationRecord) -> RemediationRecord:
-        """Write what has become of it.
+        """Replaces a record.
 
         Raises:
             FencedError: REMEDIATION_TAKEN_OVER, another process has written since.
@@ -85,15 +86,15 @@ class RemediationRecords:
             raise FencedError(
                 "REMEDIATION_TAKEN_OVER",
                 f"Another process works on what notification {before.notification} set off.",
-                hint="None: the other one goes on.",
+                hint="None: the other process continues.",
             )
         return after
 
     def all(self, remediation: str | None = None, *, since: datetime | None = None) -> Iterator[RemediationRecord]:
-        """All records, or those of one remediation, the oldest notification first.
+        """Yields all records, or those of one remediation, oldest first.
 
         Args:
-            since: notifications that are older are left out, by their ids, which begin with their time.
+            since: skip older notifications, by their ids, which begin with their time.
         """
         first = outbound_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
         for key in self._objects.list(outbound_paths.REMEDIATIONS_FOLDER + "/"):
@@ -105,12 +106,12 @@ class RemediationRecords:
                 yield record
 
     def hold(self, remediation: str, *, by: str, reason: str) -> None:
-        """Hold a remediation back: it plans nothing until `resume`. What is under way is verified all the same."""
+        """Pauses a remediation: it plans nothing until `resume`. Open actions are still verified."""
         record = {"by": by, "reason": reason, "at": iso_now()}
         self._objects.put(outbound_paths.remediation_hold(remediation), json.dumps(record).encode())
 
     def resume(self, remediation: str) -> bool:
-        """Let it go on; False where it was not held."""
+        """Resumes a remediation; returns False if it was not paused."""
         key = outbound_paths.remediation_hold(remediation)
         if self._objects.get(key) is None:
             return False
@@ -118,7 +119,7 @@ class RemediationRecords:
         return True
 
     def hold_reason(self, remediation: str) -> str | None:
-        """Who holds it back, why and since when; None where nobody does. What cannot be read holds, too."""
+        """Returns why, by whom and since when it is paused; None if it is not. An unreadable object pauses it, too."""
         stored = self._objects.get(outbound_paths.remediation_hold(remediation))
         if stored is None:
             return None
@@ -126,4 +127,4 @@ class RemediationRecords:
             record = json.loads(stored.data)
             return f"{record['reason']} ({record['by']}, {record['at']})"
         except (ValueError, KeyError, TypeError):
-            return "an object that cannot be read"
+            return "the hold object cannot be read"

@@ -1,11 +1,11 @@
-"""Landed objects that were put anew, under their keys, without the events of people who were erased.
+"""Records of landed objects that were rewritten, under their keys, without the events of erased people.
 
-A replacement is the same file as what it replaces: the relay drops its announcement, a listing takes it for what was
-there, and whoever reads a file event finds the object that lies in its place. So what is put is on record before it is
-put, with the tag it will have. Storage that gives other tags (KMS) tells them afterwards, in a second record; until it
-is there the relay leaves announcements of these keys in their queue.
+A rewritten object stands for the same file as the original: the relay drops its notification, a listing recognises it,
+and a reader of the file event finds it. So each rewrite is recorded, with its future ETag, before the object is
+written. Storage that assigns other ETags (KMS) reports them afterwards, in a second record. Until then the relay leaves
+notifications of these keys in the queue.
 
-Records are numbered from 1 without gaps, so that readers learn of new ones by asking for the next number.
+Records are numbered from 1 without gaps, so readers find new ones by reading the next number.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _KIND = RecordKind(
     unreadable_condition="ERASURE_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
-#: A tag of an object: bucket, key and the tag itself.
+#: Bucket, key and ETag of an object version.
 _ObjectTag = tuple[str, str, str]
 
 
 class ReplacedObject(RecordPart):
-    """One object and what takes its place, under the same key.
+    """A landed object and its rewritten version, under the same key.
 
     Args:
-        version_id: of the object that is replaced, where the bucket keeps versions.
-        new_etag: the MD5 of the new content, which is the tag it has unless the storage encrypts with keys of KMS.
-        made_at: when the object, or the first of which it is a replacement, landed; ISO 8601.
-        numbers: those that collectors gave to the events that went, packed.
+        version_id: version of the original, if the bucket is versioned.
+        new_etag: MD5 of the new content, which is its ETag unless the storage encrypts with KMS keys.
+        landed_at: when the original object landed; ISO 8601.
+        collector_numbers: collector sequence numbers of the removed events, packed.
     """
 
     bucket: str
@@ -53,7 +53,7 @@ class ReplacedObject(RecordPart):
 
 
 class ReplacementPlan(Record):
-    """Objects that are about to be replaced, on record before the first of them is put."""
+    """Objects to rewrite, recorded before the first of them is written."""
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -65,14 +65,14 @@ class ReplacementPlan(Record):
 
 
 class WrittenObject(RecordPart):
-    """What lies at the key of an object of a plan; without a tag it was not put."""
+    """The object written at a planned key; without an ETag it was not written."""
 
     etag: str | None = None
     version_id: str | None = None
 
 
 class ReplacementCompletion(Record):
-    """The end of a plan, object by object in its order."""
+    """The completion of a plan, with one entry per object in its order."""
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -82,7 +82,7 @@ class ReplacementCompletion(Record):
 
 
 def replaced_collector_numbers_since(objects: ObjectStore, at: datetime) -> Iterator[dict[str, str]]:
-    """The numbers of events that went out of landed objects, packed, of plans that were made at that time or later.
+    """Yields the packed collector numbers of events removed by plans made at or after the given time.
 
     Raises:
         ContractError: ERASURE_UNREADABLE.
@@ -99,7 +99,7 @@ def replaced_collector_numbers_since(objects: ObjectStore, at: datetime) -> Iter
 
 
 class Replacements:
-    """Every replacement there is. `refresh` reads what is new; used by one thread."""
+    """An index of all rewrites. `refresh` reads new records. Single-threaded."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._plans = RecordStore(objects, ReplacementPlan)
@@ -110,7 +110,7 @@ class Replacements:
         self._after: dict[_ObjectTag, list[str]] = {}
 
     def refresh(self) -> Replacements:
-        """Read what is new: one request where nothing is.
+        """Reads new records: one request if there are none.
 
         Raises:
             ContractError: ERASURE_UNREADABLE.
@@ -127,7 +127,7 @@ class Replacements:
         return self
 
     def original(self, bucket: str, key: str, etag: str) -> ReplacedObject | None:
-        """The object as it landed, of which the one with this tag is a replacement; None for any other object."""
+        """Returns the object as it landed, given the ETag of a rewritten version; None for other objects."""
         first: ReplacedObject | None = None
         seen = {etag}
         while (before := self._before.get((bucket, key, etag))) is not None and before.etag not in seen:
@@ -136,7 +136,7 @@ class Replacements:
         return first
 
     def successors(self, bucket: str, key: str, etag: str) -> list[str]:
-        """The tags under which this object may lie now, the newest first; none where it was never replaced."""
+        """Returns the ETags of rewritten versions of this object, newest first."""
         tags: list[str] = []
         waiting = [etag]
         while waiting:
@@ -147,18 +147,18 @@ class Replacements:
         return tags[::-1]
 
     def may_be_replacement(self, bucket: str, key: str, etag: str) -> bool:
-        """Whether an object of this key may be a replacement whose tag is not on record yet."""
+        """Whether an object of this key may be a rewritten version whose ETag is not recorded yet."""
         on_record = (bucket, key, etag) in self._before or (bucket, key, etag) in self._after
         return not on_record and any(
             (one.bucket, one.key) == (bucket, key) for plan in self._open.values() for one in plan.objects
         )
 
     def unfinished(self, namespace: str) -> list[ReplacementPlan]:
-        """The plans of a namespace that have no end."""
+        """The incomplete plans of a namespace."""
         return [plan for plan in self._open.values() if plan.namespace == namespace]
 
     def create_plan(self, objects: Sequence[ReplacedObject], *, namespace: str, by: str) -> ReplacementPlan:
-        """Put on record what is about to be replaced. Others may do so at the same time."""
+        """Records a plan under the next free number. Safe for concurrent use."""
         while True:
             self.refresh()
             plan = ReplacementPlan(
@@ -169,7 +169,7 @@ class Replacements:
                 return plan
 
     def record_completion(self, plan: ReplacementPlan, objects: Sequence[WrittenObject]) -> None:
-        """Note under which tags the objects of a plan lie. Idempotent: the first note stands."""
+        """Records the ETags of a plan's objects. Idempotent: the first record wins."""
         end = ReplacementCompletion(number=plan.number, at=iso_now(), objects=tuple(objects))
         self._complete_plan(plan, self._ends.get_or_create(erasure_paths.replacement_completion(plan.number), end))
 

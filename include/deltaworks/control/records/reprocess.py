@@ -1,7 +1,7 @@
-"""What a reprocess is, in three objects that are created once: its plan, the files it wrote, and its end.
+"""Records of a reprocess: three objects created once, for its plan, its staged files and its completion.
 
-Whoever continues after a crash reads them and does what is missing: with a plan alone the objects are read again, with
-the files they are committed, with the end nothing is left to do.
+After a crash the next run does what is missing: with only a plan it re-reads the input, with staged files it commits
+them, with a completion there is nothing to do.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _KIND = RecordKind(
 )
 ReprocessMode = Literal["in_place", "shadow"]
 _ID = re.compile(r"[a-z0-9][a-z0-9_]{0,39}")
-#: What lies beside the plans: the lease of whoever reads landed rows again.
+#: The lease on re-reading, in the same folder as the plans.
 LEASE_NAME: Final = "lease.json"
 
 
 class ReprocessPlan(Record):
-    """What is read again and where its rows go. `ranges` are of `seq`, both ends included; `objects` counts objects, of
-    a stream the batches that read its records.
+    """The input to re-read and the target of its rows. `ranges` are `seq` ranges, both ends included; `objects` counts
+    objects or, for a stream source, batches.
 
-    `whole` says that all tables and quarantine are recreated; else only `tables` get rows, and quarantine loses those
-    that landed in them.
+    `all_tables`: all tables and quarantine are recreated. Otherwise only `tables` get rows, and quarantine loses the
+        rows that
+    were written to them.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -60,7 +61,7 @@ class ReprocessPlan(Record):
 
 
 class StagedTable(RecordPart):
-    """The new rows of one table, in files of the staging folder, and the seqs whose old rows they replace."""
+    """The new rows of one table, in files of the staging folder, and the seq ranges whose old rows they replace."""
 
     table: str
     rows: int
@@ -69,11 +70,13 @@ class StagedTable(RecordPart):
 
 
 class StagedFiles(Record):
-    """What the pass over objects or records wrote.
+    """The result of re-reading.
 
-    `gone` are keys of objects, or names of ranges of records, that could not be read: their rows stay. `origins` counts
-    the ranges that came from the `source` and from the `archive`. `unmatched` are events without a place in the
-    tables that were asked for; `still_quarantined` are rows there that would also land in tables not asked for.
+    Args:
+        missing: object keys or record ranges that could not be read; their rows stay.
+        origins: ranges read from the `source` and from the `archive`.
+        unmatched_events: events that belong to none of the requested tables.
+        still_quarantined: quarantined rows that would also produce rows in tables that were not requested.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -86,7 +89,7 @@ class StagedFiles(Record):
 
 
 class ReprocessCompletion(Record):
-    """The end of a reprocess: what became of each table, as `TableReprocess` mappings."""
+    """The completion of a reprocess: the result of each table, as `TableReprocess` mappings."""
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = _KIND
@@ -95,7 +98,7 @@ class ReprocessCompletion(Record):
 
 
 def reprocess_ids(objects: ObjectStore, pipeline: str) -> list[str]:
-    """The reprocesses of a pipeline that have a plan, ended ones too."""
+    """Returns the ids of a pipeline's reprocesses, completed ones included."""
     folder = paths.reprocess(pipeline, "") + "/"
     names = (key.removeprefix(folder) for key in objects.list(folder))
     return sorted(name.removesuffix(".json") for name in names if "/" not in name and name != LEASE_NAME)
@@ -108,8 +111,8 @@ class ReprocessRecords:
         if not _ID.fullmatch(reprocess_id) or f"{reprocess_id}.json" == LEASE_NAME:
             raise ConfigError(
                 "REPROCESS_ID_INVALID",
-                f"{reprocess_id!r} cannot name a reprocess.",
-                hint="Use at most 40 lower-case letters, digits and underscores, and not the word lease.",
+                f"{reprocess_id!r} is not a valid reprocess id.",
+                hint="Use at most 40 lower-case letters, digits and underscores; not the word lease.",
             )
         self.id = reprocess_id
         self._plan_key = paths.reprocess(pipeline, f"{reprocess_id}.json")
@@ -120,7 +123,7 @@ class ReprocessRecords:
         self._ends = RecordStore(objects, ReprocessCompletion)
 
     def plan(self) -> ReprocessPlan | None:
-        """The plan, None before there is one.
+        """Reads the plan; None before it is created.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE.
@@ -128,7 +131,7 @@ class ReprocessRecords:
         return self._plans.read(self._plan_key)
 
     def files(self) -> StagedFiles | None:
-        """What the pass wrote, None before it has ended.
+        """Reads the staged files; None before re-reading is complete.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE.
@@ -136,7 +139,7 @@ class ReprocessRecords:
         return self._files.read(self._files_key)
 
     def completion(self) -> ReprocessCompletion | None:
-        """What became of each table, None before all are done.
+        """Reads the result of each table; None before all are done.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE.
@@ -144,7 +147,7 @@ class ReprocessRecords:
         return self._ends.read(self._end_key)
 
     def get_or_create_plan(self, plan: ReprocessPlan) -> ReprocessPlan:
-        """Create the plan; returns the one that stands, which is another process's where that one was first.
+        """Creates the plan unless it exists; returns the stored one.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE, RECORD_VANISHED.
@@ -152,7 +155,7 @@ class ReprocessRecords:
         return self._plans.get_or_create(self._plan_key, plan)
 
     def get_or_create_files(self, files: StagedFiles) -> StagedFiles:
-        """Create the record of files; returns the one that stands.
+        """Creates the record of staged files unless it exists; returns the stored one.
 
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE, RECORD_VANISHED.
@@ -160,15 +163,15 @@ class ReprocessRecords:
         return self._files.get_or_create(self._files_key, files)
 
     def record_completion(self, tables: Iterable[dict[str, Any]]) -> None:
-        """Note that all is done. The first note stays."""
+        """Records the completion. The first record wins."""
         self._ends.create(self._end_key, ReprocessCompletion(tables=tuple(tables)))
 
 
 def new_reprocess_id() -> str:
-    """An id from the clock, to the second."""
+    """Returns an id from the current time, to the second."""
     return utc_now().strftime("r%Y%m%d_%H%M%S")
 
 
 def reprocess_id_for_run(run_id: str) -> str:
-    """The id of what one Airflow run does, the same for every try of its task."""
+    """Returns the id for an Airflow run, the same for every try of its task."""
     return "run_" + hashlib.sha256(run_id.encode()).hexdigest()[:12]

@@ -1,8 +1,9 @@
-"""The record of a rollback: one table, the version it goes back to, and the batches and replays that are lost with it.
+"""Records of rollbacks: one table, the version it is restored to, and the batches and replays to re-commit.
 
-A restore does not take transactions back: the table still says that it has every batch since. So this record outranks
-them. It is created once, before anything changes, and names what comes back in the same commit, under a transaction of
-the rollback's own. Rollbacks of a pipeline have ordinals without gaps; the next one begins when the last has ended.
+A restore does not revert transactions: the table's log still contains every later batch. So this record takes
+precedence. It is created before anything changes, and names the rows that return in the same commit, under a
+transaction of the rollback. Rollbacks of a pipeline have ordinals without gaps; the next one begins after the last is
+complete.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _KIND = RecordKind(
     unreadable_condition="ROLLBACK_UNREADABLE",
     hint="Restore it from the storage's versions, or run the release that wrote it.",
 )
-#: What becomes of rows that landed after the version a table goes back to: the files their batches had written come
-#: back in the same commit; their objects are read again after it; or they stay out.
+#: Rows committed after the restored version: re-commit their prepared files in the same commit, re-read their input
+#: afterwards, or leave them out.
 RowSource = Literal["prepared", "source", "none"]
 
 
 class LostCommit(RecordPart):
-    """What one batch, or one replay of quarantined rows, had added to the table after that version."""
+    """The rows that one batch or replay had added after the restored version."""
 
     kind: Literal["batch", "replay"]
     generation: int
@@ -37,10 +38,11 @@ class LostCommit(RecordPart):
 
 
 class Rollback(Record):
-    """A rollback, fixed. `from_version` is where time travel finds what goes; `undone` names other changes that go.
+    """A rollback. `from_version` still has the removed rows for time travel; `undone_changes` lists other reverted
+    changes.
 
-    `dropped_files` are paths that are left out although the version has them: they are gone from the storage. With
-    `reapply` it has not ended before rows of erased people, which old files bring back, are out again.
+    `dropped_files` are files of the version that are missing from the storage. With `reapply_erasures` the rollback is
+    complete only after rows of erased people, which old files bring back, are deleted again.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -65,13 +67,13 @@ class Rollback(Record):
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The numbers of the batches among what is lost."""
+        """The numbers of the lost batches."""
         return tuple(share.number for share in self.lost if share.kind == "batch")
 
 
 class StagedRows(Record):
-    """Rows that were read again for a rollback: their files as `tables.files.WrittenFile` mappings, which its commit
-    names; `gone` are keys of objects whose rows are left out.
+    """Rows re-read for a rollback: files as `tables.files.WrittenFile` mappings, for its commit; `missing` are object
+    keys whose rows are left out.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -82,7 +84,7 @@ class StagedRows(Record):
 
 
 class RollbackCompletion(UnversionedRecord):
-    """The end of a rollback: the version of the table that it became."""
+    """The completion of a rollback: the table version it committed."""
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = _KIND
@@ -101,11 +103,11 @@ class Rollbacks:
         self._ends = RecordStore(objects, RollbackCompletion)
 
     def newest(self) -> int:
-        """The highest ordinal; 0 before the first. One listing."""
+        """Returns the highest ordinal; 0 before the first. One listing."""
         return max(self._ordinals(), default=0)
 
     def read(self, ordinal: int) -> Rollback | None:
-        """One record, None where there is none.
+        """Reads one record; None if it does not exist.
 
         Raises:
             ContractError: ROLLBACK_UNREADABLE.
@@ -113,14 +115,14 @@ class Rollbacks:
         return self._records.read(paths.rollback(self._pipeline, ordinal))
 
     def unfinished(self) -> Rollback | None:
-        """The one that was begun and has not ended; only the newest can be."""
+        """Returns the incomplete rollback; only the newest can be."""
         newest = self.newest()
         if not newest or self.completion(newest) is not None:
             return None
         return self.read(newest)
 
     def table_rollbacks(self, table: str) -> list[tuple[Rollback, RollbackCompletion | None]]:
-        """Every rollback of a table with its end, None where it has not ended."""
+        """Returns every rollback of a table with its completion, None if incomplete."""
         records = ((ordinal, self.read(ordinal)) for ordinal in self._ordinals())
         return [
             (record, self.completion(ordinal))
@@ -129,7 +131,7 @@ class Rollbacks:
         ]
 
     def get_or_create(self, planned: Rollback) -> Rollback:
-        """Create the record; returns the one that stands, which is another process's where that one was first.
+        """Creates the record unless it exists; returns the stored one.
 
         Raises:
             ContractError: ROLLBACK_UNREADABLE, RECORD_VANISHED.
@@ -137,11 +139,11 @@ class Rollbacks:
         return self._records.get_or_create(paths.rollback(self._pipeline, planned.ordinal), planned)
 
     def staged(self, ordinal: int) -> StagedRows | None:
-        """The rows read again for a rollback; None before they are, or where none are."""
+        """Reads the re-read rows of a rollback; None if there are none yet."""
         return self._staged.read(paths.rollback_files(self._pipeline, ordinal))
 
     def get_or_create_staged(self, ordinal: int, staged: StagedRows) -> StagedRows:
-        """Create the record of them; returns the one that stands.
+        """Creates the record of re-read rows unless it exists; returns the stored one.
 
         Raises:
             ContractError: ROLLBACK_UNREADABLE, RECORD_VANISHED.
@@ -149,17 +151,17 @@ class Rollbacks:
         return self._staged.get_or_create(paths.rollback_files(self._pipeline, ordinal), staged)
 
     def completion(self, ordinal: int) -> RollbackCompletion | None:
-        """The end of a rollback; None before."""
+        """Reads the completion of a rollback; None before."""
         return self._ends.read(paths.rollback_completion(self._pipeline, ordinal))
 
     def record_completion(self, rollback: Rollback, *, version: int) -> None:
-        """Note that all of it is done, and the version it became. Idempotent."""
+        """Records the completion and the committed version. Idempotent."""
         self._ends.create(
             paths.rollback_completion(self._pipeline, rollback.ordinal), RollbackCompletion(version=version)
         )
 
     def reject_unfinished(self) -> None:
-        """Refuse what must not come between the parts of a rollback. One listing.
+        """Raises if a rollback is incomplete. One listing.
 
         Raises:
             ContractError: ROLLBACK_UNFINISHED.

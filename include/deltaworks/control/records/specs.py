@@ -1,8 +1,8 @@
-"""The declarations a stream has run with, and the refusal to start on an edit that would damage its tables.
+"""Specs that a stream has run with, and the rejection of edits that would damage its tables.
 
-Every spec a stream starts with is kept under its fingerprint, which each batch and each quarantined row carry, and one
-object says which was last. An unsafe edit is refused until somebody accepts it, for exactly these two specs; one that
-the tables on disk cannot follow is refused for good.
+Every spec is stored under its fingerprint, which each batch and each quarantined row carry; one object names the last
+one. An unsafe edit is rejected until a person accepts it for exactly these two specs. An edit that the existing tables
+cannot follow is always rejected.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from deltaworks.specs.spec_diff import SpecChange, classify_changes, unsafe_chan
 _KIND = RecordKind(
     noun="record of a declaration",
     unreadable_condition="SPEC_RECORD_UNREADABLE",
-    hint="Run the release that wrote it; or, to compare with nothing, move specs/current.json away.",
+    hint="Run the release that wrote it, or move specs/current.json away to skip the comparison.",
 )
 
 
 class _SpecRecord(Record):
-    # A later release may add fields: what this one needs of a record stays.
+    # Fields of later releases are ignored.
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = _KIND
     indent: ClassVar[int | None] = 1
 
 
 class SpecRecord(_SpecRecord):
-    """A spec a stream has started with."""
+    """A spec that a stream has started with."""
 
     pipeline: str
     fingerprint: str
@@ -49,7 +49,7 @@ class SpecRecord(_SpecRecord):
 
 
 class CurrentSpec(_SpecRecord):
-    """Which spec the stream last started with, and under which owner epoch."""
+    """The spec that the stream last started with, and its owner epoch."""
 
     fingerprint: str
     owner_epoch: int
@@ -58,7 +58,7 @@ class CurrentSpec(_SpecRecord):
 
 
 class AcceptedChange(_SpecRecord):
-    """Somebody's word that the unsafe differences between two specs are meant."""
+    """A person's acceptance of the unsafe differences between two specs."""
 
     from_fingerprint: str
     to_fingerprint: str
@@ -69,7 +69,7 @@ class AcceptedChange(_SpecRecord):
 
 
 class SpecRecords:
-    """The spec records of one pipeline. Reading needs nothing; `record` needs the stream's lease."""
+    """The spec records of one pipeline. `record_start` requires the stream's lease."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -78,21 +78,21 @@ class SpecRecords:
         self._accepted = RecordStore(objects, AcceptedChange)
 
     def current(self) -> PipelineSpec | None:
-        """The spec the stream last started with; None before the first start."""
+        """Returns the spec the stream last started with; None before the first start."""
         current = RecordStore(self._objects, CurrentSpec).read(paths.current_spec(self._pipeline))
         return None if current is None else self.read(current.fingerprint)
 
     def read(self, fingerprint: str) -> PipelineSpec | None:
-        """The spec with this fingerprint; None where no stream has started with it."""
+        """Returns the spec with this fingerprint; None if no stream has started with it."""
         key = paths.spec_record(self._pipeline, fingerprint)
         record = self._specs.read(key)
         return None if record is None else _parse_known_keys(record.spec, key)
 
     def produces_same_rows(self, fingerprint: str, spec: PipelineSpec) -> bool:
-        """Whether `spec` makes the same rows of the same input as what a stream started with under this fingerprint.
+        """Whether `spec` produces the same rows from the same input as the spec with this fingerprint.
 
-        Keys and defaults of a later release change fingerprints and no row, and so do edits of what holds beside the
-        stream: descriptions, gold, maintenance.
+        Keys and defaults of later releases change fingerprints but no rows, and so do edits of descriptions, gold and
+        maintenance.
         """
         if fingerprint == spec.fingerprint():
             return True
@@ -102,7 +102,9 @@ class SpecRecords:
         )
 
     def source_locations(self) -> set[tuple[str, str, str]]:
-        """Relay, bucket and prefix of every spec a stream has started with; empty where a source has none."""
+        """Returns relay, bucket and prefix of every spec a stream has started with; empty texts for sources without
+        them.
+        """
         folder = paths.specs(self._pipeline)
         locations = set()
         for key in self._objects.list(folder):
@@ -115,15 +117,15 @@ class SpecRecords:
         return locations
 
     def changes(self, spec: PipelineSpec) -> list[SpecChange]:
-        """What `spec` changes against the one the stream last started with."""
+        """Returns the differences between `spec` and the one the stream last started with."""
         current = self.current()
         return [] if current is None else classify_changes(current, spec)
 
     def check(self, spec: PipelineSpec) -> list[SpecChange]:
-        """What `spec` changes.
+        """Returns the changes in `spec`.
 
         Raises:
-            ContractError: SPEC_CHANGE_UNSAFE for an unsafe change that nobody has accepted.
+            ContractError: SPEC_CHANGE_UNSAFE for an unsafe change that was not accepted.
         """
         current = self.current()
         if current is None:
@@ -138,7 +140,7 @@ class SpecRecords:
         return changes
 
     def accept(self, spec: PipelineSpec, *, by: str, reason: str) -> list[SpecChange]:
-        """Let the stream start with `spec` in place of the one it last started with; what that mixes. Idempotent.
+        """Allows the stream to start with `spec`; returns the accepted changes. Idempotent.
 
         Raises:
             ContractError: SPEC_CHANGE_UNSAFE for a change that cannot be accepted.
@@ -161,7 +163,7 @@ class SpecRecords:
         return changes
 
     def save(self, spec: PipelineSpec) -> str:
-        """Keep a spec under its fingerprint, which is returned. Idempotent."""
+        """Stores a spec under its fingerprint; returns the fingerprint. Idempotent."""
         fingerprint = spec.fingerprint()
         record = SpecRecord(
             pipeline=self._pipeline,
@@ -175,10 +177,10 @@ class SpecRecords:
         return fingerprint
 
     def record_start(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
-        """Note that the stream starts with `spec`. Idempotent. Call it while holding the lease, before a batch.
+        """Records that the stream starts with `spec`. Idempotent. Requires the lease; call it before the first batch.
 
         Raises:
-            ConcurrencyError: SPEC_RECORD_CONTENDED when another owner noted its own meanwhile.
+            ConcurrencyError: SPEC_RECORD_CONTENDED if another owner recorded its spec meanwhile.
         """
         fingerprint = self.save(spec)
         key = paths.current_spec(self._pipeline)
@@ -193,8 +195,8 @@ class SpecRecords:
         if not written:
             raise ConcurrencyError(
                 "SPEC_RECORD_CONTENDED",
-                f"Another owner of {self._pipeline!r} noted its declaration at the same time.",
-                hint="Run one stream per pipeline; this one can simply be started again.",
+                f"Another owner of {self._pipeline!r} recorded its spec at the same time.",
+                hint="Run one stream per pipeline, then restart this one.",
             )
 
     def _acceptance_key(self, old: PipelineSpec, new: PipelineSpec) -> str:
@@ -207,7 +209,7 @@ def _rejection_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
 
 
 def _parse_known_keys(declared: dict[str, Any], key: str) -> PipelineSpec:
-    """A recorded spec as this release reads it: keys that only a later release knows are left out.
+    """Parses a recorded spec, ignoring keys of later releases.
 
     Raises:
         ContractError: SPEC_RECORD_UNREADABLE.
@@ -222,7 +224,7 @@ def _parse_known_keys(declared: dict[str, Any], key: str) -> PipelineSpec:
 
 
 def _remove_key(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
-    """Take the key at `location` out; False where the location does not lead to one."""
+    """Removes the key at `location`; returns False if there is none."""
     parent: Any = declared
     try:
         for part in location[:-1]:

@@ -1,7 +1,7 @@
-"""The record of a pipeline that starts over, or rolls back: what it gives up, and what its next generation begins with.
+"""Records of start-overs and pipeline rollbacks: the rows given up, and the start of the next generation.
 
-The record is created once, before anything changes, and fixes what is done: whoever continues after a crash does just
-that. Until its end is on record, no stream, replay or reprocess of the pipeline begins.
+The record is created before anything changes and fixes all actions, so a restart after a crash does the same. Until it
+is complete, no stream, replay or reprocess of the pipeline starts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _KIND = RecordKind(
 
 
 class TableLoss(RecordPart):
-    """A table as it was before: `version` is where time travel finds its rows.
+    """A table before the start-over: `version` still has its rows for time travel.
 
-    `restore_to` is the version a rollback brings it back to; None where the table is recreated without rows. `rows`,
-    `files` and `bytes` count what goes: what `version` has and the other version has not.
+    `restore_to` is the version a rollback restores; None if the table is recreated empty. `rows`, `files` and `bytes`
+        count the
+    content of `version` that the restored version lacks.
     """
 
     table: str
@@ -39,9 +40,9 @@ class TableLoss(RecordPart):
 
 
 class StartOver(Record):
-    """A start over, fixed. Batches of the new generation are numbered from `first_batch` on, after those before.
+    """A start-over. Batches of the new generation are numbered from `first_batch` on, after all earlier ones.
 
-    `to_batch` is the last batch that stays, where a pipeline is rolled back; None where all are given up.
+    `to_batch` is the last batch that a rollback keeps; None if all are given up.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -62,7 +63,7 @@ class StartOver(Record):
 
 
 class StartOverCompletion(UnversionedRecord):
-    """The end of a start over: the version as which each table was put back, where it was a rollback."""
+    """The completion of a start-over; for a rollback with the version each table was restored as."""
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = _KIND
@@ -71,7 +72,7 @@ class StartOverCompletion(UnversionedRecord):
 
 
 class StartOvers:
-    """The start overs of one pipeline, one a generation. Generation 1 has none."""
+    """The start-overs of one pipeline, one per generation. Generation 1 has none."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -80,7 +81,7 @@ class StartOvers:
         self._ends = RecordStore(objects, StartOverCompletion)
 
     def read(self, generation: int) -> StartOver | None:
-        """The record of the start over that began, or is to begin, this generation; None where there is none.
+        """Reads the start-over that begins this generation; None if there is none.
 
         Raises:
             ContractError: START_OVER_UNREADABLE.
@@ -88,7 +89,7 @@ class StartOvers:
         return self._records.read(paths.start_over(self._pipeline, generation))
 
     def get_or_create(self, planned: StartOver) -> StartOver:
-        """Create the record; returns the one that stands, which is another process's where that one was first.
+        """Creates the record unless it exists; returns the stored one.
 
         Raises:
             ContractError: START_OVER_UNREADABLE, RECORD_VANISHED.
@@ -96,21 +97,22 @@ class StartOvers:
         return self._records.get_or_create(paths.start_over(self._pipeline, planned.generation), planned)
 
     def record_completion(self, start_over: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
-        """Note that all of it is done, and as which version each table was put back. Idempotent."""
+        """Records the completion, and the version each table was restored as. Idempotent."""
         key = paths.start_over_completion(self._pipeline, start_over.generation)
         self._ends.create(key, StartOverCompletion(versions=dict(versions or {})))
 
     def rollback_versions(self, table: str) -> list[int]:
-        """The versions of a table by which rollbacks of its whole pipeline put it back; its rows since land again."""
+        """Returns the versions at which pipeline rollbacks restored a table; its later rows are written again."""
         generations = range(2, self.newest()[0] + 1)
         ends = (self._ends.read(paths.start_over_completion(self._pipeline, generation)) for generation in generations)
         return [end.versions[table] for end in ends if end is not None and end.versions and table in end.versions]
 
     def last_surviving_batch(self, generation: int, *, current: int) -> int | None:
-        """The last batch of a generation whose rows the tables still have, -1 for none; None while it is the present.
+        """Returns the last batch of a generation whose rows the tables still have: -1 for none, None for the current
+        generation.
 
         Args:
-            current: the pipeline's present generation.
+            current: the pipeline's current generation.
         """
         bounds = []
         for later in range(generation + 1, current + 1):
@@ -119,7 +121,7 @@ class StartOvers:
         return min(bounds, default=None)
 
     def newest(self) -> tuple[int, bool]:
-        """The highest generation a start over is on record for, 1 where there is none, and whether that has ended."""
+        """Returns the highest generation with a start-over (1 if there is none), and whether it is complete."""
         folder = paths.start_over(self._pipeline, 1).rpartition("/")[0] + "/"
         names = {key.removeprefix(folder) for key in self._objects.list(folder)}
         newest = max((int(name[1:7]) for name in names if name[1:7].isdigit()), default=1)
@@ -127,7 +129,7 @@ class StartOvers:
         return newest, newest == 1 or end in names
 
     def reject_unfinished(self) -> None:
-        """Refuse to begin anything on tables that are half recreated. One listing.
+        """Raises if a start-over is incomplete. One listing.
 
         Raises:
             ContractError: START_OVER_UNFINISHED.

@@ -1,7 +1,7 @@
-"""Records: JSON objects that fix something once, and the store that reads and fixes them.
+"""Records: JSON objects that are created once, and the store that reads and creates them.
 
-Whoever creates a record first decides; everybody else reads what that one decided. A record says which format it has,
-and one that this release cannot read is refused by name: acting on half of a record would be worse than stopping.
+The first process to create a record decides; others read it. A record names its format, and an unreadable one is
+rejected by name: acting on half of it would be worse than stopping.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _MAX_PROBLEMS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordKind:
-    """What a record is called, and the conditions under which it cannot be used.
+    """Display name of a record, and the conditions of errors.
 
-    `unreadable` is the condition of one that is torn, of another format, or has other fields than its model; `vanished`
-    the condition of one that was deleted between being created by somebody else and being read.
+    `unreadable_condition`: the record is damaged, has another format or other fields. `vanished_condition`: the record
+        was deleted
+    between its creation by another process and our read.
     """
 
     noun: str
@@ -35,38 +36,38 @@ class RecordKind:
 
 
 class RecordPart(BaseModel):
-    """A piece of a record: frozen, and refusing fields it does not have.
+    """A part of a record: frozen, and without unknown fields.
 
-    Values of fields of type `Any` must be plain JSON: what is read back has lists in place of tuples.
+    Values of `Any` fields must be plain JSON: tuples are read back as lists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed.
+        """Returns a copy with some fields changed.
 
         Raises:
-            ValidationError: a name that is no field, or a value of another type.
+            ValidationError: unknown field, or value of another type.
         """
         return type(self)(**{**self.__dict__, **changes})
 
 
 class UnversionedRecord(RecordPart):
-    """A record without `format`. Its kind is declared by the class."""
+    """A record without `format`. The class declares its kind."""
 
     kind: ClassVar[RecordKind]
     indent: ClassVar[int | None] = None
 
     def encode(self) -> bytes:
-        """The object's bytes."""
+        """Encodes the record as JSON."""
         return self.model_dump_json(indent=self.indent).encode()
 
     @classmethod
     def decode(cls, data: bytes, *, key: str) -> Self:
-        """Read the object that lies at `key`.
+        """Parses the object stored at `key`.
 
         Raises:
-            DeltaworksError: of the kind's class and condition, for a torn object and for fields of another release.
+            DeltaworksError: of the kind's class and condition, for damaged objects and unknown fields.
         """
         try:
             return cls.model_validate_json(data)
@@ -75,23 +76,23 @@ class UnversionedRecord(RecordPart):
 
     @classmethod
     def unreadable_error(cls, key: str, reason: str) -> DeltaworksError:
-        """The error that says why the object at `key` cannot be read."""
+        """Builds the error for an unreadable object."""
         kind = cls.kind
-        message = f"{key} is no {kind.noun} this release can read: {reason}."
+        message = f"{key} cannot be read as {kind.noun}: {reason}."
         return kind.error(kind.unreadable_condition, message, hint=kind.hint)
 
 
 class Record(UnversionedRecord):
-    """A record that says its `format`. A subclass for a later format declares the field with that number."""
+    """A record with a `format` number. A subclass for a later format redeclares the field."""
 
     format: int = 1
 
     @classmethod
     def decode(cls, data: bytes, *, key: str) -> Self:
-        """Read the object that lies at `key`.
+        """Parses the object stored at `key`.
 
         Raises:
-            DeltaworksError: of the kind's class and condition; for another format than the class has, too.
+            DeltaworksError: of the kind's class and condition; also for another format.
         """
         expected = cls.model_fields["format"].default
         try:
@@ -106,7 +107,7 @@ class Record(UnversionedRecord):
 
 
 def _describe_format_mismatch(data: bytes, expected: int) -> str:
-    """How the format of an encoded record differs; empty where it does not, or cannot be told."""
+    """Describes how the format differs; empty if it does not, or cannot be read."""
     try:
         record = json.loads(data)
     except ValueError:
@@ -117,7 +118,7 @@ def _describe_format_mismatch(data: bytes, expected: int) -> str:
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """The first problems, each with the place of its field."""
+    """Formats the first validation problems, each with its field."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     places = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
     return "; ".join(f"{place}: {text}" if place else text for place, text in places)
@@ -127,31 +128,31 @@ R = TypeVar("R", bound=UnversionedRecord)
 
 
 class RecordStore(Generic[R]):
-    """Records of one class, by key. Safe to use from several threads and processes."""
+    """Records of one class, by key. Safe for concurrent use from threads and processes."""
 
     def __init__(self, objects: ObjectStore, record_class: type[R]) -> None:
         self._objects = objects
         self._class = record_class
 
     def read(self, key: str) -> R | None:
-        """The record, or None where there is none.
+        """Reads the record; None if it does not exist.
 
         Raises:
-            DeltaworksError: of the record's kind, where it is there and cannot be read.
+            DeltaworksError: of the record's kind, if it cannot be read.
         """
         stored = self._objects.get(key)
         return None if stored is None else self._class.decode(stored.data, key=key)
 
     def create(self, key: str, record: R) -> bool:
-        """Create the record; False where somebody else was first with another. Idempotent."""
+        """Creates the record; returns False if another process created a different one. Idempotent."""
         return self._objects.put_if_absent(key, record.encode())
 
     def get_or_create(self, key: str, record: R) -> R:
-        """Create the record, and return the one that stands: somebody else's where that one was first. Idempotent.
+        """Creates the record unless it exists; returns the stored one. Idempotent.
 
         Raises:
-            DeltaworksError: of the record's kind, where the one that stands cannot be read.
-            ContractError: the kind's condition for a record that was deleted meanwhile.
+            DeltaworksError: of the record's kind, if the stored record cannot be read.
+            ContractError: the kind's condition, if the record was deleted meanwhile.
         """
         if self.create(key, record):
             return record

@@ -1,4 +1,4 @@
-"""What the vault's job puts on record in the lake, where those may look who must not open the vault."""
+"""Records of the vault's job in the lake, for processes that must not open the vault."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _KIND = RecordKind(
 
 
 class VaultHeartbeat(Record):
-    """How the vault of a namespace is. Times are ISO 8601 in UTC; empty where it never was.
+    """The state of a namespace's vault. Times are ISO 8601 in UTC; empty if unknown.
 
     Args:
-        clean_at: when a run began that took in all that could be opened.
-        suppression: the number of the suppression list with which that run began.
-        waiting: sealed files that the last run left.
-        unreadable: some of those that cannot be opened; they stay where they are.
-        trouble: the condition on which the last run failed, since `trouble_since`.
-        epoch: the number of the epoch that wraps, and when it was begun.
+        caught_up_at: start of the last run that ingested all readable files.
+        suppression: number of the suppression list at the start of that run.
+        waiting: encrypted files that the last run left.
+        unreadable: some of the files that cannot be decrypted; they stay in place.
+        failure_condition: condition of the last failed run, since `failing_since`.
+        epoch: number of the current key epoch; epoch_at: its start.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -42,12 +42,12 @@ class VaultHeartbeat(Record):
 
 
 def vault_heartbeat_key(namespace: str) -> str:
-    """The object of a namespace's beat."""
+    """The key of a namespace's heartbeat."""
     return privacy_control(namespace, "vault.json")
 
 
 def read_vault_heartbeat(objects: ObjectStore, namespace: str) -> VaultHeartbeat | None:
-    """The beat of a namespace; None where its job has never run.
+    """Reads the heartbeat of a namespace; None if its job has never run.
 
     Raises:
         ContractError: VAULT_RECORD_UNREADABLE.

@@ -1,1 +1,1 @@
-"""Small objects that pages read: derived, bounded, written by whoever knows what they say. Nothing decides by them."""
+"""Summaries: small derived objects that pages read. No decision depends on them."""

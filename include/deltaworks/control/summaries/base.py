@@ -1,7 +1,6 @@
-"""What summaries share: one that cannot be read counts as none, and a failed write fails nobody.
+"""Shared parts of summaries: an unreadable summary counts as missing, and a failed write is only logged.
 
-A summary is derived from tables, which can be read again. So whoever writes one goes on where that fails, and says so
-in its log; the next writer makes up for it.
+Summaries are derived from tables, so the next writer makes up for a failed write.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from deltaworks.control.records.store import Record, RecordPart
 from deltaworks.errors import DeltaworksError
 
 log = logging.getLogger(__name__)
-#: Texts of others, such as names of events and errors, are cut at so many characters.
+#: Maximum length of texts such as event names and errors.
 MAX_TEXT_LENGTH = 300
 _MAX_ATTEMPTS = 5
 S = TypeVar("S", bound=Record)
 
 
 class SummaryPart(RecordPart):
-    """A piece of a summary. Fields of a later release are passed over."""
+    """A part of a summary. Fields of later releases are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
 
 class Summary(Record):
-    """A summary of one pipeline, as of `at`. Fields of a later release are passed over."""
+    """A summary of one pipeline at time `at`. Fields of later releases are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
@@ -40,12 +39,12 @@ class Summary(Record):
 
 
 def truncate(text: str, length: int = MAX_TEXT_LENGTH) -> str:
-    """The text, or its beginning where it is long."""
+    """Truncates a long text."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def decode_or_none(summary: type[S], data: bytes, *, key: str) -> S | None:
-    """The summary that bytes hold; None where they are torn or of another format."""
+    """Parses a summary; None if it is damaged or of another format."""
     try:
         return summary.decode(data, key=key)
     except DeltaworksError as error:
@@ -54,27 +53,26 @@ def decode_or_none(summary: type[S], data: bytes, *, key: str) -> S | None:
 
 
 def read_summary(summary: type[S], objects: ObjectStore, key: str) -> tuple[S | None, str | None]:
-    """The stored summary and the tag of its object; None for a summary that is not there or cannot be read."""
+    """Reads a summary and its ETag; None for a missing or unreadable summary."""
     item = objects.get(key)
     return (None, None) if item is None else (decode_or_none(summary, item.data, key=key), item.etag)
 
 
 def write_summary(objects: ObjectStore, key: str, summary: Record, *, etag: str | None) -> bool:
-    """Write a summary where nobody has written since it was read as `etag`; whether it was written."""
+    """Writes a summary if its object still has this ETag; returns whether it was written."""
     if etag is None:
         return objects.put_if_absent(key, summary.encode())
     return objects.put_if_match(key, summary.encode(), etag) is not None
 
 
 def update_summary(objects: ObjectStore, key: str, summary: type[S], update: Callable[[S | None], S]) -> bool:
-    """Change a summary as it is stored, anew where somebody else has written meanwhile. Without a change nothing is
-    written.
+    """Updates a summary by compare-and-swap, with a few attempts. Writes nothing if it does not change.
 
     Args:
-        change: the summary to store instead of the one there is, None where there is none that can be read.
+        update: returns the new summary for the stored one, which is None if missing or unreadable.
 
     Returns:
-        False where others wrote each of a few times.
+        False if other writers won each attempt.
     """
     for _ in range(_MAX_ATTEMPTS):
         before, etag = read_summary(summary, objects, key)
@@ -86,7 +84,7 @@ def update_summary(objects: ObjectStore, key: str, summary: type[S], update: Cal
 
 @contextlib.contextmanager
 def log_failures(what: str) -> Iterator[None]:
-    """What is done within may fail: it is logged, and whoever does it goes on."""
+    """Logs exceptions of the block instead of raising them."""
     try:
         yield
     except Exception as error:  # derived data: the next writer makes up for it

@@ -1,7 +1,7 @@
-"""The requests of a namespace to be erased, one object for pages: states and terms, and nobody's identifier.
+"""Summary of a namespace's erasure requests for pages: states and deadlines, without identifiers.
 
-Whoever brings a request on puts its row here; the health check, which reads every record, makes the whole anew where it
-differs. So a row that was not written is there a minute later, and a page reads one object whatever there is.
+A run that advances a request updates its row. The health check, which reads all records, rebuilds a differing summary,
+so a missed update is repaired within a minute. A page reads one object.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from deltaworks.control.summary_paths import erasures_summary
 if TYPE_CHECKING:
     from deltaworks.control.records.erasure import ErasureRequest
 
-#: Requests that a page can show: those that are open, then the newest that have ended.
+#: Maximum requests on a page: open ones first, then the newest completed ones.
 MAX_REQUESTS = 5_000
 _MAX_ATTEMPTS = 5
 _END_STATES = frozenset({"certified", "refused"})
-#: The states of a request that is granted, as records of erasures have them.
+#: The states of a granted request, as in `records.erasure`.
 GRANTED_STATES = ("received", "resolved", "suppressed", "shredded", "purged", "vacuumed", "verified", "certified")
 
 
 class ErasureRow(SummaryPart):
-    """One request. `since` is when it reached its state; instants are ISO 8601 in UTC."""
+    """One request. `since` is when it reached its state; times are ISO 8601 in UTC."""
 
     request_id: str
     state: str
@@ -39,25 +39,25 @@ class ErasureRow(SummaryPart):
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is left to be done."""
+        """Whether work remains."""
         return self.state not in _END_STATES
 
     @property
     def step_number(self) -> int | None:
-        """How far it has come on the way of a request that is granted, from 1; None for one that was refused."""
+        """The number of its state, from 1; None for a refused request."""
         return GRANTED_STATES.index(self.state) + 1 if self.state in GRANTED_STATES else None
 
     @property
     def is_purged(self) -> bool:
-        """Whether the rows are out of the newest versions of tables."""
+        """Whether its rows are deleted from the newest table versions."""
         return self.state in GRANTED_STATES[GRANTED_STATES.index("purged") :]
 
 
 class ErasuresSummary(Record):
-    """The requests of a namespace, those that are open first, the nearest deadline on top; `omitted` are not in it."""
+    """The requests of a namespace, open ones first by deadline; `omitted` counts those left out."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="summary of erasures", unreadable_condition="SUMMARY_UNREADABLE", hint="The health check writes it anew."
+        noun="summary of erasures", unreadable_condition="SUMMARY_UNREADABLE", hint="The health check rewrites it."
     )
     model_config = SummaryPart.model_config
 
@@ -66,7 +66,7 @@ class ErasuresSummary(Record):
     omitted: int = 0
 
     def with_request(self, row: ErasureRow) -> ErasuresSummary:
-        """With a request as it is now; one that is noted as further on already stays so."""
+        """Adds or updates a request; a row with more steps is kept."""
         others = [one for one in self.requests if one.request_id != row.request_id]
         before = next((one for one in self.requests if one.request_id == row.request_id), None)
         newest = before if before is not None and before.steps > row.steps else row
@@ -74,7 +74,7 @@ class ErasuresSummary(Record):
 
 
 def build_summary(namespace: str, rows: Iterable[ErasureRow], *, omitted: int = 0) -> ErasuresSummary:
-    """The summary of so many requests, bounded."""
+    """Builds the summary, truncated."""
     ordered = sorted(rows, key=lambda row: (row.deadline_at, row.request_id))
     ranked = [*(row for row in ordered if row.is_open), *(row for row in reversed(ordered) if not row.is_open)]
     return ErasuresSummary(
@@ -85,7 +85,7 @@ def build_summary(namespace: str, rows: Iterable[ErasureRow], *, omitted: int = 
 
 
 def to_row(request: ErasureRequest) -> ErasureRow:
-    """A request as a row."""
+    """Converts a request to a row."""
     return ErasureRow(
         request_id=request.request_id,
         state=request.state,
@@ -99,14 +99,14 @@ def to_row(request: ErasureRequest) -> ErasureRow:
 
 
 def publish_request(objects: ObjectStore, request: ErasureRequest) -> bool:
-    """Keep how far a request is; False where others wrote each of a few times. Idempotent."""
+    """Updates the row of a request; returns False if other writers won each attempt. Idempotent."""
     return _change(objects, request.namespace, lambda summary: summary.with_request(to_row(request)))
 
 
 def publish_requests(objects: ObjectStore, namespace: str, requests: Iterable[ErasureRequest]) -> bool:
-    """Keep all requests of a namespace as their records have them, where that differs from what is kept.
+    """Rewrites the summary from all requests if it differs.
 
-    One that was brought on since its records were read stays as it was noted then. Idempotent.
+    A request advanced since its records were read keeps its newer row. Idempotent.
     """
     rows = [to_row(request) for request in requests]
 

@@ -1,4 +1,4 @@
-"""The last mutation batches of a pipeline and the requests that wait, as batches and the health check leave them."""
+"""Summary of a pipeline's last mutation batches and pending requests, written by batches and the health check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BATCHES = 60
 
 
 class BatchSummary(SummaryPart):
-    """One batch that has ended. `seconds` are by phase; the stream could not write a table for `pause_seconds`."""
+    """One completed batch. `seconds` are by phase; the stream could not write a table for `pause_seconds`."""
 
     number: int
     outcome: str
@@ -30,10 +30,10 @@ class BatchSummary(SummaryPart):
 
 
 class MutationsSummary(Summary):
-    """The last batches, the newest first; and the requests that waited at `judged_at`, since when the oldest did."""
+    """The last batches, newest first, and the requests pending at `checked_at`, with the time of the oldest."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="summary of mutations", unreadable_condition="SUMMARY_UNREADABLE", hint="The next batch writes it anew."
+        noun="summary of mutations", unreadable_condition="SUMMARY_UNREADABLE", hint="The next batch rewrites it."
     )
 
     batches: tuple[BatchSummary, ...] = ()
@@ -42,7 +42,7 @@ class MutationsSummary(Summary):
     checked_at: str = ""
 
     def with_batches(self, ends: Iterable[MutationCompletion]) -> MutationsSummary:
-        """With more batches, at most BATCHES; one that was noted before takes its own place."""
+        """Adds batches, at most MAX_BATCHES in total; a batch of the same number is replaced."""
         by_number = {batch.number: batch for batch in self.batches} | {end.number: _to_summary(end) for end in ends}
         newest = [by_number[number] for number in sorted(by_number, reverse=True)][:MAX_BATCHES]
         return self.replace(batches=tuple(newest), at=max((batch.at for batch in newest), default=self.at))
@@ -64,7 +64,7 @@ def _to_summary(end: MutationCompletion) -> BatchSummary:
 
 
 def record_batches(objects: ObjectStore, pipeline: str, ends: Iterable[MutationCompletion]) -> bool:
-    """Keep batches that have ended; False where others wrote each of a few times. Idempotent by their numbers."""
+    """Adds completed batches; returns False if other writers won each attempt. Idempotent by batch number."""
     every = tuple(ends)
     return not every or _change(objects, pipeline, lambda summary: summary.with_batches(every))
 
@@ -72,7 +72,7 @@ def record_batches(objects: ObjectStore, pipeline: str, ends: Iterable[MutationC
 def record_waiting_requests(
     objects: ObjectStore, pipeline: str, *, requests: int, oldest_at: str, checked_at: str
 ) -> bool:
-    """Keep how many requests wait, where that has changed; False where others wrote each of a few times."""
+    """Updates the number of pending requests if it changed; returns False if other writers won each attempt."""
 
     def change(summary: MutationsSummary) -> MutationsSummary:
         if (summary.waiting_requests, summary.oldest_at) == (requests, oldest_at):

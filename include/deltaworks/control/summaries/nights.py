@@ -1,4 +1,4 @@
-"""The last nights of a pipeline's maintenance: what each task did, what it left out and why, and how it ended."""
+"""Summary of a pipeline's nightly maintenance runs: results, skipped work and outcome of each task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deltaworks.control.summaries.base import Summary, SummaryPart, update_summa
 from deltaworks.control.summary_paths import nights_summary
 
 MAX_NIGHTS = 60
-#: Results of one task that are kept one by one, those with most bytes; the others are counted.
+#: Results listed per task, the largest by bytes; the others are only counted.
 MAX_RESULTS = 100
 
 
 class NightResult(SummaryPart):
-    """What a task did to one thing, a table mostly. Of what was only counted `dry_run` is true."""
+    """Result of a task for one subject, usually a table. `dry_run`: it was only counted."""
 
     subject: str
     files: int = 0
@@ -30,12 +30,12 @@ class NightResult(SummaryPart):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was done to it."""
+        """Whether nothing was done."""
         return not (self.files or self.rows or self.bytes or self.error)
 
 
 class NightTask(SummaryPart):
-    """One task of a night. `files`, `rows` and `bytes` are sums over all its results, `omitted` those not listed."""
+    """One task of a maintenance run. `files`, `rows` and `bytes` are totals; `omitted` results are not listed."""
 
     task: str
     state: str
@@ -48,7 +48,7 @@ class NightTask(SummaryPart):
 
 
 class Night(SummaryPart):
-    """One run of the maintenance DAG; `date` is the ISO date in UTC on which it began."""
+    """One run of the maintenance DAG; `date` is the ISO date (UTC) of its start."""
 
     run: str
     date: str
@@ -59,28 +59,30 @@ class Night(SummaryPart):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The tasks that failed, by name."""
+        """The names of failed tasks."""
         return tuple(task.task for task in self.tasks if task.state == "failed")
 
 
 class NightsSummary(Summary):
-    """The last nights of a pipeline, newest first."""
+    """The last maintenance runs of a pipeline, newest first."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="summary of nights", unreadable_condition="SUMMARY_UNREADABLE", hint="The next night writes it anew."
+        noun="summary of nights",
+        unreadable_condition="SUMMARY_UNREADABLE",
+        hint=("The next maintenance run rewrites it."),
     )
 
     nights: tuple[Night, ...] = ()
 
     def with_night(self, night: Night) -> NightsSummary:
-        """With one more night, which takes the place of the same run's; at most NIGHTS."""
+        """Adds or replaces a run; keeps at most MAX_NIGHTS."""
         others = [other for other in self.nights if other.run != night.run]
         newest = sorted([night, *others], key=lambda one: one.started_at, reverse=True)
         return self.replace(at=max(self.at, night.ended_at), nights=tuple(newest[:MAX_NIGHTS]))
 
 
 def record_night(objects: ObjectStore, pipeline: str, night: Night) -> bool:
-    """Keep a night; False where others wrote at the same time each of a few times. Idempotent by its run."""
+    """Records a run; returns False if other writers won each attempt. Idempotent by run id."""
     none = NightsSummary(pipeline=pipeline, at=night.ended_at)
     return update_summary(
         objects, nights_summary(pipeline), NightsSummary, lambda before: (before or none).with_night(night)

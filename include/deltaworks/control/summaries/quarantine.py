@@ -1,7 +1,7 @@
-"""Open rows of a pipeline's quarantine, counted: by the stream as it goes, anew by whoever reads the whole table.
+"""Counts of open rows in a pipeline's quarantine, updated by the stream and recounted from the table.
 
-The stream adds what a batch has put there, once: the summary says through which batch it counts. A recount, by a
-replay, an expiry or a reprocess, takes its place and says the same. So neither counts what the other has counted.
+The stream adds each batch once: the summary names the last counted batch. A recount, by a replay, an expiry or a
+reprocess, replaces the summary and names the last counted batch, too. So no row is counted twice.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from deltaworks.control.records.store import RecordKind
 from deltaworks.control.summaries.base import Summary, SummaryPart, read_summary, truncate, write_summary
 from deltaworks.control.summary_paths import quarantine_summary
 
-#: Kinds that are counted apart; rows of the rarest others are counted together.
+#: Distinct kinds that are listed; rows of rarer kinds are counted together.
 MAX_KINDS = 500
 WRITE_SECONDS = 60.0
-#: Batches that wait to be added, where the storage does not answer for long.
+#: Maximum batches that wait for an update while the storage does not answer.
 _MAX_PENDING_BATCHES = 1_000
 _EVENT_LENGTH = 200
 
 
 class OpenRowCount(SummaryPart):
-    """Open rows of one date, reason, event and fingerprint of the spec. A row counts once for each of its reasons."""
+    """Open rows of one date, reason, event and spec fingerprint. A row counts once per reason."""
 
     date: str
     reason: str
@@ -36,17 +36,17 @@ class OpenRowCount(SummaryPart):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What tells it from others."""
+        """The key of the count."""
         return self.date, self.reason, self.event, self.spec
 
 
 class QuarantineSummary(Summary):
-    """Open rows by kind, most first. `through_batch` of `generation` is the last batch that they count."""
+    """Open rows by kind, most frequent first. `through_batch` of `generation` is the last counted batch."""
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="summary of quarantine",
         unreadable_condition="SUMMARY_UNREADABLE",
-        hint="The next night counts anew.",
+        hint="The next maintenance run recounts.",
     )
 
     generation: int = 1
@@ -55,7 +55,7 @@ class QuarantineSummary(Summary):
     other_rows: int = 0
 
     def with_rows(self, rows: Iterable[OpenRowCount], *, through_batch: int, at: str) -> QuarantineSummary:
-        """With more rows, bounded."""
+        """Adds rows, truncated."""
         counted: Counter[tuple[str, str, str, str]] = Counter()
         for one in (*self.open_rows, *rows):
             counted[one.key] += one.rows
@@ -71,7 +71,7 @@ class QuarantineSummary(Summary):
 def recount(
     pipeline: str, counts: Iterable[Mapping[str, Any]], *, generation: int, through_batch: int, at: datetime
 ) -> QuarantineSummary:
-    """The summary of a whole table.
+    """Builds the summary of a full table.
 
     Args:
         counts: `quarantine_date`, `code`, `event_name`, `spec_fingerprint` and `rows` of each kind.
@@ -100,8 +100,8 @@ def _truncate_kinds(counted: Counter[tuple[str, str, str, str]]) -> tuple[tuple[
 
 
 class QuarantineCounter:
-    """Adds to the summary what batches of one generation have quarantined. Used by one thread; a write that fails is
-    made up for by the next."""
+    """Adds the quarantined rows of batches to the summary. Single-threaded; a failed write is made up by the
+    next one."""
 
     def __init__(
         self,
@@ -112,10 +112,9 @@ class QuarantineCounter:
         spec: str,
         interval_seconds: float = WRITE_SECONDS,
     ) -> None:
-        """
-        Args:
-            spec: the fingerprint of the spec that the batches are of.
-            seconds: as often it is written at most.
+        """Args:
+        spec: the fingerprint of the batches' spec.
+        interval_seconds: minimum time between writes.
         """
         self._objects = objects
         self._pipeline = pipeline
@@ -126,7 +125,7 @@ class QuarantineCounter:
         self._written_at: datetime | None = None
 
     def add(self, batch_id: int, kinds: Iterable[tuple[str, str, int]], *, at: datetime) -> None:
-        """Take what a batch has quarantined: reason, event and rows. Nothing is written yet."""
+        """Adds the quarantined rows of a batch (reason, event, rows) without writing."""
         date = at.date().isoformat()
         rows = tuple(
             OpenRowCount(date=date, reason=reason, event=truncate(event, _EVENT_LENGTH), spec=self._spec, rows=number)
@@ -136,10 +135,10 @@ class QuarantineCounter:
             self._pending[batch_id] = rows
 
     def write(self, now: datetime | None = None, *, force: bool = False) -> None:
-        """Write what was added since the last time, where that is long enough ago. Nothing to add, nothing is written.
+        """Writes the rows added since the last write, if the interval has passed.
 
         Args:
-            everything: write it whenever the last time was.
+            force: write regardless of the interval.
         """
         now = now or utc_now()
         if not self._pending or not (force or self._is_due(now)):
@@ -155,7 +154,7 @@ class QuarantineCounter:
             at = now.isoformat(timespec="milliseconds")
             after = before.with_rows(rows, through_batch=max(fresh), at=at)
             if not write_summary(self._objects, key, after, etag=etag):
-                return  # somebody has counted anew meanwhile: the next time adds to that
+                return  # another process recounted meanwhile: the next write adds to that
         self._pending.clear()
 
     def _is_due(self, now: datetime) -> bool:

@@ -1,7 +1,7 @@
-"""What a stream says of its last batches and hours, in two small objects, for pages that must not read its tables.
+"""Summaries of a stream's last batches and hours, in two small objects, for pages that must not read tables.
 
-Both are derived: the ledger and the progress table have the same and more. Nothing decides by them; where one is lost
-the stream begins it anew, and where one cannot be written its batches land all the same.
+Both are derived: ledger and progress table have the same data. A lost summary is started again, and a failed write does
+not stop batches.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ MAX_BATCHES: Final = 240
 MAX_PROBLEMS: Final = 50
 MAX_HOURS: Final = 60 * 24
 _MAX_PROBLEM_LENGTH = 500
-#: The object of hours is large and changes little: it is written this seldom.
+#: The object of hours is large and changes slowly, so it is written less often.
 HOURS_WRITE_INTERVAL_SECONDS: Final = 60.0
 
 _KIND = RecordKind(
     noun="summary of a stream",
     unreadable_condition="STREAM_SUMMARY_UNREADABLE",
-    hint="Remove it: the stream writes it anew with its next batch.",
+    hint="Delete it: the stream rewrites it with its next batch.",
 )
 
 
 class BatchSummary(RecordPart):
-    """One batch that is complete, at `at`. Seconds by phase.
+    """One completed batch, at `at`. Seconds are by phase.
 
-    `arrived` are ages in seconds, at `at`, of what it read, sampled evenly by rank, the youngest first; empty where the
-    source does not say when things came.
+    `arrival_ages` are sampled ages (seconds, at `at`) of its input, evenly by rank, youngest first; empty if the source
+        has no
+    arrival times.
     """
 
     batch_id: int
@@ -57,19 +58,19 @@ class BatchSummary(RecordPart):
 
     @property
     def seconds(self) -> float:
-        """How long it took, from its begin to its end."""
+        """The total duration."""
         return self.prepare_seconds + self.commit_seconds + self.complete_seconds
 
 
 class ProblemSummary(RecordPart):
-    """Something that went wrong at `at`: how the query ended, or what was lost."""
+    """A problem at `at`: how the query ended, or lost data."""
 
     at: str
     text: str
 
 
 class RecentBatches(Record):
-    """The last batches and problems of a stream, the oldest first."""
+    """The last batches and problems of a stream, oldest first."""
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -79,15 +80,15 @@ class RecentBatches(Record):
     problems: tuple[ProblemSummary, ...] = ()
 
     def freshness(self, now: datetime, *, within: timedelta = timedelta(hours=1)) -> tuple[float, float] | None:
-        """Median and 95th percentile of the seconds from landing to bronze, over what was read lately.
+        """Returns median and 95th percentile of the seconds from landing to bronze, over recent input.
 
-        Each file counts once. None where nothing was read, or nobody knows when it came.
+        Each file counts once. None if nothing was read or no arrival times are known.
         """
         return age_quantiles(batch for batch in self.batches if (at := parse_iso(batch.at)) and now - at <= within)
 
 
 class HourSummary(RecordPart):
-    """What a stream did within one hour of the clock that began at `at`. `busy_seconds` is the time of its batches."""
+    """Totals of the clock hour that began at `at`. `busy_seconds` is the duration of its batches."""
 
     at: str
     batches: int = 0
@@ -99,7 +100,7 @@ class HourSummary(RecordPart):
     longest_pending_seconds: float | None = None
 
     def with_batch(self, batch: BatchSummary) -> HourSummary:
-        """The hour with one more batch."""
+        """Adds a batch."""
         pending = [age for age in (self.longest_pending_seconds, batch.oldest_pending_seconds) if age is not None]
         return self.replace(
             batches=self.batches + 1,
@@ -113,7 +114,7 @@ class HourSummary(RecordPart):
 
 
 class StreamHours(Record):
-    """The last hours of a stream in which batches landed, the oldest first."""
+    """The last hours in which batches were written, oldest first."""
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -123,8 +124,8 @@ class StreamHours(Record):
 
 
 def age_quantiles(batches: Iterable[BatchSummary]) -> tuple[float, float] | None:
-    """Median and 95th percentile of arrival ages over batches, each weighed by its files."""
-    # Ages are of a tenth of a second, so that many are equal: they are added up before anything is sorted.
+    """Returns median and 95th percentile of arrival ages over batches, weighted by files."""
+    # Ages are rounded to 0.1 s, so many are equal: add weights before sorting.
     by_age: dict[float, float] = {}
     for batch in batches:
         if batch.arrival_ages:
@@ -148,7 +149,7 @@ def _quantile(weighed: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def sample_by_rank(ages: Sequence[float], max_samples: int = 20) -> tuple[float, ...]:
-    """At most so many of the ages, evenly by rank, the youngest and the oldest among them."""
+    """Samples at most `max_samples` ages evenly by rank, including the youngest and the oldest."""
     ordered = sorted(round(age, 1) for age in ages)
     if len(ordered) <= max_samples:
         return tuple(ordered)
@@ -156,8 +157,9 @@ def sample_by_rank(ages: Sequence[float], max_samples: int = 20) -> tuple[float,
 
 
 def recent_freshness(objects: ObjectStore, pipeline: str, now: datetime) -> tuple[float, float] | None:
-    """Median and 95th percentile of the seconds from landing to bronze of the last hour, which ends with the minute
-    that `now` lies in: for lists of many streams, which would count thousands of ages for each look.
+    """Returns median and 95th percentile of the seconds from landing to bronze in the hour up to the current minute.
+
+    Cached per minute, for lists of many streams.
 
     Raises:
         TransientError: the storage does not answer.
@@ -174,7 +176,7 @@ def _freshness_of(data: bytes, key: str, minute: datetime) -> tuple[float, float
 
 
 def read_recent(objects: ObjectStore, pipeline: str) -> RecentBatches | None:
-    """The last batches of a stream; None where there is no record of them that can be read.
+    """Reads the last batches of a stream; None if missing or unreadable.
 
     Raises:
         TransientError: the storage does not answer.
@@ -186,12 +188,12 @@ def read_recent(objects: ObjectStore, pipeline: str) -> RecentBatches | None:
 
 @lru_cache(maxsize=64)
 def _decode_recent(data: bytes, key: str) -> RecentBatches | None:
-    """Kept, since pages read the same bytes many times; a record is frozen."""
+    """Parses the record; cached, since pages read the same bytes many times."""
     return decode_or_none(RecentBatches, data, key=key)
 
 
 def read_hours(objects: ObjectStore, pipeline: str) -> StreamHours | None:
-    """The last hours of a stream; None where there is no record of them that can be read.
+    """Reads the last hours of a stream; None if missing or unreadable.
 
     Raises:
         TransientError: the storage does not answer.
@@ -200,7 +202,7 @@ def read_hours(objects: ObjectStore, pipeline: str) -> StreamHours | None:
 
 
 class StreamSummaryWriter:
-    """Keeps both objects of one stream current. Used by one thread; a write that fails is made up for by the next."""
+    """Updates both objects of one stream. Single-threaded; a failed write is made up by the next one."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -214,20 +216,20 @@ class StreamSummaryWriter:
         self._hours_changed = False
 
     def add(self, batch: BatchSummary) -> None:
-        """Take a batch; nothing is written yet."""
+        """Adds a batch without writing."""
         self._pending.append(batch)
 
     def add_problem(self, at: datetime, text: str) -> None:
-        """Take what went wrong; nothing is written yet."""
+        """Adds a problem without writing."""
         self._pending_problems.append(
             ProblemSummary(at=at.isoformat(timespec="seconds"), text=text[:_MAX_PROBLEM_LENGTH])
         )
 
     def write(self, now: datetime, *, last: bool = False) -> None:
-        """Write what was added since the last time; the hours once a minute, or as the last thing a stream does.
+        """Writes the batches added since the last write; the hours once a minute, or if `last` is set.
 
         Raises:
-            DeltaworksError: the storage does not take it; the next call writes it.
+            DeltaworksError: the storage rejects the write; the next call repeats it.
         """
         if self._batches is None:
             self._load_previous()
@@ -239,7 +241,7 @@ class StreamSummaryWriter:
             self._hours_at, self._hours_changed = now, False
 
     def _load_previous(self) -> None:
-        """Go on with what an earlier run wrote."""
+        """Loads the summaries of an earlier run."""
         recent, hours = read_recent(self._objects, self._pipeline), read_hours(self._objects, self._pipeline)
         self._hours = {hour.at: hour for hour in hours.hours} if hours else {}
         self._problems = list(recent.problems) if recent else []

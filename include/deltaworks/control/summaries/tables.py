@@ -1,4 +1,4 @@
-"""The tables of a pipeline as the last snapshot of their health saw them, with their last nights."""
+"""Summary of a pipeline's tables from the last health snapshot, with their history by night."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_NIGHTS = 30
 
 
 class ScorePenalty(SummaryPart):
-    """What one trouble costs of a table's score, and why."""
+    """The part of a table's health score lost to one problem."""
 
     name: str
     weight: int
@@ -22,7 +22,7 @@ class ScorePenalty(SummaryPart):
 
 
 class MaintenancePlan(SummaryPart):
-    """What the next night would do with a table, and why. `put_off` partitions do not fit into its minutes."""
+    """The plan of the next maintenance run for a table. `deferred` partitions do not fit into its time."""
 
     reason: str
     partitions: int = 0
@@ -33,14 +33,14 @@ class MaintenancePlan(SummaryPart):
 
 
 class HoldSummary(SummaryPart):
-    """A reader that keeps files of a table from being deleted; `since` is empty where the log no longer says it."""
+    """A reader that keeps files from being deleted; `since` is empty if the log no longer contains the version."""
 
     by: str
     since: str = ""
 
 
 class HealthPoint(SummaryPart):
-    """Score and bytes of a table in one night; `date` is its ISO date in UTC."""
+    """Score and size of a table at one night; `date` is the ISO date in UTC."""
 
     date: str
     score: int | None = None
@@ -48,7 +48,7 @@ class HealthPoint(SummaryPart):
 
 
 class TableSummary(SummaryPart):
-    """One table. All but its names is empty where it has an `error`."""
+    """One table. With an `error` all other fields are empty."""
 
     name: str
     kind: str
@@ -78,22 +78,22 @@ class TableSummary(SummaryPart):
 
     @property
     def small_share(self) -> float | None:
-        """The share of files that could be merged."""
+        """The share of files that could be compacted."""
         if self.small_files is None or self.files is None:
             return None
         return self.small_files / self.files if self.files else 0.0
 
 
 class TablesSummary(Summary):
-    """The tables of a pipeline, those of the engine among them. `omitted` were too many to be kept.
+    """The tables of a pipeline, internal ones included. `omitted` counts those left out.
 
-    `size_bounds` are the bytes below which each count of a `size_histogram` is; its last one is of all above.
+    `size_bounds` are the upper bounds in bytes of the `size_histogram` bins; the last bin is unbounded.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="summary of tables",
         unreadable_condition="SUMMARY_UNREADABLE",
-        hint="The next snapshot of health writes it anew.",
+        hint="The next health snapshot rewrites it.",
     )
 
     tables: tuple[TableSummary, ...] = ()
@@ -101,14 +101,14 @@ class TablesSummary(Summary):
     omitted: int = 0
 
     def nights(self) -> dict[str, tuple[HealthPoint, ...]]:
-        """The nights of each table, by name."""
+        """The history of each table, by name."""
         return {table.name: table.nights for table in self.tables}
 
 
 def with_nights(
     tables: Iterable[TableSummary], earlier: Mapping[str, Iterable[HealthPoint]], *, date: str
 ) -> tuple[TableSummary, ...]:
-    """The tables with the nights before and this one, oldest first, at most NIGHTS; the last of a date stays."""
+    """Adds tonight to the history of each table, at most MAX_NIGHTS; a second snapshot of a date replaces the first."""
     return tuple(_with_nights(table, earlier.get(table.name, ()), date) for table in tables)
 
 
