@@ -1,1 +1,1 @@
-"""Gold tables: answers built by SQL, rebuilt where their inputs changed, duplicates removed."""
+"""Gold tables: built by SQL from deduplicated events, rebuilt incrementally when their inputs change."""

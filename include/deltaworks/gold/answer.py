@@ -1,6 +1,6 @@
-"""The answer of a gold table: its SQL run over the inputs' views, cut to what is rebuilt, and checked.
+"""Runs the SQL of a gold table over its input views, keeps the rows to rebuild, and checks them.
 
-An answer that does not fit what is declared, or that breaks a check, is refused before readers see it.
+An answer that does not fit the declaration or fails a check is rejected before readers see it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from deltaworks.gold.intervals import interval_failures
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 
-#: Of each check that is broken so many examples are named.
+#: Number of examples listed per failed check.
 _MAX_EXAMPLES = 3
-#: What a row says while it is written whose grain column does not lie in its date.
+#: Raised by Spark while it writes a row whose grain column lies outside its date.
 _GRAIN_OUTSIDE_DATE = "GOLD_GRAIN_OUTSIDE_DATE"
 
 
 def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: str, sql_path: Path) -> DataFrame:
-    """What the SQL gives, cut to the dates or values that are rebuilt.
+    """Runs the table's SQL and returns the rows of the dates or values to rebuild.
 
     Raises:
         ConfigError: GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE, GOLD_PARTITION_NOT_TEXT or
@@ -40,14 +40,14 @@ def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sq
         raise ConfigError(
             "GOLD_SQL_INVALID",
             f"{sql_path}: {error}",
-            hint=f"It may read the views {', '.join(map(view_name, plan.table.reads))}.",
+            hint=f"Available views: {', '.join(map(view_name, plan.table.reads))}.",
         ) from error
     grain = plan.table.grain
     for name, role in ((column, "partitioned"), *([] if grain is None else [(grain.column, "rebuilt")])):
         if name not in answer.columns:
             raise ConfigError(
                 "GOLD_COLUMN_MISSING",
-                f"{sql_path}: the answer has no column {name!r}, by which {plan.table.name!r} is {role}.",
+                f"{sql_path}: the result has no column {name!r}, by which {plan.table.name!r} is {role}.",
                 hint=f"Its columns are {', '.join(answer.columns)}.",
             )
     if plan.table.affects == "all":
@@ -57,32 +57,33 @@ def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sq
     elif not isinstance(answer.schema[column].dataType, DateType):
         raise ConfigError(
             "GOLD_PARTITION_NOT_DATE",
-            f"{sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()}, not a date, so that "
-            f"changed dates of the inputs do not tell which partitions of {plan.table.name!r} change.",
+            f"{sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()}, not a date, so changed "
+            f"input dates cannot be mapped to partitions of {plan.table.name!r}.",
             hint=f"Cast it to date, or declare `affects: all` for {plan.table.name!r}.",
         )
     if grain is not None:
         return _filter_hours(plan, answer, grain.column, sql_path)
     if plan.output.values is None:
-        # A row without a value belongs to no partition that a later, partial rebuild could replace.
+        # A partial rebuild could not replace a row without a partition value.
         return answer.filter(F.col(column).isNotNull())
     return filter_part(answer, plan.output, column)
 
 
 def _filter_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path) -> DataFrame:
-    """The answer cut to hours. A row that a later rebuild of its hour would not replace fails the write."""
+    """Returns the rows of the hours to rebuild. A row that no rebuild of its hour would replace fails the write."""
     column = plan.table.partition_by
     if not isinstance(answer.schema[grain].dataType, TimestampType):
         raise ConfigError(
             "GOLD_GRAIN_NOT_TIME",
-            f"{sql_path}: {grain!r} is {answer.schema[grain].dataType.simpleString()}, not a timestamp, so that it "
-            f"does not tell which hours of {plan.table.name!r} a row is of.",
-            hint=f"Take date_trunc('minute', event_time) AS {grain}, or leave `grain` out.",
+            f"{sql_path}: {grain!r} is {answer.schema[grain].dataType.simpleString()}, not a timestamp, so rows "
+            f"of {plan.table.name!r} cannot be assigned to hours.",
+            hint=f"Use date_trunc('minute', event_time) AS {grain}, or remove `grain`.",
         )
     is_in_date = F.to_date(F.col(grain)) == F.col(column)
     rows = answer.filter(F.col(column).isNotNull())
     if plan.output.values is not None:
-        # What lies beside its date stays, to be seen: cut off here, it would be missed by every rebuild.
+        # Rows outside their date are kept so that the write fails on them: filtered here, every rebuild would miss
+        # them.
         is_outside_date = ~F.coalesce(is_in_date, F.lit(False))
         rows = rows.filter(F.expr(plan.output.condition(column, grain)) | is_outside_date)
     checked = F.when(is_in_date, F.col(grain)).otherwise(F.raise_error(F.lit(_GRAIN_OUTSIDE_DATE)).cast("timestamp"))
@@ -90,14 +91,14 @@ def _filter_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path)
 
 
 def grain_outside_date_error(table: GoldTableSpec, sql_path: Path, error: Exception) -> ConfigError | None:
-    """What an error of Spark's says of a row whose grain column does not lie in its date; None of any other."""
+    """Converts Spark's error for a row whose grain column lies outside its date; returns None for any other error."""
     if table.grain is None or _GRAIN_OUTSIDE_DATE not in str(error):
         return None
     return ConfigError(
         _GRAIN_OUTSIDE_DATE,
-        f"{sql_path}: {table.grain.column!r} of a row does not lie in its {table.partition_by!r}, or has no value, so "
-        "that no rebuild of an hour would replace the row.",
-        hint=f"Derive both from one instant: to_date({table.grain.column}) AS {table.partition_by}.",
+        f"{sql_path}: {table.grain.column!r} of a row is null or outside its {table.partition_by!r}, so no "
+        "rebuild of an hour would replace the row.",
+        hint=f"Derive both from one timestamp: to_date({table.grain.column}) AS {table.partition_by}.",
     )
 
 
@@ -106,19 +107,19 @@ def _require_text_partition(plan: GoldPlan, answer: DataFrame, sql_path: Path) -
     if not isinstance(answer.schema[column].dataType, StringType):
         raise ConfigError(
             "GOLD_PARTITION_NOT_TEXT",
-            f"{sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()} in the answer and a text "
-            "in its inputs, so that a value of these does not tell which partition changes.",
-            hint=f"Take {column!r} over as it is, or declare `affects: all` for {plan.table.name!r}.",
+            f"{sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()} in the result but a "
+            "string in the inputs, so changed input values cannot be mapped to partitions.",
+            hint=f"Select {column!r} unchanged, or declare `affects: all` for {plan.table.name!r}.",
         )
 
 
 def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame | None) -> list[str]:
-    """What the rows of a build break of what is declared, a sentence each.
+    """Returns the declared checks that an answer fails, one sentence each.
 
-    Reads the answer once, and once more for each of `unique`, `intervals` and `max_drop`: it should be held in memory.
+    Scans the answer once, and once more for each of `unique`, `intervals` and `max_drop`: cache it first.
 
     Args:
-        before: the rows of the same partitions that readers have now; None where there are none.
+        published: the published rows of the same partitions; None if the table does not exist.
 
     Raises:
         ConfigError: GOLD_CHECK_INVALID, a check names a column the answer does not have.
@@ -131,7 +132,7 @@ def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame 
     if missing:
         raise ConfigError(
             "GOLD_CHECK_INVALID",
-            f"The checks of gold table {table.name!r} name {', '.join(missing)}, no column of its answer.",
+            f"The checks of gold table {table.name!r} name columns its SQL does not return: {', '.join(missing)}.",
             hint=f"Its columns are {', '.join(answer.columns)}.",
         )
     failures = _row_count_failures(checks, answer)
@@ -145,18 +146,18 @@ def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame 
 
 
 def raise_failed_checks(pipeline: str, failed_by_table: dict[str, list[str]]) -> None:
-    """Say which tables were not published.
+    """Raises if any table failed its checks.
 
     Raises:
-        ContractError: GOLD_CHECK_FAILED, naming each table with what is broken.
+        ContractError: GOLD_CHECK_FAILED, with the failed checks of each table.
     """
     if not failed_by_table:
         return
     listed = "; ".join(f"{table}: {', '.join(checks)}" for table, checks in failed_by_table.items())
     raise ContractError(
         "GOLD_CHECK_FAILED",
-        f"Answers of {pipeline!r} break their checks and were not published: {listed}.",
-        hint="Readers have what was there before. Mend the inputs, the SQL, or a check that asks too much.",
+        f"Gold tables of {pipeline!r} failed their checks and were not published: {listed}.",
+        hint="Readers still see the previous rows. Fix the inputs or the SQL, or relax the check.",
     )
 
 
@@ -174,7 +175,7 @@ def _uniqueness_failures(checks: ChecksSpec, answer: DataFrame) -> list[str]:
     if not examples:
         return []
     named = "; ".join(", ".join(str(row[column]) for column in checks.unique) for row in examples)
-    return [f"{duplicated.count()} values of ({', '.join(checks.unique)}) are there more than once, such as {named}"]
+    return [f"{duplicated.count()} values of ({', '.join(checks.unique)}) are duplicated, such as {named}"]
 
 
 def _row_drop_failures(column: str, max_drop: float, answer: DataFrame, published: DataFrame) -> list[str]:

@@ -1,7 +1,7 @@
-"""Rebuilds gold tables: only the parts their inputs changed, and nothing where nothing changed.
+"""Rebuilds gold tables incrementally: only the partitions affected by changes of their inputs.
 
-Each table is written in one commit that names the versions it was built from, so a job that dies is simply run
-again. Appends to the inputs continue meanwhile: a build reads the versions it has pinned.
+Each table is written in one commit that records the input versions, so a job that died can simply run again. Appends to
+the inputs may continue: a build reads pinned versions.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: How often a build goes on behind others that overtake it.
+#: How many times an explicit build plans again after another build committed first.
 _MAX_REPLANS = 3
-_OVERTAKEN_REASON = "another build of it has landed meanwhile; the next one goes on from there"
+_OVERTAKEN_REASON = "another build of the table committed first; the next build continues from it"
 
 
 @dataclass(frozen=True, slots=True)
 class GoldBuildResult:
-    """What became of a pipeline's gold tables, in the order they were built: each after those it reads."""
+    """Results of a pipeline's gold tables, in build order."""
 
     pipeline: str
     tables: tuple[GoldTableResult, ...]
     seconds: float
 
     def table(self, name: str) -> GoldTableResult:
-        """The result of one table.
+        """Returns the result of one table.
 
         Raises:
-            KeyError: it was not among those asked for.
+            KeyError: the table was not selected.
         """
         return {result.table: result for result in self.tables}[name]
 
 
 class BuildListener(Protocol):
-    """Who has tables built for it time and again: what fails is told to it, and the other tables are built."""
+    """Receives the outcome of each table of a build; a failing table then does not stop the others."""
 
     def skip_reason(self, job: TableJob) -> str:
-        """Why a table is not built by this one; empty where it is."""
+        """Returns why a table must not be built now; empty to build it."""
         ...
 
     def on_built(self, job: TableJob, result: GoldTableResult) -> None:
-        """A table was built, or is up to date."""
+        """Called when a table was built or is up to date."""
         ...
 
     def on_failed(self, table: GoldTableSpec, error: Exception) -> None:
-        """A table could not be built."""
+        """Called when a table could not be built."""
         ...
 
 
@@ -81,26 +81,25 @@ def rebuild_gold(
     dates: frozenset[dt.date] | None = None,
     listener: BuildListener | None = None,
 ) -> GoldBuildResult:
-    """Bring gold tables up to date with their inputs as they are now, reference tables with their files first.
+    """Rebuilds gold tables from the current versions of their inputs, after refreshing the reference tables they read.
 
-    Idempotent; safe beside appends to the inputs. Of two builds of one table at once, one lands and one fails; of a
-    table that its stream keeps fresh, the other is skipped.
+    Idempotent and safe during appends to the inputs. Of two concurrent builds of one table, one commits and the other
+    fails; a table that the stream keeps fresh is skipped instead.
 
     Args:
         tables: names of gold tables; by default all of the pipeline.
-        full: rebuild whole tables, whatever changed.
-        dates: rebuild these dates of the gold tables, whatever changed, and no others. What changed elsewhere is left
-            to the next build without dates, which sees it as before.
-        watch: is told what became of each table, and then nothing is raised that is of one table alone.
+        full: rebuild all rows.
+        dates: rebuild exactly these dates. Other changes are left to the next build without dates.
+        listener: receives the outcome of each table; errors of a single table are then not raised.
 
-    A table is built after those it reads. One whose answer breaks its checks is not published, nor are those that read
-    it; the others are.
+    Tables are built in dependency order. A table that fails its checks is not published, nor are tables that read it;
+    the others are.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE,
             GOLD_PARTITION_NOT_TEXT, GOLD_GRAIN_NOT_TIME, GOLD_GRAIN_OUTSIDE_DATE or GOLD_CHECK_INVALID.
         ContractError: GOLD_CHECK_FAILED, after all tables were tried; REFERENCE_UNREADABLE or REFERENCE_INVALID.
-        ConcurrencyError: GOLD_OVERTAKEN, REFERENCE_CONTENDED, or a conflict of Delta's.
+        ConcurrencyError: GOLD_OVERTAKEN, REFERENCE_CONTENDED, or a Delta conflict.
     """
     started = time.monotonic()
     spec = catalog.pipeline(pipeline)
@@ -119,7 +118,7 @@ def rebuild_gold(
 
 
 class _BuildRun:
-    """The builds of some tables at once: inputs are pinned, and copies of events looked up, for all of them."""
+    """Builds several tables over the same pinned inputs, and finds duplicate events once for all of them."""
 
     def __init__(
         self,
@@ -138,11 +137,11 @@ class _BuildRun:
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         self._gold = {table.name for table in spec.gold.tables}
         self._results: dict[str, GoldTableResult] = {}
-        # Tables of one look were mostly built from the same versions last time.
+        # Tables refreshed together were mostly built from the same versions, so their changes are read once.
         self._read_changes = cache(changed_hours)
 
     def build_tables(self) -> dict[str, GoldTableResult]:
-        """What became of each table, in order; of one that was left or has failed, nothing."""
+        """Builds the tables in order and returns their results; skipped and failed tables have none."""
         reads = {name for table in self._selection for name in table.reads}
         inputs = pin_inputs(self._lake, self._spec, sorted(reads - self._gold))
         jobs: dict[str, TableJob | None] = {
@@ -155,7 +154,7 @@ class _BuildRun:
                     self._results[table.name] = held_back
                     continue
                 if table.name not in jobs:
-                    # Gold tables it reads are taken as this very build has left them.
+                    # Gold inputs are pinned after this run has built them.
                     own = inputs | pin_inputs(
                         self._lake, self._spec, [name for name in table.reads if name in self._gold]
                     )
@@ -166,7 +165,7 @@ class _BuildRun:
         return self._results
 
     def _plan_table(self, table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob | None:
-        """What building a table takes; None where the watch leaves it, or was told why that is not known."""
+        """Plans the build of a table; None if the listener skips it or planning failed."""
         key = paths.table(self._spec.pipeline, table.name)
         try:
             job = plan_job(
@@ -197,7 +196,8 @@ class _BuildRun:
             for _ in range(_MAX_REPLANS):
                 if result.reason != _OVERTAKEN_REASON or self._listener is not None:
                     break
-                # Whoever was faster may have read less: what was pinned is in the table when this ends.
+                # The other build may have read older inputs: plan again, so the table contains the pinned versions when
+                # this ends.
                 job = self._plan_table(job.plan.table, job.inputs) or job
                 result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested)
             if result.failed_checks and self._listener is not None:
@@ -216,22 +216,20 @@ class _BuildRun:
 
 
 def _blocked_result(table: GoldTableSpec, results: Mapping[str, GoldTableResult]) -> GoldTableResult | None:
-    """The result of a table that is not built, since what it reads broke its checks; None where it can be."""
+    """Returns the result of a table whose inputs failed their checks; None if it can be built."""
     held = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
     if not held:
         return None
-    return GoldTableResult(
-        table.name, True, f"{', '.join(held)}, which it reads, broke its checks", {}, checks_passed=False
-    )
+    return GoldTableResult(table.name, True, f"input {', '.join(held)} failed its checks", {}, checks_passed=False)
 
 
 def _build_or_skip(
     spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, requested: bool
 ) -> GoldTableResult:
-    """The result of a build; one that was skipped where a table that the stream keeps fresh was built by it meanwhile.
+    """Builds a table. If another build committed first, a table that the stream keeps fresh is reported as skipped.
 
     Args:
-        requested: what is built was asked for whatever changed: then somebody has to know that it was not.
+        requested: the build was requested explicitly, so a conflict raises instead of being skipped.
     """
     try:
         return build_table(spark, lake, spec, job, views)
@@ -244,7 +242,7 @@ def _build_or_skip(
 
 
 def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:
-    """The gold tables called `tables`, or all, each after those it reads.
+    """Returns the named gold tables, or all, in dependency order.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.

@@ -1,8 +1,7 @@
-"""Which rows of events are copies: another row of the same key, near it, arrived before.
+"""Finds duplicate events: rows whose key arrived earlier within the dedupe window.
 
-Rows are near whose dates, or hours, are at most so many apart; the lesser `_seq` arrived before, then the lesser
-`_position`. Spark decides it by a window over all rows, which sorts them by their keys. In the driver the keys are
-numbered by Arrow, and only rows whose key is there more than once are looked at.
+The window is a number of dates or hours; rows are ordered by `_seq`, then `_position`. Spark uses a window function,
+which sorts all rows by key. In the driver Arrow numbers the keys, and only keys that occur more than once are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pyspark.sql import functions as F
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.specs.gold import DedupeSpec
 
-#: What a row came with: unique among the rows of a table, and in the order of their arrival.
+#: Identifies a row of a table, in order of arrival.
 ARRIVAL = ("_seq", "_position")
 _HOUR_SECONDS = 3_600
 _EPOCH = date(1970, 1, 1)
@@ -30,8 +29,7 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """The rows to leave out of a part of an input, by ARRIVAL, and how many there are of each of its dates, hours or
-    other values."""
+    """Duplicate rows of a part of an input, by ARRIVAL, with their count per date, hour or partition value."""
 
     rows: DataFrame
     count_by_value: Mapping[Any, int]
@@ -39,7 +37,7 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Rows with a key each: its number, the day or hour of the row, counted from 1970, and when it arrived."""
+    """Rows as arrays: the number of the key, the bucket (days or hours since 1970), and the position of arrival."""
 
     keys: Int64Array
     buckets: Int64Array
@@ -47,27 +45,27 @@ class Arrivals:
     positions: Int64Array
 
     def take(self, indices: Int64Array) -> Arrivals:
-        """Those of some rows, by their places."""
+        """Returns the rows at these indices."""
         return Arrivals(self.keys[indices], self.buckets[indices], self.seqs[indices], self.positions[indices])
 
 
 def window_size(dedupe: DedupeSpec, part: Part) -> int:
-    """How many dates copies in a part may lie apart, or hours in one that is told apart by hours."""
+    """Returns the dedupe window in hours for an hourly part, else in dates."""
     return (dedupe.within_hours or 0) if part.is_hourly else dedupe.within_days
 
 
 def window_part(dedupe: DedupeSpec, part: Part) -> Part:
-    """The rows among which it is decided which of a part are copies."""
+    """Returns the part widened by the dedupe window: the rows that decide which rows of the part are duplicates."""
     if part.is_hourly:
         return part.widen_hours(window_size(dedupe, part))
     return part.widen_days(window_size(dedupe, part)) if part.column == DATE_COLUMN else part
 
 
 def find_duplicates(rows: Arrivals, window: int) -> Int64Array:
-    """The places of the rows that are copies, in ascending order.
+    """Returns the indices of duplicate rows, ascending.
 
     Args:
-        across: how far apart copies may lie.
+        window: the dedupe window in buckets.
     """
     counts = np.bincount(rows.keys)
     candidates = np.flatnonzero(counts[rows.keys] > 1)
@@ -75,7 +73,7 @@ def find_duplicates(rows: Arrivals, window: int) -> Int64Array:
         return candidates
     shared = rows.take(candidates)
     ranks = _arrival_ranks(shared.seqs, shared.positions)
-    # The first of each key in each date: sorted behind one another, with numbers that differ by the dates between.
+    # Find the earliest row of each key and bucket: group numbers of neighbouring buckets of a key are consecutive.
     first_bucket = int(shared.buckets.min())
     bucket_span = int(shared.buckets.max()) - first_bucket
     window = min(window, bucket_span)
@@ -94,7 +92,7 @@ def find_duplicates(rows: Arrivals, window: int) -> Int64Array:
 
 
 def _arrival_ranks(seqs: Int64Array, positions: Int64Array) -> Int64Array:
-    """The order of arrival, the same for rows that say the same of it."""
+    """Ranks rows by arrival; rows with equal `_seq` and `_position` share a rank."""
     order = np.lexsort((positions, seqs))
     later = (np.diff(seqs[order]) != 0) | (np.diff(positions[order]) != 0)
     ranks = np.empty(len(order), np.int64)
@@ -105,12 +103,12 @@ def _arrival_ranks(seqs: Int64Array, positions: Int64Array) -> Int64Array:
 def find_duplicates_in_rows(
     rows: pa.Table, buckets: Int64Array, part: Part, *, window: int
 ) -> tuple[pa.Table, dict[Any, int]]:
-    """The copies among rows that are in a part, by ARRIVAL, and how many there are of each date or hour.
+    """Returns the duplicate rows of a part, by ARRIVAL, and their count per date or hour.
 
     Args:
-        rows: their keys, without null, in the first column, and ARRIVAL.
-        near: of each row, the day or hour it is of.
-        across: how far apart copies may lie.
+        rows: the non-null keys in the first column, then ARRIVAL.
+        buckets: the day or hour of each row.
+        window: the dedupe window in buckets.
     """
     keys = rows.column(0).combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     seqs, positions = (rows.column(name).to_numpy().astype(np.int64) for name in ARRIVAL)
@@ -126,15 +124,15 @@ def find_duplicates_in_rows(
 
 
 def hour_from_number(number: int) -> datetime:
-    """The first instant of an hour, by how many there were since 1970."""
+    """Returns the start of the hour with this number of hours since 1970."""
     return datetime.fromtimestamp(number * _HOUR_SECONDS, UTC)
 
 
 def find_duplicates_with_spark(rows: DataFrame, part: Part, dedupe: DedupeSpec) -> DataFrame:
-    """The copies of all dates, hours or values of `rows`, by ARRIVAL, with that value of each.
+    """Returns the duplicates among rows, by ARRIVAL, each with its date, hour or partition value in `_value`.
 
     Args:
-        rows: of `around` the part.
+        rows: the rows of `window_part` of the part.
     """
     by_date = part.column == DATE_COLUMN
     bucket = F.floor(F.unix_seconds(F.col(TIME_COLUMN)) / _HOUR_SECONDS) if part.is_hourly else F.unix_date(DATE_COLUMN)

@@ -1,7 +1,7 @@
-"""The keys of events in a table's files, read in the driver and remembered by file.
+"""Finds duplicate events in the driver, with the keys of each data file cached.
 
-A build that runs again every half minute finds few files that it has not seen: files never change, so only those are
-opened, and which rows are copies is decided in memory. What is large, spread or not plain is left to Spark.
+A build that repeats every half minute meets few new files: data files are immutable, so only new ones are read. Large
+inputs, and tables that need Spark's reader, are left to Spark.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from deltaworks.tables.files import read_parquet_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import is_absolute_path
 
-#: Keys that are looked through in the driver at most.
+#: Most keys that are compared in the driver.
 MAX_KEYS: Final = 2_000_000
-#: Of files not seen before. Spark reads more than these in parallel, on other machines perhaps.
+#: Most bytes of uncached files. Spark reads larger amounts in parallel.
 MAX_UNCACHED_BYTES: Final = 96 << 20
-#: Of keys, however long they are.
+#: Most bytes of all keys of one input.
 MAX_KEY_BYTES: Final = 256 << 20
-#: What is remembered of all tables together.
+#: Size of the key cache of the process.
 KEY_CACHE_BYTES: Final = 128 << 20
-#: Files up to this size are read by one request.
+#: Files up to this size are read with one request.
 _SINGLE_REQUEST_BYTES: Final = 4 << 20
 _READER_THREADS: Final = 4
 _MICROSECONDS_PER_HOUR: Final = 3_600_000_000
 
 
 class _NeedsSparkError(Exception):
-    """Files whose keys cannot be taken by the driver."""
+    """The keys of these files must be read by Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CacheKey:
-    """What is read of a file: of which table, which column has the keys, and whether hours are wanted."""
+    """Identifies the cached keys of a file: table, path, key column, and whether event times are included."""
 
     table: str
     path: str
@@ -58,7 +58,7 @@ class _CacheKey:
 
 
 class KeyCache:
-    """Keys by file, the least recently used given up first. Safe to share between threads."""
+    """LRU cache of event keys by data file. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
@@ -66,7 +66,7 @@ class KeyCache:
         self._lock = threading.Lock()
 
     def get(self, key: _CacheKey) -> pa.Table | None:
-        """What is remembered of a file."""
+        """Returns the cached keys of a file, or None."""
         with self._lock:
             rows = self._rows.get(key)
             if rows is not None:
@@ -74,7 +74,7 @@ class KeyCache:
             return rows
 
     def put(self, key: _CacheKey, rows: pa.Table) -> None:
-        """Remember a file."""
+        """Caches the keys of a file, and evicts the least recently used files beyond the size limit."""
         with self._lock:
             self._evict(key)
             self._rows[key] = rows
@@ -83,7 +83,7 @@ class KeyCache:
                 self._evict(next(iter(self._rows)))
 
     def retain(self, table: str, paths: Collection[str]) -> None:
-        """Forget what is no file of the table any more: it was merged, or somebody was erased from it."""
+        """Evicts files of a table that are not among these paths: they were compacted or rewritten by an erasure."""
         with self._lock:
             for place in [place for place in self._rows if place.table == table and place.path not in paths]:
                 self._evict(place)
@@ -106,13 +106,14 @@ def find_duplicates_in_driver(
     window: int,
     cache: KeyCache = _KEY_CACHE,
 ) -> tuple[pa.Table, dict[Any, int]] | None:
-    """The copies in `part`, by ARRIVAL, and how many there are of each date or hour; None where Spark has to find them.
+    """Finds the duplicates of a part in the driver. Returns them by ARRIVAL with their count per date or hour, or None
+    if Spark must find them.
 
     Args:
-        table: open at its version, with rows of events that nobody marks as deleted.
-        scan: of the rows among which it is decided.
-        by: the column with the keys.
-        across: how far apart copies may lie, in dates or hours.
+        table: opened at its version; a table of events without deletion marks.
+        scan: the files of the part, widened by the dedupe window.
+        key_column: the column with the event keys.
+        window: the dedupe window, in dates or hours.
     """
     if scan.column != DATE_COLUMN or scan.part.since is not None or not has_plain_files(table):
         return None
@@ -131,7 +132,7 @@ def find_duplicates_in_driver(
 
 
 class _KeyReader:
-    """Reads the keys of files of one table."""
+    """Reads event keys from the data files of one table."""
 
     def __init__(
         self, lake: Lake, table: DeltaTable, key: str, *, key_column: str, with_hours: bool, cache: KeyCache
@@ -145,7 +146,7 @@ class _KeyReader:
         self._columns = pa.schema([columns.field(name) for name in names])
 
     def read_rows(self, files: Sequence[AddedFile]) -> tuple[pa.Table, Int64Array]:
-        """The rows with a key, and the day or hour of each."""
+        """Returns the rows that have a key, and the day or hour of each row."""
         if not self._columns.names or not _is_comparable(self._columns.field(self._key_column).type):
             raise _NeedsSparkError
         keys = [_CacheKey(self.root, file.path, self._key_column, self._with_hours) for file in files]
@@ -195,5 +196,5 @@ class _KeyReader:
 
 
 def _is_comparable(kind: pa.DataType) -> bool:
-    """Whether two keys are the same to Arrow where they are to Spark."""
+    """Whether Arrow and Spark compare keys of this type alike."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))

@@ -1,10 +1,8 @@
-"""Tables that a build reads, handed to Spark as the files that are needed of them.
+"""Reads the needed data files of a Delta table as plain Parquet, selected from the log by delta-rs.
 
-Reading a Delta table, Spark lists its log, reads the newest commits in jobs of its own, and looks for the files in
-another one: a second for each table and version, however few rows are wanted. delta-rs has the log in some
-milliseconds. Which files lie in the part, by their partitions and bounds, is decided here, and Spark reads those as
-plain Parquet. What asks more of a reader than that (deletion vectors, column mapping, wider types), and what is spread
-over many folders, goes through Delta as ever.
+Spark's Delta reader takes about a second per table and version to list the log and find files, however few rows are
+needed; delta-rs takes milliseconds. Files are selected by partition values and column bounds. Tables with deletion
+vectors, column mapping or type widening, and scans over many folders, use the Delta reader.
 """
 
 from __future__ import annotations
@@ -30,27 +28,27 @@ from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: Folders that are listed at most: they are, one after the other.
+#: Most folders to list: they are listed one after the other.
 MAX_FOLDERS = 8
-#: Up to so many files are named one by one, each of which Spark asks the storage about; above, folders are listed.
+#: Up to this many files are passed by path, with one storage request each; above it their folders are listed.
 MAX_NAMED_FILES = 8
-#: Files of folders that are left out, or else taken, by their names in a condition.
+#: Most file names in the filter that excludes files of other versions.
 _MAX_FILTERED_NAMES = 4_000
-#: Reader features that ask nothing of whoever reads the files of a snapshot.
+#: Reader features that do not change how data files are read.
 _PLAIN_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
 _TABLE_FEATURES_VERSION = 3
-#: Paths whose spelling is the same in a log, in an address and on every storage.
+#: Paths that are spelled alike in the log, in URIs and on every storage.
 _PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_.=-]+/)*[A-Za-z0-9_.=-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class FileScan:
-    """What is read of a table at one version.
+    """A scan of one version of a table.
 
     Args:
-        part: of which rows are wanted. Others may come too: rows are not looked at here.
-        column: of the table, that the values of `part` are of.
-        time_column: of the table, with the instants of rows; empty where it has none.
+        part: the rows to read. The selected files may contain other rows too.
+        column: the table's column for the values of `part`.
+        time_column: the table's event time column; empty if it has none.
     """
 
     key: str
@@ -61,10 +59,10 @@ class FileScan:
 
 
 def read_plain_files(spark: SparkSession, lake: Lake, table: DeltaTable, scan: FileScan) -> DataFrame | None:
-    """The rows of the files in which rows of the part may be; None where the table has to be read through Delta.
+    """Reads the files that may contain rows of the part; None if the table needs the Delta reader.
 
     Args:
-        table: open at the version.
+        table: opened at the version.
     """
     if not has_plain_files(table):
         return None
@@ -91,14 +89,15 @@ def read_plain_files(spark: SparkSession, lake: Lake, table: DeltaTable, scan: F
 
 
 def row_count(table: DeltaTable | None) -> int | None:
-    """The rows of an open table's files, by its log; None where one says nothing of them. A table that is not there has
-    none."""
+    """Returns the number of rows in the table's files according to the log: 0 without a table, None if a file has no
+    count.
+    """
     counts = [] if table is None else pa.table(table.get_add_actions()).column("num_records").to_pylist()
     return None if None in counts else sum(counts)
 
 
 def has_plain_files(table: DeltaTable) -> bool:
-    """Whether the rows of the open table are those of its files, as they are."""
+    """Whether the data files contain exactly the rows of the table."""
     protocol = table.protocol()
     if protocol.min_reader_version == 1:
         return True
@@ -110,8 +109,7 @@ def has_plain_files(table: DeltaTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """A file of a table by its log: `rows` is None where that says nothing of them, `date` where the file is not of one
-    date by its partition."""
+    """A data file from the log. `rows` is None without statistics, `date` None without a date partition."""
 
     path: str
     size: int
@@ -120,7 +118,7 @@ class AddedFile:
 
 
 def added_files(table: DeltaTable, scan: FileScan) -> Iterator[AddedFile]:
-    """The open table's files in which rows of the scan's part may be. Reads its log alone."""
+    """Yields the files that may contain rows of the scan's part. Reads only the log."""
     partitions = table.metadata().partition_columns
     added = pa.table(table.get_add_actions(flatten=True))
     sources = {
@@ -141,12 +139,12 @@ def added_files(table: DeltaTable, scan: FileScan) -> Iterator[AddedFile]:
 
 
 def file_paths(table: DeltaTable, scan: FileScan) -> Iterator[str]:
-    """The paths of the open table's files in which rows of the part may be. Reads its log alone."""
+    """Yields the paths of the files that may contain rows of the part. Reads only the log."""
     return (file.path for file in added_files(table, scan))
 
 
 def _may_contain(part: Part, value: Any) -> bool:
-    """Whether rows of a partition are in the part, in some of its hours too."""
+    """Whether a partition may contain rows of the part."""
     if part.values is None:
         return True
     if value is None:
@@ -157,7 +155,7 @@ def _may_contain(part: Part, value: Any) -> bool:
 
 
 def _all_hours(part: Part) -> frozenset[dt.datetime] | None:
-    """All hours of the part; None where files are not to be chosen by them."""
+    """Returns all hours of the part; None if files cannot be selected by hour."""
     if not part.hours or part.values is None or part.since is not None:
         return None
     dates = [value for value in part.values if isinstance(value, dt.date)]
@@ -177,16 +175,17 @@ def _to_utc(instant: dt.datetime) -> dt.datetime:
 
 
 def _has_partition_path(path: str, partitions: list[str]) -> bool:
-    """Whether Spark takes the values of partitions from the path, as the log has them."""
+    """Whether Spark can derive the partition values from the path."""
     folders = path.split("/")[:-1]
     spelled = all(folder.startswith(f"{name}=") for folder, name in zip(folders, partitions, strict=False))
     return bool(_PLAIN_PATH.fullmatch(path)) and spelled and len(folders) == len(partitions)
 
 
 def _filter_snapshot_files(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
-    """The rows of these files among those of folders; None where one was not listed, or they cannot be told apart.
+    """Keeps the rows of the snapshot's files among those of listed folders. Returns None if a file was not listed or
+    names are ambiguous.
 
-    Folders have files of other versions too, and those of a batch that is not committed yet.
+    Folders also contain files of other versions and of uncommitted batches.
     """
     listed_files = {_relative_path(uri, address) for address in listed.inputFiles()}
     if not listed_files.issuperset(files):
@@ -194,20 +193,20 @@ def _filter_snapshot_files(listed: DataFrame, uri: str, files: list[str]) -> Dat
     foreign_files = listed_files - set(files)
     if not foreign_files:
         return listed
-    # By their last names, since Spark spells the addresses of rows in another way than those of files.
+    # Compared by file name: Spark encodes row metadata and file URIs differently.
     names, foreign_names = {_base_name(path) for path in files}, {_base_name(path) for path in foreign_files}
     if names & foreign_names or not all(map(_PLAIN_PATH.fullmatch, foreign_names)):
         return None
     shorter_list, condition = (foreign_names, "NOT IN") if len(foreign_names) < len(names) else (names, "IN")
     if len(shorter_list) > _MAX_FILTERED_NAMES:
         return None
-    # As one text, since a call into the JVM for each name costs more than the whole scan.
+    # One SQL text: a JVM call per name would cost more than the scan.
     name_list = ", ".join(sql_literal(name, "string") for name in sorted(shorter_list))
     return listed.filter(F.expr(f"_metadata.file_name {condition} ({name_list})"))
 
 
 def _relative_path(uri: str, address: str) -> str:
-    """The path of a file below the table, by its address; the address itself where it lies elsewhere."""
+    """Returns the path relative to the table's folder; unchanged if the file lies outside it."""
     root = re.sub(r"^[a-z0-9]+:/*", "", uri)
     return unquote(address).partition(f"{root}/")[2] or address
 

@@ -1,9 +1,8 @@
-"""Keeps the files few that a stream's gold is built from: small ones of its inputs are merged between builds.
+"""Compacts small files of gold inputs between the refreshes of a stream.
 
-A stream adds a file to a date's partition with every batch, and a night merges them. Until then each build of that date
-opens all of them, and a build every half minute late in a day of batches of five seconds would open some thousands.
-Merged are tables that events are only added to; what mutations or the stream rewrite is left to its own turn, and a
-table whose write turn somebody has asked for to them.
+Each batch adds a file to a date's partition, and maintenance merges them at night. With batches every five seconds, a
+refresh late in the day would open thousands of files. Only append-only event tables are compacted, and none whose write
+turn is requested or held by a job.
 """
 
 from __future__ import annotations
@@ -22,21 +21,20 @@ from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: A partition's small files are merged from so many on: a minute of a stream whose batches are some seconds apart. A
-#: build opens each of them for every table that reads it; a merge does once.
+#: Compact a partition from this many small files: about a minute of batches every few seconds.
 MIN_FILES: Final = 16
-#: Files from here on are left as they are, so that what was merged is not rewritten again and again.
+#: Larger files are not rewritten again.
 SMALL_FILE_BYTES: Final = 4 << 20
-#: What is merged of a partition at once, oldest first: held in memory, in the stream's own process.
+#: Most bytes merged per partition and run, oldest first: held in memory of the stream's process.
 MAX_MERGE_BYTES: Final = 16 << 20
 
 
 class _CompactionDeferred(Exception):
-    """The stream ends, or the table is somebody else's turn."""
+    """The stream is stopping, or a job needs the table's write turn."""
 
 
 def compactable_inputs(spec: PipelineSpec, tables: Sequence[GoldTableSpec]) -> Iterator[str]:
-    """The tables of events that these gold tables read, and whose rows stay as they land."""
+    """Yields the append-only event tables that these gold tables read."""
     reads = {name for table in tables for name in table.reads}
     yield from (table.name for table in spec.event_tables if table.name in reads and table.mutable is None)
 
@@ -48,15 +46,16 @@ def compact_inputs(
     *,
     should_continue: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Merge small files of what these gold tables read; how many partitions that were. Changes no row.
+    """Compacts small files of the inputs of these gold tables. Returns the number of partitions compacted; changes no
+    row.
 
-    Idempotent, and safe beside every writer: whoever is first has the files. What it cannot merge is the night's.
+    Idempotent and safe with concurrent writers. The nightly OPTIMIZE handles the rest.
 
     Args:
-        goes_on: whether this process may still commit; looked at before each commit.
+        should_continue: whether this process may still commit; checked before each commit.
 
     Raises:
-        TransientError: the storage does not answer.
+        TransientError: the storage is unreachable.
     """
     home, merged = PipelineHome.open(lake.storage, spec.pipeline), 0
     for name in compactable_inputs(spec, tables):
@@ -83,13 +82,13 @@ def compact_inputs(
 
 
 class _WriteTurnCheck:
-    """Whether a table may be rewritten now."""
+    """Checks before each commit whether a table may be rewritten."""
 
     def __init__(self, home: PipelineHome, table: str, should_continue: Callable[[], bool]) -> None:
         self._home, self._table, self._should_continue = home, table, should_continue
 
     def check(self) -> None:
-        """Raise where the process ends, or a job has the table's write turn, or waits for it."""
+        """Raises if the process is stopping, or a job holds or has requested the table's write turn."""
         stored = self._home.objects.get(paths.turn_request(self._home.pipeline, self._table))
         turn = TurnRecord.decode(stored.data) if stored is not None else None
         if not self._should_continue() or (turn is not None and not turn.is_over):

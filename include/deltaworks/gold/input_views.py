@@ -1,10 +1,9 @@
-"""The inputs of gold tables as views for their SQL: rows of some dates, without the copies producers sent twice.
+"""Registers the inputs of gold tables as temporary views without duplicate events.
 
-A row is a copy when another row of the same key, at most `within_days` dates away, arrived before it (the lesser
-`_seq`, then `_position`). That is decided by the neighbouring dates alone, so a rebuild of some dates agrees with a
-rebuild of all. For tables with a grain the neighbouring hours decide, up to `within_hours` away. Where a table is
-rebuilt by something else, copies are those of the same value. They are looked up once per input over narrow columns;
-the SQL then reads the table without them. What several tables read of an input is read once, where it is little.
+A row is a duplicate if another row with the same key arrived earlier within the dedupe window (`within_days`, or
+`within_hours` for tables with a grain). Only neighbouring dates or hours decide, so partial and full rebuilds agree.
+Tables rebuilt by another column deduplicate within each of its values. Duplicates are found once per input, over the
+key columns only; small inputs of several tables are cached.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ from deltaworks.specs.gold import DedupeSpec, view_name
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.tables.lake import Lake
 
-#: Rows of an input that several tables read are held in memory up to so many.
+#: Most rows of an input to cache for several tables.
 MAX_CACHED_ROWS: Final = 1_000_000
 _COUNT_STAR = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
-#: What reads columns of a table that it does not name.
+#: SQL that may read columns without naming them.
 _READS_ALL_COLUMNS = re.compile(r"\*|\|>|\b(?:natural|pivot|unpivot|table)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedRows:
-    """Rows of a part of an input, without copies, that are kept while tables are built; only some of its columns."""
+    """Deduplicated rows of a part of an input, cached while tables are built; a subset of its columns."""
 
     name: str
     part: Part
     rows: DataFrame
 
     def serves(self, name: str, part: Part, columns: Collection[str]) -> bool:
-        """Whether these columns of that part can be taken from it."""
+        """Whether the cache contains these columns of the part."""
         return self.name == name and self.part.covers(part) and set(columns) <= set(self.rows.columns)
 
 
 class InputViews:
-    """Temporary views of the inputs, named as gold SQL names them. One build at a time per session."""
+    """Temporary views of the inputs, under the names used in gold SQL. One build per session at a time."""
 
     def __init__(
         self, spark: SparkSession, lake: Lake, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
@@ -87,14 +86,14 @@ class InputViews:
             rows.unpersist()
 
     def add_inputs(self, inputs: Mapping[str, PinnedInput]) -> None:
-        """Make more inputs known: gold tables, once those they are made of are built."""
+        """Adds inputs: gold tables that this run has built."""
         self._inputs.update(inputs)
 
     def prepare(self, plans: Sequence[tuple[GoldPlan, str]]) -> None:
-        """Look up the copies once for all plans that read an input, and hold what several read, instead of once each.
+        """Finds the duplicates of each input once for all plans, and caches rows that several plans read.
 
         Args:
-            plans: each with its SQL.
+            plans: each plan with its SQL.
         """
         for name in self._inputs:
             readers: dict[tuple[str, bool], list[tuple[Part, str]]] = {}
@@ -109,12 +108,12 @@ class InputViews:
                     self._cache_shared_rows(name, part, [sql for _, sql in same_column])
 
     def register(self, reads: Sequence[str], part: Part, *, sql: str = "*") -> None:
-        """Make the views for one gold table, holding the rows of `part`.
+        """Registers the views of one gold table with the rows of `part`.
 
         Args:
-            sql: what is read of them; by default all columns.
+            sql: the query over the views; by default all columns are kept.
         """
-        # What gives scores comes after the rows it gives them to.
+        # Models need the view of their features first.
         for name in sorted(reads, key=lambda read: self._inputs[read].scored_input is not None):
             rows, scores = self._deduplicated_rows(name, part, sql), self._inputs[name].scored_input
             if scores is not None:
@@ -123,7 +122,7 @@ class InputViews:
             self._registered.add(view_name(name))
 
     def count_duplicates(self, reads: Sequence[str], part: Part) -> int:
-        """How many rows the views over `part` leave out as copies."""
+        """Returns the number of duplicate rows that the views over `part` omit."""
         total = 0
         for name in reads:
             copies = self._duplicates_in(name, part)
@@ -132,12 +131,12 @@ class InputViews:
         return total
 
     def count_rows(self, reads: Sequence[str]) -> int | None:
-        """Rows of all files of these inputs, by their logs; None where a file says nothing of its rows."""
+        """Returns the number of rows of these inputs according to their logs; None if a file has no count."""
         counted = [row_count(self._inputs[name].delta_table) for name in reads]
         return None if None in counted else sum(rows or 0 for rows in counted)
 
     def _deduplicated_rows(self, name: str, part: Part, sql: str) -> DataFrame:
-        """The rows of `part` that SQL reads."""
+        """Returns the deduplicated rows of `part`, with the columns the SQL needs."""
         for held in self._cached_rows:
             if held.serves(name, part, self._referenced_columns(name, [sql])):
                 placed, column = self._translate_part(self._inputs[name], part)
@@ -148,10 +147,10 @@ class InputViews:
         return rows
 
     def _cache_shared_rows(self, name: str, part: Part, queries: Sequence[str]) -> None:
-        """Keep what these queries read of a part, where that is little: each small file is opened once, not by each."""
+        """Caches the columns that these queries read of a small part, so each file is read once."""
         pinned = self._inputs[name]
         if any(other.scored_input is not None for other in self._inputs.values()):
-            return  # scores are made of columns that no query names
+            return  # score expressions read columns that the SQL does not name
         placed, column = self._translate_part(pinned, part)
         opened = pinned.delta_table
         if opened is None:
@@ -164,7 +163,7 @@ class InputViews:
         self._cached_rows.append(_CachedRows(name, part, rows.persist()))
 
     def _referenced_columns(self, name: str, queries: Sequence[str]) -> list[str]:
-        """The columns of an input that may be read by these queries, and those by which it is cut into parts."""
+        """Returns the columns the queries may read, and the date and time columns."""
         pinned, columns = self._inputs[name], self._column_names(name)
         always_included = {pinned.date_column, pinned.time_column}
         return [
@@ -178,7 +177,7 @@ class InputViews:
         return [] if opened is None else [field.name for field in opened.schema().fields]
 
     def _visible_rows(self, name: str, part: Part) -> DataFrame:
-        """The rows of `part` that are there for readers: none that a mutation has deleted."""
+        """Returns the rows of `part` without rows deleted by mutations."""
         pinned = self._inputs[name]
         if pinned.version is None:
             ddl = ", ".join(f"`{column}` {kind}" for column, kind in pinned.columns.items())
@@ -190,7 +189,7 @@ class InputViews:
         return filter_part(rows, part, column, pinned.time_column)
 
     def _translate_part(self, pinned: PinnedInput, part: Part) -> tuple[Part, str]:
-        """The part in terms of an input, with the column of it that the part's values are of."""
+        """Translates a part to the columns of an input; returns it with its column."""
         if part.column == DATE_COLUMN and not pinned.date_column:
             return Part(DATE_COLUMN, None), DATE_COLUMN
         if part.is_hourly and not pinned.time_column:
@@ -198,9 +197,9 @@ class InputViews:
         return part, pinned.date_column if part.column == DATE_COLUMN else part.column
 
     def _read_version(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
-        """At least the rows of the part, of the version that is pinned; its files are looked for once.
+        """Reads files that contain the part at the pinned version. The DataFrame is reused.
 
-        A gold table is pinned anew for each one that reads it, and another builder may have written it meanwhile.
+        The version is part of the key: a gold table is pinned again for each reader and may have a newer version.
         """
         scan_key = (pinned.name, pinned.version, part)
         if scan_key not in self._scans:
@@ -226,7 +225,7 @@ class InputViews:
         return copies
 
     def _find_in_driver(self, name: str, part: Part, dedupe: DedupeSpec) -> Duplicates | None:
-        """The copies as the driver finds them; None where that is Spark's to do."""
+        """Finds duplicates in the driver; None if Spark must find them."""
         pinned = self._inputs[name]
         opened = None if DELETED_COLUMN in pinned.columns else pinned.delta_table
         if opened is None:
@@ -249,15 +248,15 @@ class InputViews:
 
 
 def may_reference(sql: str, column: str) -> bool:
-    """Whether a query may read a column of what it reads: it names it, or something reads all there are."""
+    """Whether a query may read a column, by name or by `*`."""
     return column.lower() in sql.lower() or _READS_ALL_COLUMNS.search(_COUNT_STAR.sub("", sql)) is not None
 
 
 def filter_part(rows: DataFrame, part: Part, column: str, time_column: str = "") -> DataFrame:
-    """The rows that are in `part` by a column. Rows without a value are in none but that of all.
+    """Filters rows to a part. Rows with a null value match only an unrestricted part.
 
     Args:
-        time_column: has the instants of rows, for a part with hours.
+        time_column: the event time column, for parts with hours.
     """
     if part.values is None:
         return rows

@@ -1,7 +1,7 @@
-"""The inputs of gold tables, held at one version, and what a gold table was built from.
+"""Pins input versions of gold tables and reads which versions a table was built from.
 
-That its own newest commit says, hence it is true whatever happened to a job. A commit that changed rows without saying
-what from (a RESTORE, somebody's DELETE) makes the table's content unknown, and an unknown content is rebuilt whole.
+A build records them in its commit's `userMetadata`, so they survive a job failure. After a commit that changed rows
+without this record (RESTORE, DELETE) the content is unknown and the table is rebuilt in full.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.seq_statistics import max_seq_by_date
 
-#: Keys of `userMetadata` beside those of every commit.
+#: Keys that a build adds to the commit's `userMetadata`.
 BUILT_FROM = "built_from"
 FINGERPRINT = "fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """A bronze, keyed, mapping or gold table at the version a build reads, perhaps another pipeline's gold table.
-    `version` and `table_id` are None while it is not there.
+    """An input table at the version a build reads; `version` and `table_id` are None if it does not exist.
 
-    `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates, and is
-    empty where it has none. Of a table with `compared_by`, a date of its rows, rows of two versions are compared.
-    `time_column` has the instants of its rows, each within the date of its row; it is empty where no column has.
-    With `scores` it is the table of a model, which gives scores to the rows of another input. `last_seq` is, of rows of
-    events of which copies are left out, the greatest `_seq` of each date (`tables.arrivals`).
+    - `has_events`: rows are events, which may be duplicated.
+    - `date_column`: the date of a row; empty if the table has none.
+    - `diff_column`: a date column; changes are found by comparing the rows of two versions.
+    - `time_column`: the timestamp of a row, within its date; empty if there is none.
+    - `scored_input`: set for a model's table: the input whose rows it scores.
+    - `last_seq`: the greatest `_seq` of each date, for deduplicated events (`tables.seq_statistics`).
     """
 
     name: str
@@ -55,12 +55,12 @@ class PinnedInput:
     time_column: str = ""
     scored_input: ScoredInput | None = None
     last_seq: Mapping[dt.date, int | None] | None = None
-    #: Open at the version: reading its log again would be as many requests again.
+    #: Opened at the version: opening it again would repeat the requests.
     delta_table: DeltaTable | None = field(default=None, repr=False, compare=False)
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
-    """The named tables as they are now."""
+    """Pins the current versions of the named tables."""
     pinned = {}
     events = {table.name for table in spec.event_tables}
     deduplicated = events if spec.gold.dedupe is not None else set()
@@ -80,7 +80,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
         key = paths.table(*(external_place or (spec.pipeline, name)))
         table = lake.open(key)
         if external_place is not None and table is not None:
-            # A gold table has one, which its pipeline declares; here its log says it.
+            # The other pipeline declares the partition column; read it from the log.
             date_columns[name] = table.metadata().partition_columns[0]
         pinned[name] = PinnedInput(
             name=name,
@@ -100,7 +100,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
 
 
 def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:
-    """The columns of a table that gold may read, with their types; none are declared of a gold table."""
+    """Returns the declared columns of an input with their types; empty for a gold table."""
     if cross_pipeline_table(name) is not None or name in {table.name for table in spec.gold.tables}:
         return {}
     if spec.mutations is not None and name == spec.mutations.names:
@@ -113,7 +113,7 @@ def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class BuiltFrom:
-    """Version of each input, and the digest of the definition. `reason` says why nothing can be traced."""
+    """The input versions and the definition fingerprint of a build. `reason` is set if they are unknown."""
 
     versions: Mapping[str, int]
     fingerprint: str
@@ -121,15 +121,15 @@ class BuiltFrom:
 
     @property
     def is_traceable(self) -> bool:
-        """Whether the table's content follows from `versions`."""
+        """Whether the table's rows are determined by `versions`."""
         return not self.reason
 
 
 def read_built_from(lake: Lake, key: str, table: DeltaTable | None = None) -> BuiltFrom:
-    """What the gold table at `key` was last built from, by the newest commit that changed its rows.
+    """Reads the input versions of a gold table from its newest commit that changed rows.
 
     Args:
-        table: open already, where it is.
+        table: the table, if it is already open.
     """
     table = table or lake.open(key)
     if table is None:
@@ -139,7 +139,7 @@ def read_built_from(lake: Lake, key: str, table: DeltaTable | None = None) -> Bu
             return BuiltFrom(commit.metadata[BUILT_FROM], str(commit.metadata.get(FINGERPRINT)))
         if commit.changes_rows:
             return _untraceable(f"its version {commit.version} ({commit.operation}) is not a build")
-    return _untraceable("its log no longer says what it was built from")
+    return _untraceable("its log no longer contains the versions it was built from")
 
 
 def _untraceable(reason: str) -> BuiltFrom:
@@ -147,7 +147,7 @@ def _untraceable(reason: str) -> BuiltFrom:
 
 
 def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, inputs: Mapping[str, PinnedInput]) -> str:
-    """A digest of all but data that the table's content follows from: the SQL, the rules, which tables are read."""
+    """Returns a digest of the definition: SQL, settings that affect rows, and the ids of the inputs."""
     definition = [
         sql,
         table.model_dump(mode="json", exclude={"description", "checks", "refresh_seconds"}),
@@ -160,6 +160,6 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
 
 
 def record_refreshed(home: PipelineHome, table: str, *, now: dt.datetime | None = None) -> None:
-    """Say that a build has just brought the table up to date, or found that it is."""
+    """Records the time at which a build found or brought the table up to date."""
     at = now.isoformat() if now else iso_now()
     home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())

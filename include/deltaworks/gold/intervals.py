@@ -1,7 +1,7 @@
-"""Tables of intervals: rows that say what held from when to when, so that an as-of join is one by equality and range.
+"""Interval tables: checks for gaps and overlaps, and row differences between two versions.
 
-Such a table is held to `checks.intervals` before it is published, and what reads it onwards is rebuilt from the first
-date at which two of its versions differ: by their rows, since any build of it writes all of its files again.
+An interval table states which value was valid from when to when, for as-of joins. Every build rewrites all of its
+files, so changes are found by comparing rows; readers are rebuilt from the first differing date.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from deltaworks.tables.lake import Lake, duckdb_source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: So many values of `by` are named of each kind of mistake.
+#: Number of keys listed per kind of problem.
 _MAX_EXAMPLES = 3
 
 
 def interval_failures(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
-    """What the rows of an answer break of what intervals are, a sentence for each kind of mistake.
+    """Returns the interval checks that an answer fails, one sentence each.
 
-    Reads the answer once, ordered within each value of `by`.
+    Scans the answer once, ordered within each key.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -35,7 +35,7 @@ def interval_failures(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
     following, last = F.lead(start).over(ordered), F.lead(F.lit(False), 1, True).over(ordered)
     problem = (
         F.when(start.isNull(), f"without {intervals.start}")
-        .when(end.isNotNull() & (end <= start), f"where {intervals.end} does not lie behind {intervals.start}")
+        .when(end.isNotNull() & (end <= start), f"whose {intervals.end} is not after {intervals.start}")
         .when(~last & (end.isNull() | (end > following)), "that overlap the next")
         .when(~last & (end < following), "with a gap before the next")
     )
@@ -53,17 +53,16 @@ def interval_failures(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
 
 
 def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None, after: int) -> Changes:
-    """The first date of `column` among the rows that two versions of a table do not both have, as a change of it.
+    """Compares the rows of two versions and returns the first differing date of `column` as a change.
 
-    Nothing has changed where both have the same rows, however often they were written again. All rows of both
-    versions are read, by DuckDB.
+    Rewritten but equal rows are no change. Reads all rows of both versions with DuckDB.
 
     Args:
-        before: the version that was read last; None where nothing is known of it.
+        before: the version read last; None if it is unknown.
     """
     if before is None:
         return Changes(is_unbounded=True, reason="no earlier version is known")
-    # The log alone may show that no row was written; one that is cut off shows nothing, and then rows do.
+    # If the log shows that no data file changed, rows need not be read.
     if before <= after and not changed_partitions(lake, key, after_version=before, up_to_version=after):
         return Changes()
     import duckdb
@@ -79,13 +78,13 @@ def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None
 
 
 def _first_difference(lake: Lake, key: str, column: str, before: int, after: int) -> tuple[dt.date | None, int, int]:
-    """The first date of the rows that differ, how many of them have none, and how many there are.
+    """Returns the first date of the differing rows, the number of them without a date, and their total number.
 
     Raises:
-        ValueError: the table is gone, or has other columns.
-        DeltaError, OSError, duckdb.Error: a version cannot be read any more.
+        ValueError: the table does not exist or its columns changed.
+        DeltaError, OSError, duckdb.Error: a version can no longer be read.
     """
-    # Loaded here: not every build compares versions.
+    # Imported here: few builds compare versions.
     from deltaworks.tables.duckdb_session import duckdb_session
 
     with duckdb_session() as connection:
@@ -94,7 +93,7 @@ def _first_difference(lake: Lake, key: str, column: str, before: int, after: int
         for name, version in (("before", before), ("after", after)):
             table = lake.open(key)
             if table is None:
-                raise ValueError("it is no longer there")
+                raise ValueError("the table no longer exists")
             table.load_as_version(version)
             connection.register(name, duckdb_source(lake, table))
             columns.append([field.name for field in table.schema().fields])

@@ -1,7 +1,7 @@
-"""Models in gold: a table of those that are published, and the rows of their features with the scores they give.
+"""Tables of published models, and the scores they give to feature rows.
 
-A model holds from its `valid_from` on, until another one does. So a row is scored by the model that was in force at its
-instant, whenever it is built, and by none that was made of later days; a new model changes what is from its date on.
+A model is valid from `valid_from` until the next one. A row is scored by the model valid at its timestamp, so no row is
+scored by a model trained on later data, whenever the build runs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 OPERATION = "refresh_models"
-#: Of the rows of this table; with other columns it is made again.
+#: Part of the digest: a change of columns recreates the table.
 _COLUMNS_JSON = json.dumps(list(MODEL_COLUMNS.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredInput:
-    """The input whose rows a model gives scores to, and the column with their instants."""
+    """The input whose rows a model scores, and its timestamp column."""
 
     table: str
     time_column: str
@@ -44,7 +44,7 @@ class ScoredInput:
 def refresh_external_inputs(
     catalog: Catalog, pipeline: str, *, names: Sequence[str] | None = None
 ) -> list[ReferenceResult]:
-    """Make reference tables what their files are, and tables of models what is published. Needs no JVM; idempotent.
+    """Refreshes reference tables from their files and model tables from published models. Needs no JVM; idempotent.
 
     Args:
         names: of tables; by default all.
@@ -62,7 +62,7 @@ def refresh_external_inputs(
 
 
 def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> ReferenceResult:
-    # A record never changes: which there are is all that can.
+    # Records are immutable, so their numbers identify the content.
     numbers = runs.numbers(model.name)
     digest = hashlib.sha256(json.dumps([_COLUMNS_JSON, numbers]).encode()).hexdigest()
     return replace_if_changed(
@@ -71,7 +71,7 @@ def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> Re
 
 
 def published_models(runs: Sequence[ModelRun]) -> pa.Table:
-    """The published ones of trainings, a row each."""
+    """Returns the published models of these training runs, one row each."""
     rows = [row for run in runs if (row := _model_row(run)) is not None]
     return pa.Table.from_pylist(rows, schema=arrow_schema(MODEL_COLUMNS))
 
@@ -94,10 +94,10 @@ def _model_row(run: ModelRun) -> dict[str, Any] | None:
 
 
 def score_rows(models: DataFrame, features: DataFrame, scored_input: ScoredInput) -> DataFrame:
-    """The rows of features that a model was in force for, each with `model`, `score` and `threshold`.
+    """Adds `model`, `score` and `threshold` to feature rows; drops rows before the first model.
 
     Raises:
-        ConfigError: MODEL_COLUMN_MISSING, rows lack a column that a model in force takes.
+        ConfigError: MODEL_COLUMN_MISSING, a column that a model reads is missing.
     """
     from pyspark.sql import functions as F
 
@@ -126,14 +126,14 @@ def _instant_expression(features: DataFrame, scored_input: ScoredInput) -> str:
     if instant is None:
         raise ConfigError(
             "MODEL_COLUMN_MISSING",
-            f"{scored_input.table} has no timestamp or date {scored_input.time_column!r}, which says the instant of a row.",
-            hint="Add it to its SQL, or mend `at` of the model.",
+            f"{scored_input.table} has no timestamp or date column {scored_input.time_column!r}.",
+            hint="Add it to its SQL, or correct `timestamp` of the model.",
         )
     return instant
 
 
 def _valid_from_seconds(model: Row) -> int:
-    # Rounded up: a row of the second in which a model came was not scored by it.
+    # Rounded up: rows of the second in which a model was published are not scored by it.
     return -int(-model["valid_from"].timestamp() // 1)
 
 

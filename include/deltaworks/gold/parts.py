@@ -1,7 +1,7 @@
-"""Parts of tables that gold builds read and write: dates, other values, every date from one on, and single hours.
+"""Parts of tables that gold builds read and write: sets of dates or values, open-ended date ranges, and single hours.
 
-In a table with a grain a date may be rebuilt in some of its hours. What is widened and shifted there are hours: a date
-stands for all of its 24, and hours that make up a date become that date again.
+In a table with a grain single hours of a date can be rebuilt. A date then stands for its 24 hours, and 24 hours of a
+date become that date.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from deltaworks.specs.gold import AffectsSpec
 from deltaworks.tables.changed_hours import HOUR, hour_of
 from deltaworks.tables.changes import Changes, sql_literal
 
-#: The columns of bronze tables that have the date of an event, by which they are partitioned, and its instant.
+#: Columns of bronze tables: the event date, which partitions them, and the event time.
 DATE_COLUMN = "event_date"
 TIME_COLUMN = "event_time"
 _HOURS_PER_DAY = 24
-#: A set of dates, or None for all there are.
+#: A set of dates; None for all dates.
 Dates = frozenset[dt.date] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of some values of a column, and of every date from `since` on; all rows where `values` is None.
+    """The rows with some values of a column, and of all dates from `since`; all rows if `values` is None.
 
-    `hours`, by their first instants in UTC, are those of other dates than the whole ones. They are None in a table
-    without a grain, where copies of events are told apart by dates.
+    `hours` (start times in UTC) are single hours of dates not in `values`. It is None for tables without a grain, where
+    events are deduplicated by date.
     """
 
     column: str
@@ -36,7 +36,7 @@ class Part:
     hours: frozenset[dt.datetime] | None = None
 
     def contains(self, value: dt.date | str) -> bool:
-        """Whether rows of this value, or of this hour, are in it."""
+        """Whether the part contains rows of this value or hour."""
         if self.values is None or value in self.values:
             return True
         if isinstance(value, dt.datetime):
@@ -44,7 +44,7 @@ class Part:
         return self.since is not None and isinstance(value, dt.date) and value >= self.since
 
     def covers(self, other: Part) -> bool:
-        """Whether all rows of `other` are among its own, by the same column and alike in dates or hours."""
+        """Whether the part contains all rows of `other`: same column, and both by date or both by hour."""
         if self.column != other.column or self.is_hourly != other.is_hourly or self.values is None:
             return self.column == other.column and self.is_hourly == other.is_hourly
         if other.values is None or not all(map(self.contains, (*other.values, *(other.hours or ())))):
@@ -52,7 +52,7 @@ class Part:
         return other.since is None or (self.since is not None and self.since <= other.since)
 
     def union(self, other: Part) -> Part:
-        """The rows of either, of the same column and alike in dates or hours."""
+        """Returns the union of two parts with the same column and unit."""
         if self.values is None or other.values is None:
             return replace(self, values=None, since=None, hours=frozenset() if self.is_hourly else None)
         since = min((date for date in (self.since, other.since) if date is not None), default=None)
@@ -61,14 +61,14 @@ class Part:
         return part_from_hours(self.column, {*self._all_hours(), *other._all_hours()}, since)
 
     def widen_days(self, days: int) -> Part:
-        """Its dates and those up to `days` before and after each."""
+        """Returns the part with `days` more dates before and after each date."""
         if self.values is None:
             return self
         dates = (value for value in self.values if isinstance(value, dt.date))
         return replace(self, values=widen_dates(dates, days), since=self.since and self.since - dt.timedelta(days=days))
 
     def widen_hours(self, hours: int) -> Part:
-        """Its hours, those of its dates too, and those up to `hours` before and after each."""
+        """Returns the part with `hours` more hours before and after each hour."""
         if self.values is None:
             return self
         return part_from_hours(
@@ -78,34 +78,36 @@ class Part:
         )
 
     def without_hours(self) -> Part:
-        """Its dates with all of their hours, for a table that is not told apart by hours."""
+        """Returns the part with single hours replaced by their dates."""
         if self.values is None or self.hours is None:
             return replace(self, hours=None)
         return Part(self.column, frozenset({*self.values, *dates_of_hours(self.hours)}), self.since)
 
     @property
     def is_hourly(self) -> bool:
-        """Whether it is of a table with a grain."""
+        """Whether the part belongs to a table with a grain."""
         return self.hours is not None
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no rows."""
+        """Whether the part has no rows."""
         return not (self.values is None or self.values or self.since is not None or self.hours)
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """Its values as texts, hours as `2026-01-01T13`, the dates from `since` on as `2026-01-01..`; None for all."""
+        """Values as text, for example `2026-01-01`, `2026-01-01T13` (an hour) or `2026-01-01..` (open-ended); None for
+        all rows.
+        """
         if self.values is None:
             return None
         texts = [*map(str, sorted(self.values)), *(f"{hour:%Y-%m-%dT%H}" for hour in sorted(self.hours or ()))]
         return (*sorted(texts), *([] if self.since is None else [f"{self.since}.."]))
 
     def condition(self, column: str, time_column: str) -> str:
-        """As SQL, what a row of some of its hours or of its dates meets; the dates first, by which files are chosen.
+        """Returns a SQL condition for the part's rows; dates come first so that files are pruned.
 
         Args:
-            column, time_column: of the table that is read or written, with the date and the instant of a row.
+            column, time_column: the date and timestamp columns of the table.
         """
         date_conditions = [] if not self.values else [f"`{column}` IN ({_date_literals(self.values)})"]
         if self.since is not None:
@@ -129,7 +131,7 @@ class Part:
 
 
 def part_from_hours(column: str, hours: Iterable[dt.datetime], since: dt.date | None = None) -> Part:
-    """The part with these hours: a date that has all of its hours is whole. Those from `since` on are in it anyway."""
+    """Returns the part with these hours: complete dates become dates, and hours from `since` on are dropped."""
     by_date: dict[dt.date, set[dt.datetime]] = {}
     for hour in hours:
         if since is None or hour.date() < since:
@@ -140,31 +142,31 @@ def part_from_hours(column: str, hours: Iterable[dt.datetime], since: dt.date | 
 
 
 def hours_of_dates(dates: Iterable[dt.date]) -> set[dt.datetime]:
-    """All hours of these dates."""
+    """Returns all hours of these dates."""
     midnights = [dt.datetime.combine(date, dt.time(), dt.UTC) for date in dates]
     return {midnight + HOUR * number for midnight in midnights for number in range(_HOURS_PER_DAY)}
 
 
 def dates_of_hours(hours: Iterable[dt.datetime]) -> set[dt.date]:
-    """The dates in which these hours lie."""
+    """Returns the dates of these hours."""
     return {hour.date() for hour in hours}
 
 
 def shift_hours(hours: Iterable[dt.datetime], offsets: Iterable[int]) -> set[dt.datetime]:
-    """Each hour shifted by each of so many hours."""
+    """Returns each hour shifted by each offset, in hours."""
     steps = [HOUR * offset for offset in offsets]
     return {hour + step for hour in hours for step in steps}
 
 
 def affected_hours(changed: Iterable[dt.datetime], affects: AffectsSpec) -> set[dt.datetime]:
-    """The hours of an answer that change where these of an input do."""
+    """Returns the hours of a gold table affected by changed hours of an input."""
     if affects.hours:
         return shift_hours(changed, affects.hours)
     return hours_of_dates(shift_dates(dates_of_hours(changed), affects.days))
 
 
 def required_part(output: Part, affects: AffectsSpec) -> Part:
-    """What is to be read of an input that is affected so, for a part of an answer to be rebuilt."""
+    """Returns the part of an input that is needed to rebuild a part of a gold table."""
     if output.values is None:
         return Part(DATE_COLUMN, None, None, frozenset())
     hours = set(output._all_hours())
@@ -178,10 +180,10 @@ def required_part(output: Part, affects: AffectsSpec) -> Part:
 
 
 def hours_of_changes(change: Changes, column: str) -> set[dt.datetime] | None:
-    """The hours in which rows of an input changed; None where that is not known of all of them.
+    """Returns the changed hours of an input; None if they are not known completely.
 
     Args:
-        column: the input's column with the dates of rows.
+        column: the input's date column.
     """
     if change.is_unbounded:
         return None
@@ -192,30 +194,30 @@ def hours_of_changes(change: Changes, column: str) -> set[dt.datetime] | None:
         except ValueError:
             return None
         hours = change.hours.get(partition)
-        # Hours beside the date would contradict it: then nothing is known but the date.
+        # Hours outside the partition's date are inconsistent: use the full date.
         inside = hours is not None and all(hour.date() == date for hour in hours)
         changed |= hours if inside and hours is not None else hours_of_dates([date])
     return changed
 
 
 def widen_dates(dates: Iterable[dt.date], days: int) -> frozenset[dt.date]:
-    """The dates and those up to `days` before and after each."""
+    """Returns the dates and `days` more before and after each."""
     return frozenset(shift_dates(dates, range(-days, days + 1)))
 
 
 def shift_dates(dates: Iterable[dt.date], offsets: Iterable[int]) -> set[dt.date]:
-    """Each date shifted by each of so many days."""
+    """Returns each date shifted by each offset, in days."""
     steps = [dt.timedelta(days=offset) for offset in offsets]
     return {date + step for date in dates for step in steps}
 
 
 def _date_hours_earlier(date: dt.date, hours: int) -> dt.date:
-    """The date that began or was under way so many hours before this one began."""
+    """Returns the date of the time `hours` before the start of a date."""
     return (dt.datetime.combine(date, dt.time(), dt.UTC) - HOUR * hours).date()
 
 
 def _hour_ranges(hours: Iterable[dt.datetime]) -> Iterator[tuple[dt.datetime, dt.datetime]]:
-    """The hours as spans of them that follow one another, with the end of each."""
+    """Yields consecutive hours as (start, end) ranges."""
     first: dt.datetime | None = None
     end = first
     for hour in sorted(map(hour_of, hours)):

@@ -1,16 +1,13 @@
-"""Which parts of a gold table have to be rebuilt, and which parts of its inputs that takes. Pure arithmetic.
+"""Plans a rebuild: the affected parts of a gold table, and the parts of its inputs to read. Pure.
 
-Three facts widen a touched date. A new or removed copy of an event can move the surviving copy by as many dates as
-copies may lie apart; one that arrived after all there is of a date changes nothing there. A gold table that looks
-across days changes on other dates than its input. And to rebuild a date, everything that date is made of is read again.
-A table with `affects: same` knows none of this: a value of the column that it and its inputs are partitioned by is made
-of the rows of that value.
+Changed dates are widened for two reasons: a new or removed duplicate can change which row survives within the dedupe
+window (not if it arrived after all rows of a date), and `affects.days` maps input dates to other output dates. All
+input rows of an affected date are read again. With `affects: same` only the changed partition values count.
 
-Where `affects` speaks of inputs one by one, a change of one that affects `onwards` touches every date from its own on:
-a row that holds from a date on, until another one does, is of no answer before it. Such an input is read whole.
+An input with `affects: onwards` affects all dates from its first changed date: a value that is valid from a date until
+the next one does not affect earlier dates. Such an input is read completely.
 
-In a table with a grain all of this is of hours: those that changed are widened by as many hours as copies may lie
-apart, and shifted by hours. A date of which no more is known stands for all of its hours.
+In a table with a grain the same holds for hours. A changed date without known hours counts as all of its hours.
 """
 
 from __future__ import annotations
@@ -35,17 +32,18 @@ from deltaworks.gold.parts import (
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
-#: More values than these are not named one by one in a query.
+#: Above this number of changed values the table is rebuilt in full.
 MAX_KEYS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class GoldPlan:
-    """What a rebuild of one gold table does.
+    """The plan for rebuilding one gold table.
 
-    Dates are None for all; empty `output_dates` without `since` mean nothing to do. `keys` are the values that are
-    rebuilt of a table with `affects: same`, whose dates are None. From `since` on every date is rebuilt. `output_hours`
-    are rebuilt of other dates, in a table with a grain.
+    Dates are None for all; empty `output_dates` without `since` mean no work. `keys` are the values to rebuild with
+    `affects: same`; dates are None then. All dates from `since` are rebuilt. `output_hours` are single hours of other
+        dates,
+    in a table with a grain.
     """
 
     table: GoldTableSpec
@@ -58,20 +56,20 @@ class GoldPlan:
 
     @property
     def output(self) -> Part:
-        """What is written."""
+        """The part that is written."""
         values = self.output_dates if self.keys is None else self.keys
         hours = None if self.table.grain is None else self.output_hours
         return Part(self.table.partition_by, values, self.since, hours)
 
     @property
     def input(self) -> Part:
-        """What is read of every input, where `affects` does not speak of them one by one."""
+        """The part that is read of every input, if `affects` is the same for all."""
         if self.table.affects == "same":
             return Part(self.table.partition_by, self.keys)
         return Part(DATE_COLUMN, self.input_dates)
 
     def input_of(self, name: str) -> Part:
-        """What is read of the input called `name`."""
+        """Returns the part to read of an input."""
         if self.table.grain is not None:
             affects = self.table.affects_for_input(name)
             everything = Part(DATE_COLUMN, None, None, frozenset())
@@ -87,29 +85,29 @@ class GoldPlan:
 
     @property
     def full(self) -> bool:
-        """Whether the whole table is rewritten."""
+        """Whether all rows are rewritten."""
         return self.output.values is None
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is to be written."""
+        """Whether there is anything to write."""
         return not self.output.is_empty
 
 
 def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
-    """Rebuild all of the table."""
+    """Plans a full rebuild."""
     return GoldPlan(table, output_dates=None, input_dates=None, reason=reason)
 
 
 def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
-    """Rebuild these dates, changed or not. Nothing is to be done where a table is not made of dates."""
+    """Plans a rebuild of these dates, changed or not; empty for a table that is not built by date."""
     if not table.is_partitioned_by_date:
         return GoldPlan(table, frozenset(), frozenset(), "it is not built by date")
     return GoldPlan(
         table,
         output_dates=dates,
         input_dates=_input_dates(table, dates),
-        reason=f"{len(dates)} date(s) were asked for",
+        reason=f"{len(dates)} date(s) were requested",
     )
 
 
@@ -120,20 +118,20 @@ def plan_rebuild(
     date_columns: Mapping[str, str] | None = None,
     last_seq: Mapping[str, Mapping[dt.date, int | None]] | None = None,
 ) -> GoldPlan:
-    """Rebuild what the changes of the table's inputs touch.
+    """Plans a rebuild of everything affected by the changes of the inputs.
 
     Args:
-        changes: what changed in each input since the last build, by the input's name.
-        date_columns: the column with the dates of an input, where it is another than a bronze table's. Only what is
-            of dates of bronze tables can be copies of events, and is widened by `dedupe`.
-        last_seq: of inputs with events, the greatest `_seq` of each date that has rows; None where that is not known.
+        changes: changes since the last build, by input.
+        date_columns: the date column of each input. Only inputs dated by a bronze table's column are widened by
+            `dedupe`.
+        last_seq: the greatest `_seq` of each date, for inputs with events; None if it is unknown.
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
     if table.affects == "same":
         return _plan_values(table, changes)
     if table.affects == "all":
-        return full_plan(table, "its inputs changed, and any change affects all of it")
+        return full_plan(table, "its inputs changed, and any change affects all rows")
     if table.grain is not None:
         return _plan_hours(table, changes, dedupe, date_columns or {})
     return _plan_dates(table, changes, dedupe, date_columns or {}, last_seq or {})
@@ -153,7 +151,7 @@ def _plan_dates(
     for name, change in changes.items():
         affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
-            return full_plan(table, f"{name} changed, and any change of it affects all")
+            return full_plan(table, f"{name} changed, and any change affects all rows")
         dates = _changed_dates(change, column)
         if dates is None:
             return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
@@ -181,9 +179,9 @@ def _dates_with_moved_duplicates(
     first_seq: Mapping[dt.date, int],
     last_seq: Mapping[dt.date, int | None] | None,
 ) -> frozenset[dt.date]:
-    """The dates that changed, and those near them of which another copy may be the first now.
+    """Returns the changed dates, and dates within the window where another duplicate may now be the first.
 
-    Rows that were only added, and arrived after all rows of a date, are the first of none of them.
+    Rows that were only added, and arrived after all rows of a date, cannot be the first there.
     """
     dates_in_window = widen_dates(dates, window)
     if last_seq is None:
@@ -191,7 +189,7 @@ def _dates_with_moved_duplicates(
 
     def is_moved_by(date: dt.date, changed: dt.date) -> bool:
         if date not in last_seq:
-            return False  # it has no rows
+            return False  # the date has no rows
         first, last = first_seq.get(changed), last_seq[date]
         return first is None or last is None or first <= last
 
@@ -203,7 +201,7 @@ def _dates_with_moved_duplicates(
 
 
 def _first_seq(change: Changes, column: str) -> dict[dt.date, int]:
-    """The least `_seq` of the rows that came to each date, of those in which all partitions say it."""
+    """Returns the least `_seq` added to each date, for dates where all partitions provide it."""
     first: dict[dt.date, int] = {}
     unknown: set[str | None] = set()
     for partition in change.partitions:
@@ -226,12 +224,12 @@ def _plan_hours(
     for name, change in changes.items():
         affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
-            return full_plan(table, f"{name} changed, and any change of it affects all")
+            return full_plan(table, f"{name} changed, and any change affects all rows")
         hours = hours_of_changes(change, column)
         if hours is None:
             return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
         changed |= hours
-        # Only what is of dates of bronze tables can be copies of events.
+        # Only events of bronze tables can be duplicates.
         window = (dedupe.within_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
         in_window = shift_hours(hours, range(-window, window + 1))
         if isinstance(affects, AffectsSpec):
@@ -252,7 +250,7 @@ def _plan_hours(
 
 
 def _undated_reason(column: str) -> str:
-    return f"not distinguished by dates of {column}" if column else "it has no dates"
+    return f"not partitioned by dates of {column}" if column else "it has no dates"
 
 
 def _input_dates(table: GoldTableSpec, output: frozenset[dt.date]) -> frozenset[dt.date]:
@@ -265,8 +263,8 @@ def _plan_values(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPl
     for name, change in changes.items():
         values = change.partition_values(table.partition_by)
         if values is None:
-            return full_plan(table, f"{name}: {change.reason or f'not distinguished by {table.partition_by}'}")
-        # Rows without a value are in no part of the answer.
+            return full_plan(table, f"{name}: {change.reason or f'not partitioned by {table.partition_by}'}")
+        # Rows without a value are not in the gold table.
         changed |= {value for value in values if value is not None}
     reason = f"{len(changed)} {table.partition_by} of its inputs changed"
     if len(changed) > MAX_KEYS:
@@ -275,8 +273,8 @@ def _plan_values(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPl
 
 
 def parse_dates(text: str) -> frozenset[dt.date] | None:
-    """The dates a text names: `2026-01-01`, `2026-01-01,2026-01-03` or `2026-01-01..2026-01-07` (both included); None
-    for an empty text.
+    """Parses dates such as `2026-01-01`, `2026-01-01,2026-01-03` or `2026-01-01..2026-01-07` (inclusive); None for an
+    empty text.
 
     Raises:
         ConfigError: GOLD_DATES_INVALID.
@@ -289,14 +287,16 @@ def parse_dates(text: str) -> frozenset[dt.date] | None:
             last = dt.date.fromisoformat(end) if separator else first
         except ValueError as error:
             raise ConfigError(
-                "GOLD_DATES_INVALID", f"{part!r} names no date.", hint="Write 2026-01-01 or 2026-01-01..2026-01-07."
+                "GOLD_DATES_INVALID",
+                f"{part!r} is not a date or a range of dates.",
+                hint="Write 2026-01-01 or 2026-01-01..2026-01-07.",
             ) from error
         dates |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
     return frozenset(dates) or None
 
 
 def _changed_dates(change: Changes, column: str) -> set[dt.date] | None:
-    """The dates that changed, None where that is not known."""
+    """Returns the changed dates; None if they are not known."""
     values = change.partition_values(column)
     if values is None or None in values:
         return None

@@ -1,4 +1,4 @@
-"""What models predict just now, as warnings: one alert a model, which names whom it is about."""
+"""Raises an alert per model while its newest scores reach the threshold, naming the entities."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _EXPECTATIONS = {"begins": "to begin", "absent": "to stay away"}
 def update_prediction_alerts(
     catalog: Catalog, pipeline: str, *, tables: Collection[str], now: dt.datetime | None = None
 ) -> None:
-    """Raise or resolve the warning of every model whose scores are in one of these gold tables, by its newest rows.
+    """Raises or resolves the alert of each model with scores in these gold tables, from the newest rows.
 
-    A row counts for the horizon after its instant. Idempotent; a warning and never more, whatever the score.
+    A score is valid for the model's horizon. Idempotent. The severity is always warning.
     """
     spec = catalog.pipeline(pipeline)
     for model in spec.models:
@@ -40,7 +40,7 @@ def _update_alert(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: d
     subject = f"{spec.pipeline}.{model.name}"
     rows = _rows_above_threshold(Lake(catalog.environment.lake), spec, model, now)
     if not rows:
-        resolve_alert(objects, cause=CAUSE, subject=subject, summary=f"{subject} predicts nothing any more.", now=now)
+        resolve_alert(objects, cause=CAUSE, subject=subject, summary=f"{subject} no longer predicts anything.", now=now)
         return
     names = [f"{'/'.join(str(row[name]) for name in model.entity)} {row['score']:.2f}" for row in rows]
     more = f" and {len(names) - _MAX_NAMED_ROWS} more" if len(names) > _MAX_NAMED_ROWS else ""
@@ -66,8 +66,8 @@ def _update_alert(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: d
 
 
 def _rows_above_threshold(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> list[dict[str, Any]]:
-    """The newest row of each entity that is not older than the horizon, where its score reaches the threshold, the
-    highest score first."""
+    """Returns the newest row of each entity within the horizon whose score reaches the threshold, highest score
+    first."""
     declared = {table.name: table for table in spec.gold.tables}[str(model.warnings)]
     horizon = dt.timedelta(seconds=model.horizon_seconds)
     columns = [*model.entity, model.timestamp, "model", "score", "threshold"]
@@ -87,7 +87,7 @@ def _rows_above_threshold(lake: Lake, spec: PipelineSpec, model: ModelSpec, now:
 
 
 def _row_instant(value: Any) -> dt.datetime | None:
-    """When a row was there; a date's is its end."""
+    """Returns the timestamp of a row; for a date, its end."""
     if isinstance(value, dt.datetime):
         return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
     if isinstance(value, dt.date):

@@ -1,9 +1,7 @@
-"""Reference tables: small tables kept in CSV files, taken over whole where the file is another than the table's.
+"""Reference tables: small CSV files, loaded as Delta tables and replaced when the file changes.
 
-So are tables of what else is kept outside of the tables and read by gold: published models.
-
-The commit that replaces a table names the digest of what it was made from, so that a run which finds the same digest
-there does nothing. A commit that changed rows without one (a RESTORE, somebody's DELETE) is replaced again.
+Tables of published models are kept the same way. The replacing commit records a digest of the source, so a run with the
+same digest does nothing. A commit that changed rows without a digest (RESTORE, DELETE) causes a replacement.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ from deltaworks.tables.log import commit_history
 from deltaworks.tables.steps import reference_step
 
 OPERATION = "refresh_references"
-#: Key of `userMetadata`: the digest of the file and the columns a table was made from.
+#: Key of `userMetadata`: the digest of the source and the declared columns.
 DIGEST = "reference"
-#: How often a run begins again behind another one that has replaced the table meanwhile.
+#: Attempts to replace a table while other runs replace it.
 _MAX_ATTEMPTS = 5
 _MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceResult:
-    """What became of one reference table; `version` is that of the table, and `replaced` whether this run made it."""
+    """The result for one reference table; `replaced` is whether this run wrote `version`."""
 
     table: str
     replaced: bool
@@ -52,16 +50,15 @@ class ReferenceResult:
 
 
 def refresh_references(catalog: Catalog, pipeline: str, *, names: Sequence[str] | None = None) -> list[ReferenceResult]:
-    """Make the pipeline's reference tables what their files are. Needs no JVM.
+    """Replaces reference tables whose file has changed. Needs no JVM.
 
-    Idempotent. Of several runs at once each table is replaced by one, in one commit, and the others find it so;
-    with different files the last one to begin stays.
+    Idempotent. With concurrent runs, each table is replaced once; with different files the last run wins.
 
     Args:
         names: of reference tables; by default all.
 
     Raises:
-        ContractError: REFERENCE_UNREADABLE or REFERENCE_INVALID; tables before it in the declaration are refreshed.
+        ContractError: REFERENCE_UNREADABLE or REFERENCE_INVALID; tables declared before it are refreshed.
         ConcurrencyError: REFERENCE_CONTENDED.
     """
     spec = catalog.pipeline(pipeline)
@@ -82,10 +79,10 @@ def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSp
 def replace_if_changed(
     lake: Lake, pipeline: str, name: str, digest: str, read_rows: Callable[[], pa.Table], *, operation: str = OPERATION
 ) -> ReferenceResult:
-    """Make a table the rows that have a digest, in one commit; nothing where its own have it. Idempotent.
+    """Replaces a table's rows in one commit, unless its digest is the same. Idempotent.
 
     Args:
-        read: gives the rows, where they are needed.
+        read_rows: returns the rows; called only if they are needed.
 
     Raises:
         ConcurrencyError: REFERENCE_CONTENDED.
@@ -94,7 +91,8 @@ def replace_if_changed(
     rows: pa.Table | None = None
     for _ in range(_MAX_ATTEMPTS):
         table = lake.open(key)
-        # Looked up before the digest: whoever replaces the table after this takes the step, and this run begins again.
+        # Read before the digest: if another run replaces the table in between, the step is taken and this run starts
+        # again.
         step = reference_step(pipeline, name, 0)
         ordinal = (table.transaction_version(step.app_id) if table is not None else None) or 0
         if table is not None and _stored_digest(lake, key, table) == digest:
@@ -118,29 +116,29 @@ def replace_if_changed(
             return ReferenceResult(name, True, rows.num_rows, committed.version)
     raise ConcurrencyError(
         "REFERENCE_CONTENDED",
-        f"{key}: {_MAX_ATTEMPTS} times another run replaced it meanwhile, from something else than this one.",
-        hint="Runs that see different files of one pipeline replace each other's tables: deploy one version of them.",
+        f"{key}: other runs replaced it {_MAX_ATTEMPTS} times from a different source.",
+        hint=(
+            "Runs with different files replace each other's tables. Deploy the same version of the files everywhere."
+        ),
     )
 
 
 def _read_content(catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> bytes:
-    """The file's bytes, wherever it is kept."""
+    """Returns the bytes of the file, from the pipeline's folder or the lake."""
     if reference.object is not None:
         stored = open_objects(catalog.environment.lake).get(reference.object)
         if stored is None:
-            raise _unreadable_error(reference, f"there is no object {reference.object} in the lake", "Put it there")
+            raise _unreadable_error(reference, f"the lake has no object {reference.object}", "Upload it")
         content = stored.data
     else:
         folder = catalog.folder(pipeline).resolve()
         path = (folder / str(reference.file)).resolve()
         if not path.is_relative_to(folder):
-            raise _unreadable_error(
-                reference, f"{reference.file} leads out of {folder}", "Keep the file in that folder"
-            )
+            raise _unreadable_error(reference, f"{reference.file} is outside {folder}", "Keep the file in that folder")
         content = _read_file(path, reference)
     if len(content) > MAX_REFERENCE_BYTES:
         text = f"{reference.file or reference.object} has more than {MAX_REFERENCE_BYTES >> 20} MiB"
-        raise _unreadable_error(reference, text, "Land it as events of a pipeline instead")
+        raise _unreadable_error(reference, text, "Ingest it as events of a pipeline instead")
     return content
 
 
@@ -149,7 +147,7 @@ def _read_file(path: Path, reference: ReferenceSpec) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_REFERENCE_BYTES + 1)
     except OSError as error:
-        raise _unreadable_error(reference, f"{path}: {error.strerror}", "Put the file there, or mend `file`") from error
+        raise _unreadable_error(reference, f"{path}: {error.strerror}", "Create the file, or correct `file`") from error
 
 
 def _digest(reference: ReferenceSpec, content: bytes) -> str:
@@ -158,7 +156,7 @@ def _digest(reference: ReferenceSpec, content: bytes) -> str:
 
 
 def _stored_digest(lake: Lake, key: str, table: DeltaTable) -> str | None:
-    """The digest in the newest commit that changed rows; None where that has none."""
+    """Returns the digest of the newest commit that changed rows; None if it has none."""
     for commit in commit_history(lake, key, newest=table.version()):
         if DIGEST in commit.metadata:
             return str(commit.metadata[DIGEST])
@@ -168,17 +166,16 @@ def _stored_digest(lake: Lake, key: str, table: DeltaTable) -> str | None:
 
 
 def read_reference(reference: ReferenceSpec, content: bytes) -> pa.Table:
-    """The rows of a reference's CSV, which names its columns in the first line; an empty field is null.
+    """Parses a reference CSV: a header line with column names; empty fields are null.
 
     Raises:
-        ContractError: REFERENCE_INVALID, a column is missing, a value is not of its type, or a key is null or there
-            twice.
+        ContractError: REFERENCE_INVALID, a column is missing, a value has another type, or a key is null or duplicated.
     """
     schema = arrow_schema(reference.column_types())
     try:
         rows = csv.read_csv(
             io.BytesIO(content),
-            # One thread names the row of a value that does not fit.
+            # A single thread reports the row of an invalid value.
             read_options=csv.ReadOptions(use_threads=False),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
@@ -193,31 +190,33 @@ def read_reference(reference: ReferenceSpec, content: bytes) -> pa.Table:
         raise _invalid_error(reference, " ".join(str(error).strip("\"'").split())) from error
     nulls = [name for name in reference.key if rows.column(name).null_count]
     if nulls:
-        raise _invalid_error(reference, f"{', '.join(nulls)} of its key is empty in {_describe_null_rows(rows, nulls)}")
+        raise _invalid_error(
+            reference, (f"key column {', '.join(nulls)} is empty in {_describe_null_rows(rows, nulls)}")
+        )
     keys = rows.select(list(reference.key)).group_by(list(reference.key)).aggregate([([], "count_all")])
     duplicated = keys.filter(pc.greater(keys.column("count_all"), 1)).select(list(reference.key))
     if duplicated.num_rows:
         named = "; ".join(", ".join(map(str, row.values())) for row in duplicated.slice(0, _MAX_EXAMPLES).to_pylist())
-        raise _invalid_error(reference, f"{duplicated.num_rows} keys are there more than once, such as {named}")
+        raise _invalid_error(reference, f"{duplicated.num_rows} keys are duplicated, such as {named}")
     return rows.combine_chunks()
 
 
 def _describe_null_rows(rows: pa.Table, columns: Sequence[str]) -> str:
     missing = [row for row in range(rows.num_rows) if any(not rows.column(name)[row].is_valid for name in columns)]
-    return f"{len(missing)} rows, the first of them row {missing[0] + 1} behind the header"
+    return f"{len(missing)} rows, first in row {missing[0] + 1} after the header"
 
 
 def _invalid_error(reference: ReferenceSpec, problem: str) -> ContractError:
     return ContractError(
         "REFERENCE_INVALID",
-        f"The reference table {reference.name!r} cannot be made from {reference.file or reference.object}: {problem}.",
-        hint="Mend the file or what is declared of it. Readers keep the table of before.",
+        f"Reference table {reference.name!r} cannot be loaded from {reference.file or reference.object}: {problem}.",
+        hint="Fix the file or its declared columns. Readers still see the previous rows.",
     )
 
 
 def _unreadable_error(reference: ReferenceSpec, problem: str, advice: str) -> ContractError:
     return ContractError(
         "REFERENCE_UNREADABLE",
-        f"The file of the reference table {reference.name!r} cannot be read: {problem}.",
-        hint=f"{advice}. Readers keep the table of before.",
+        f"The file of reference table {reference.name!r} cannot be read: {problem}.",
+        hint=f"{advice}. Readers still see the previous rows.",
     )

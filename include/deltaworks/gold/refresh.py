@@ -1,9 +1,8 @@
-"""Full refresh of a gold table in a shadow: built beside it, checked whole, and swapped in by one commit.
+"""Full refresh of a gold table: built in a shadow table, checked, and swapped in with one commit.
 
-Readers have the old table until that commit and the new one from it on. The shadow is a table as any build leaves it,
-so that it says what it was built from: one that was left behind is brought up to date instead of built again, and
-what came while it was built is caught up with before the swap. What a build commits after that is not undone: the
-swap is refused, and the shadow catches up again. It is removed once the table was seen to have all of it.
+The shadow is an ordinary gold table and records its input versions, so an interrupted refresh continues with it, and it
+catches up before the swap. A build that commits to the table first makes the swap fail; the shadow then catches up
+again. The shadow is deleted after the swap is verified.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 from deltaworks.tables.table_swap import reasons_against_swap, swap_content, verify_swap
 
 OPERATION = "refresh_gold"
-#: How often a shadow catches up with builds that continue meanwhile. Each time there is less to catch up with.
+#: Attempts to catch up with concurrent builds; each has less to do.
 MAX_CATCH_UPS = 5
 
 
@@ -64,19 +63,19 @@ def refresh_gold(
     dry_run: bool = True,
     fault: Callable[[str], None] = lambda point: None,
 ) -> list[GoldRefreshResult]:
-    """Build gold tables in shadows, swap these in, and build what changed meanwhile or reads them.
+    """Builds gold tables in shadow tables, swaps them in, and rebuilds tables that read them.
 
-    Idempotent: a run that was killed is continued by the next one. Safe beside appends and builds; a build that is
-    at work on the table during its swap fails with a conflict and is tried again.
+    Idempotent: an interrupted run is continued by the next one. Safe during appends and builds; a build that runs
+    during the swap fails with a conflict and is retried.
 
     Args:
         tables: names of gold tables; by default all.
-        fault: called with the table's name and `built`, `checked`, `swapped` or `verified`, by tests.
+        fault: called by tests with the table's name and `built`, `checked`, `swapped` or `verified`.
 
     Raises:
-        ConfigError: GOLD_TABLE_UNKNOWN, and what a build raises.
-        ContractError: GOLD_SWAP_UNSUPPORTED; GOLD_CHECK_FAILED, after all tables were tried; SWAP_UNVERIFIED; what
-            `refresh_references` raises.
+        ConfigError: GOLD_TABLE_UNKNOWN, or a build's.
+        ContractError: GOLD_SWAP_UNSUPPORTED; GOLD_CHECK_FAILED, after all tables were tried; SWAP_UNVERIFIED; or from
+            `refresh_references`.
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, GOLD_SWAP_OVERTAKEN, COMMIT_CONTENDED.
         TransientError: SWAP_COPY_DAMAGED.
     """
@@ -89,7 +88,7 @@ def refresh_gold(
     for table in selection:
         blocking = sorted(name for name in table.reads if name in results and results[name].failed_checks)
         if blocking:
-            reason = f"{', '.join(blocking)}, which it reads, broke its checks"
+            reason = f"input {', '.join(blocking)} failed its checks"
             results[table.name] = GoldRefreshResult(
                 table=table.name, dry_run=False, built_from={}, reason=reason, failed_checks=(reason,)
             )
@@ -105,7 +104,7 @@ def refresh_gold(
 
 
 class _TableRefresh:
-    """The refresh of one table."""
+    """Refreshes one table."""
 
     def __init__(
         self,
@@ -128,17 +127,17 @@ class _TableRefresh:
         self._fault_hook(f"{self._table.name} {point}")
 
     def run(self) -> GoldRefreshResult:
-        """All of it, or what is left of one that was interrupted."""
+        """Runs the refresh, or the rest of an interrupted one."""
         started = time.monotonic()
         blockers = reasons_against_swap(self._lake, self._objects, self._key)
         if self._lake.open(self._key) is None:
-            reason = "it does not exist yet: the next build makes it"
+            reason = "the table does not exist yet; the next build creates it"
             return GoldRefreshResult(table=self._table.name, dry_run=False, built_from={}, reason=reason)
         if blockers:
             raise ContractError(
                 "GOLD_SWAP_UNSUPPORTED",
-                f"{self._key} has {', '.join(blockers)}, so that no other files can be swapped in.",
-                hint="Build it with `full`, which is one commit of Spark's; or drop what is named from the table.",
+                f"{self._key} has {', '.join(blockers)}, so a shadow table cannot be swapped in.",
+                hint="Build it with `full` (one Spark commit), or drop the named features from the table.",
             )
         folder = paths.gold_shadows(self._spec.pipeline, self._table.name)
         work = f"a refresh of {self._table.name}"
@@ -151,7 +150,7 @@ class _TableRefresh:
             return self._build_and_swap(shadows, lock, started)
 
     def _finish_swapped(self, shadows: Shadows, key: str, started: float) -> GoldRefreshResult:
-        """The end of a refresh that was killed after its swap."""
+        """Finishes a refresh that was interrupted after its swap."""
         state = shadow_state(self._lake, self._objects, key)
         if state is not None:
             verify_swap(self._lake, self._objects, self._key, state, version=self._swap_version(shadows.last_swapped))
@@ -162,7 +161,7 @@ class _TableRefresh:
             swapped=True,
             built_from=read_built_from(self._lake, self._key).versions,
             seconds=time.monotonic() - started,
-            reason="was swapped in by a run that was interrupted after it",
+            reason="swapped in by an interrupted run",
         )
 
     def _build_and_swap(self, shadows: Shadows, lock: ExclusiveLock, started: float) -> GoldRefreshResult:
@@ -183,8 +182,8 @@ class _TableRefresh:
         else:
             raise ConcurrencyError(
                 "GOLD_SWAP_OVERTAKEN",
-                f"Builds of {self._key} were ahead of its shadow each of {MAX_CATCH_UPS} times.",
-                hint="Pause its gold DAG and run this again: it continues with the shadow that is there.",
+                f"Concurrent builds of {self._key} overtook its shadow table {MAX_CATCH_UPS} times.",
+                hint="Pause its gold DAG and run the refresh again; it continues with the existing shadow table.",
             )
         version = self._swap_version(shadows.last_swapped + 1) if swapped else None
         if swapped:
@@ -209,7 +208,7 @@ class _TableRefresh:
         )
 
     def _catch_up(self, key: str) -> TableJob:
-        """Bring the shadow at `key` up to the inputs as they are now; all of it is built where it is not there."""
+        """Builds the shadow table, or brings it up to date with the current inputs."""
         inputs = pin_inputs(self._lake, self._spec, self._table.reads)
         job = plan_job(self._catalog, self._spec, self._lake, self._table, inputs, key=key)
         with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
@@ -217,7 +216,7 @@ class _TableRefresh:
         return job
 
     def _failed_checks(self, key: str, job: TableJob) -> list[str]:
-        """What the whole shadow breaks of the table's checks, held against the table that readers have."""
+        """Returns the checks that the complete shadow fails, compared with the published table."""
         if not self._table.checks.has_result_checks:
             return []
         rows = self._spark.read.format("delta").load(self._lake.storage.spark_uri(key))
@@ -225,7 +224,7 @@ class _TableRefresh:
         return failed_checks(self._table, rows, published_rows(self._spark, self._lake, self._key, everything))
 
     def _swap_version(self, ordinal: int) -> int | None:
-        """The version a swap has made; None where the log no longer has its commit."""
+        """Returns the version of a swap; None if the log no longer has its commit."""
         opened, step = self._lake.open(self._key), gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
         for commit in () if opened is None else commit_history(self._lake, self._key, newest=opened.version()):
             if (commit.metadata.get("step"), commit.metadata.get("step_version")) == (step.app_id, step.version):
@@ -233,7 +232,7 @@ class _TableRefresh:
         return None
 
     def _swap(self, state: TableState, built: BuiltFrom, job: TableJob, ordinal: int, lock: ExclusiveLock) -> bool:
-        """Swap the shadow in; False where a build got ahead of it, or people were erased from what it is built from."""
+        """Swaps the shadow in. Returns False if a build overtook it, or an erasure changed its inputs."""
         step = gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
         metadata = user_metadata(
             pipeline=self._spec.pipeline,
@@ -245,7 +244,7 @@ class _TableRefresh:
         )
         commit = FilesCommit(
             step=step,
-            # A build that was planned before the swap, by another definition perhaps, must not land on top of it.
+            # A build planned before the swap, perhaps with another definition, must not commit after it.
             fenced_app_ids=(gold_build_step(self._spec.pipeline, self._table.name, 0).app_id,),
             user_metadata=metadata,
             operation="WRITE",
@@ -254,7 +253,7 @@ class _TableRefresh:
 
         def refuse_behind() -> None:
             lock.check()
-            # By another definition the table cannot say so: it may never have had rows of these people.
+            # With another definition the table does not show it: it may never have contained rows of the erased people.
             if is_behind(built, read_built_from(self._lake, self._key)) or was_erased_since(self._lake, job.inputs):
                 raise _ShadowBehindError
 
@@ -266,18 +265,18 @@ class _TableRefresh:
 
 
 class _ShadowBehindError(Exception):
-    """The table has been built from newer inputs than its shadow, or an erasure has purged one of these since."""
+    """The table was built from newer inputs than the shadow, or an erasure has purged one of them since."""
 
 
 def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:
-    """Whether the table has what its shadow has not yet. By another definition it is about to be replaced."""
+    """Whether the table contains input versions that its shadow does not. False if the definitions differ."""
     if not table.is_traceable or table.fingerprint != shadow.fingerprint:
         return False
     return any(version > shadow.versions.get(name, -1) for name, version in table.versions.items())
 
 
 def was_erased_since(lake: Lake, inputs: Mapping[str, PinnedInput]) -> bool:
-    """Whether rows of erased people were taken out of one of these inputs behind the version that is pinned of it."""
+    """Whether an erasure has removed rows from an input after its pinned version."""
     for pinned in inputs.values():
         opened = None if pinned.version is None else lake.open(pinned.key)
         if opened is None or pinned.version is None:
@@ -290,7 +289,7 @@ def was_erased_since(lake: Lake, inputs: Mapping[str, PinnedInput]) -> bool:
 
 
 def _with_downstream_tables(spec: PipelineSpec, names: Sequence[str]) -> list[str]:
-    """The tables called `names` and those that read them, directly or through others."""
+    """Returns the named tables and all tables that read them, directly or indirectly."""
     selection = set(names)
     for table in build_order(spec.gold.tables):
         if selection & {*table.reads}:

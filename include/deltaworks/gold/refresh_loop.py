@@ -1,12 +1,11 @@
-"""Gold kept fresh beside a stream: a thread in its driver builds the tables that declare `refresh_seconds`.
+"""Refreshes gold tables with `refresh_seconds` from a thread in the stream's driver.
 
-A JVM a minute costs more than what it builds, and the stream has one. A look reads the logs of what a table reads; only
-where there is work is Spark asked, in a session of the loop's own and a scheduler pool beside the stream's. Builds are
-numbered in the table itself, so the DAG, or a former owner that is slow to end, may build too: of two at once one
-lands, and none over an answer of newer inputs. A build that fails ends neither the loop nor the stream. It is reported,
-and tried again, less and less often.
+Starting a JVM per minute would cost more than the builds. Each round reads the logs of the inputs and uses Spark only
+if there is work, in its own session and scheduler pool. The gold DAG or a former lease owner may build at the same
+time: builds are numbered in the table, so one commits and none overwrites results of newer inputs. A failing build is
+reported and retried with backoff; it stops neither the loop nor the stream.
 
-The declaration is that of the stream's start. A table that somebody has built by another one since is left to them.
+The loop uses the declaration at stream start. A table that another definition has built since is left alone.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-#: A table that fails again and again is tried this often at least.
+#: Upper bound of the backoff of a failing table.
 MAX_BACKOFF_SECONDS = 900.0
-#: How often small files of inputs are looked for: each look lists the files of whole tables.
+#: How often inputs are compacted: finding small files lists all files of a table.
 COMPACTION_INTERVAL_SECONDS = 30.0
-#: So many builds in a row may be overtaken by others before that is a failure.
+#: A table counts as failing after this many consecutive conflicts with other builds.
 MAX_OVERTAKEN_BUILDS = 3
 
 
 class GoldRefreshLoop:
-    """Builds a pipeline's gold beside its stream. `start` and `close` are for one thread, once each.
+    """Refreshes a pipeline's gold tables while its stream runs. Call `start` and `close` once each, from one thread.
 
     Args:
         pool: the scheduler pool of its Spark jobs.
-        is_ours: whether the stream's lease is held; nothing is begun without it.
-        report: takes the tables that cannot be built, each with condition, message, hint, failures and since when,
-            whenever that changes. Called by the loop's thread.
+        holds_lease: whether the stream still holds its lease; no build starts without it.
+        report_failures: called by the loop's thread whenever the failing tables change, with condition, message, hint,
+            number of failures and start time of each.
     """
 
     def __init__(
@@ -71,11 +70,11 @@ class GoldRefreshLoop:
         self._failures: dict[str, dict[str, Any]] = {}
         self._overtaken_counts: dict[str, int] = {}
         self._next_compaction_at = time.monotonic() + COMPACTION_INTERVAL_SECONDS
-        #: The definition by which a table was seen built, of those that are this loop's own.
+        #: Fingerprints of tables that this loop has built.
         self._own_fingerprints: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin, with every table at once."""
+        """Starts the thread; every table is due immediately."""
         from pyspark import InheritableThread
 
         self._thread = InheritableThread(target=self._run)
@@ -83,13 +82,13 @@ class GoldRefreshLoop:
         self._thread.start()
 
     def close(self, *, wait_seconds: float) -> None:
-        """Begin no further build, cancel the one under way, and wait for it. What is left of it changes no answer."""
+        """Stops the loop: cancels the running build and waits for it. An unfinished build commits nothing."""
         self._closing.set()
         if self._thread is None:
             return
         deadline = time.monotonic() + wait_seconds
         while self._thread.is_alive() and time.monotonic() < deadline:
-            # Once is not enough: a build starts one job after another.
+            # Repeated, because a build starts several jobs.
             self._cancel_jobs()
             self._thread.join(timeout=0.5)
 
@@ -113,10 +112,7 @@ class GoldRefreshLoop:
             self._closing.wait(max(0.1, wait_seconds))
 
     def refresh_due_tables(self, session: SparkSession) -> None:
-        """Bring all tables that are due up to date at once, each after those it reads. Raises nothing of a build.
-
-        Together they pin their inputs, and look for copies of events, once.
-        """
+        """Refreshes all due tables in dependency order, over the same pinned inputs. Does not raise build errors."""
         from deltaworks.gold.build import rebuild_gold
 
         due = [
@@ -144,7 +140,7 @@ class GoldRefreshLoop:
         self._compact_inputs()
 
     def _compact_inputs(self) -> None:
-        """Merge small files of what the tables read. Where that cannot be done builds take longer, and nothing else."""
+        """Compacts small files of the inputs. A failure is only logged: builds take longer."""
         if self._next_compaction_at > time.monotonic():
             return
         try:
@@ -159,7 +155,7 @@ class GoldRefreshLoop:
         return not self._closing.is_set() and self._holds_lease()
 
     def _refresh_external_inputs(self, table: GoldTableSpec) -> bool:
-        """Whether reference tables and those of models that it reads are what they are kept as, by now."""
+        """Refreshes the reference tables and models a table reads; False if that failed."""
         try:
             refresh_external_inputs(self._catalog, self._pipeline, names=list(table.reads))
         except Exception as error:
@@ -168,7 +164,7 @@ class GoldRefreshLoop:
         return True
 
     def skip_reason(self, job: TableJob) -> str:
-        """Why a table is not built by this loop; empty where it is."""
+        """Returns why this loop must not build a table; empty to build it."""
         if not self._should_continue():
             return "the stream ends"
         return (
@@ -176,7 +172,7 @@ class GoldRefreshLoop:
         )
 
     def on_built(self, job: TableJob, result: GoldTableResult) -> None:
-        """Take note of a table that was built, or is up to date."""
+        """Records that a table was built or is up to date."""
         name = job.plan.table.name
         if job.built_from and result.skipped != job.plan.has_work:
             self._own_fingerprints[name] = job.fingerprint
@@ -185,12 +181,12 @@ class GoldRefreshLoop:
         self._record_success(name)
 
     def on_failed(self, table: GoldTableSpec, error: Exception) -> None:
-        """Take note of a table that could not be built; what was cancelled by the end of the stream is none."""
+        """Records a failed build, unless it was cancelled by the end of the stream."""
         if not self._closing.is_set():
             self._record_failure(table, as_deltaworks_error(error))
 
     def _was_built_by_other_definition(self, name: str, job: TableJob) -> bool:
-        """Whether a table that was of this loop's definition is of another one now: it would be built in turns."""
+        """Whether another definition has built a table of this loop: both would rebuild it alternately."""
         built = read_built_from(self._lake, job.key)
         return (
             built.is_traceable
@@ -200,7 +196,7 @@ class GoldRefreshLoop:
 
     def _record_failure(self, table: GoldTableSpec, error: DeltaworksError) -> None:
         if isinstance(error, ConcurrencyError):
-            # Another builder was faster: what it left is seen by the next look.
+            # Another build committed first; the next round sees its result.
             self._overtaken_counts[table.name] = self._overtaken_counts.get(table.name, 0) + 1
             if self._overtaken_counts[table.name] < MAX_OVERTAKEN_BUILDS:
                 return
@@ -223,11 +219,11 @@ class GoldRefreshLoop:
 
 
 def next_wait_seconds(refresh_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
-    """How long tables are left alone behind a look that took `built_seconds`.
+    """Returns the seconds to wait after a round that took `built_seconds`.
 
-    They are due that long after the look began. One that took longer than two thirds of it is followed by half its own
-    time, so that long builds leave the stream room; none by more than `refresh_seconds`. Behind failures in a row it is
-    twice as long after each, from the end.
+    Rounds start every `refresh_seconds`. After a round longer than two thirds of that, the wait is half its duration,
+    so long builds leave resources to the stream. After consecutive failures the wait doubles each time, up to
+    MAX_BACKOFF_SECONDS.
     """
     if not failures:
         return min(refresh_seconds, max(refresh_seconds - built_seconds, built_seconds / 2))

@@ -1,7 +1,7 @@
-"""The shadows of gold tables: which one a refresh works in, which have done their work, and what a refresh would do.
+"""Shadow tables of gold refreshes: their state and the plan of a refresh. Reads logs only, without Spark.
 
-A shadow's number is the version of the application transaction by which it is swapped in. So the gold table's own log
-says of every shadow whether it has been swapped in, whatever happened to the job. Reads logs only, and needs no Spark.
+A shadow's number is the application transaction version of its swap, so the gold table's own log shows which shadows
+have been swapped in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deltaworks.tables.table_swap import TableContent, reasons_against_swap, tab
 
 @dataclass(frozen=True, slots=True)
 class Shadows:
-    """The shadows of one gold table. `last` is the newest that was swapped in, 0 before the first."""
+    """The shadow tables of a gold table. `last_swapped` is the newest number swapped in, 0 before the first."""
 
     pipeline: str
     table: str
@@ -34,17 +34,17 @@ class Shadows:
 
     @property
     def next_key(self) -> str:
-        """Where the next refresh works."""
+        """The key of the next refresh's shadow."""
         return paths.gold_shadow(self.pipeline, self.table, self.last_swapped + 1)
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether a refresh was interrupted before its swap: its shadow is taken on."""
+        """Whether a refresh was interrupted before its swap; its shadow is reused."""
         return self.last_swapped + 1 in self.numbers
 
     @property
     def swapped_key(self) -> str | None:
-        """The shadow that was swapped in and has not been removed yet."""
+        """The key of a shadow that was swapped in but not yet deleted."""
         return (
             paths.gold_shadow(self.pipeline, self.table, self.last_swapped)
             if self.last_swapped in self.numbers
@@ -53,13 +53,13 @@ class Shadows:
 
     @property
     def orphaned_keys(self) -> list[str]:
-        """Shadows that belong to no refresh of this table any more, as of one that was dropped and made again."""
+        """Keys of shadows that belong to no refresh, for example of a table that was dropped and recreated."""
         kept = (self.last_swapped, self.last_swapped + 1)
         return [paths.gold_shadow(self.pipeline, self.table, number) for number in self.numbers if number not in kept]
 
 
 def find_shadows(lake: Lake, pipeline: str, table: str) -> Shadows:
-    """Look for the shadows of a gold table. One listing of names."""
+    """Lists the shadows of a gold table."""
     opened = lake.open(paths.table(pipeline, table))
     app_id = gold_refresh_step(pipeline, table, 0).app_id
     last = (opened.transaction_version(app_id) if opened is not None else None) or 0
@@ -70,7 +70,7 @@ def find_shadows(lake: Lake, pipeline: str, table: str) -> Shadows:
 
 
 def shadow_state(lake: Lake, objects: ObjectStore, key: str) -> TableState | None:
-    """What a shadow that was swapped in holds; None where its removal has begun, which comes after all looking."""
+    """Returns the state of a swapped shadow; None if its deletion has begun."""
     try:
         return state_at(lake, objects, key)
     except ContractError:
@@ -78,17 +78,19 @@ def shadow_state(lake: Lake, objects: ObjectStore, key: str) -> TableState | Non
 
 
 def remove_shadow(lake: Lake, key: str) -> None:
-    """Delete a shadow, its log first: one without a log is being removed, whoever finds it."""
+    """Deletes a shadow, its log first: a shadow without a log is being deleted."""
     remove_folder(lake.storage, f"{key}/_delta_log")
     remove_folder(lake.storage, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldRefreshResult:
-    """What became of one table, or would. `swapped` is whether it was given new content, as `version`.
+    """The result for one table, or its plan in a dry run.
 
-    `rows_before` and `bytes_before` are of the table as it was; `rows` and `bytes` of the shadow. `shadow` is where one
-    is kept, for the next refresh to continue with; `broken` are the checks it breaks.
+    `swapped` is whether the content was replaced, at `version`. `rows_before` and `bytes_before` are of the table
+        before;
+    `rows` and `bytes` of the shadow. `shadow` is the key of a shadow to continue with; `failed_checks` are its
+        failures.
     """
 
     table: str
@@ -107,7 +109,7 @@ class GoldRefreshResult:
 
 
 def plan_refresh(catalog: Catalog, pipeline: str, *, tables: Sequence[str] | None = None) -> list[GoldRefreshResult]:
-    """What a refresh would do.
+    """Plans a refresh.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.
@@ -137,7 +139,7 @@ def plan_refresh(catalog: Catalog, pipeline: str, *, tables: Sequence[str] | Non
 
 def _reason(lake: Lake, shadows: Shadows) -> str:
     if shadows.swapped_key is not None:
-        return "was swapped in before, and is to be looked at and removed"
+        return "already swapped in; would be verified and removed"
     if not shadows.is_in_progress:
         return "would be built, checked and swapped in"
     built = read_built_from(lake, shadows.next_key)
@@ -149,6 +151,6 @@ def _reason(lake: Lake, shadows: Shadows) -> str:
 
 
 def content_at(lake: Lake, key: str) -> TableContent:
-    """What the table at `key` holds now; nothing where there is none."""
+    """Returns the content counts of the table; zeros if it does not exist."""
     opened = lake.open(key)
     return TableContent(-1, 0, 0, 0) if opened is None else table_content(opened)

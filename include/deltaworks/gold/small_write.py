@@ -1,9 +1,8 @@
-"""Writes the answer of a build where it is small: gathered in the driver, and committed by us.
+"""Writes small answers without Spark's writer: collected in the driver and committed by this project.
 
-Spark's own overwrite of some rows is a dozen jobs and several readings of the log, whatever there is to write. Most
-builds of a minute write some thousand rows: these come to the driver as Arrow and become a file for each date, or for
-each hour of a table with a grain, so that the next build of that hour takes files out without reading them. So does the
-first answer of a table whose inputs are small, such as those of a stream that has just started.
+Spark's overwrite takes a dozen jobs and several log reads, however little it writes. Most refreshes write some thousand
+rows: they are collected as Arrow and written as one file per date, or per hour in tables with a grain, so the next
+build of that hour can remove files without reading them. The first rows of a new table are written the same way.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
 def has_same_columns(state: TableState, answer: DataFrame) -> bool:
-    """Whether a table has the answer's columns, in its order."""
+    """Whether a table has exactly the answer's columns, in order."""
     present = StructType.fromJson(json.loads(state.metadata["schemaString"]))
     return [(f.name, f.dataType.simpleString()) for f in present] == [
         (f.name, f.dataType.simpleString()) for f in answer.schema
@@ -55,17 +54,17 @@ def write_small_answer(
     step: Step,
     user_metadata: str,
 ) -> ReplaceOutcome | None:
-    """Put the answer in the place of the table's rows of `part`; None where Spark has to.
+    """Replaces the rows of `part` with a small answer; None if Spark must write it.
 
-    Idempotent by its step; safe beside other writers.
+    Idempotent per step; safe with concurrent writers.
 
     Args:
         answer: in the table's columns.
-        state: of the table, read after its step was chosen.
-        predicate: the condition of the rows that are replaced.
+        state: of the table, read after the step was chosen.
+        predicate: the condition of the replaced rows.
 
     Raises:
-        ConcurrencyError, ContractError: what `replace_rows` raises.
+        ConcurrencyError, ContractError: from `replace_rows`.
     """
     fate = fate_in(part, table)
     before = sum(row_count(added) for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
@@ -95,8 +94,8 @@ def create_small_table(
     step: Step,
     user_metadata: str,
 ) -> int | None:
-    """Create the table with the answer as its first rows; how many these are, None where that was not done: Spark has
-    to, or there is a table already.
+    """Creates a table with a small answer as its first rows. Returns their number; None if Spark must write them or the
+    table exists.
 
     Args:
         properties: of the new table.
@@ -119,7 +118,7 @@ def create_small_table(
 
 
 def _has_defaults_for_tables(spark: SparkSession) -> bool:
-    """Whether somebody wants new tables to have more than we give them: that is Delta's to do."""
+    """Whether the session sets default properties for new tables, which only Delta applies."""
     return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
 
 
@@ -148,8 +147,9 @@ def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
 
 
 def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], list[pa.Table]]:
-    """What stays of files that are divided, cut where hours are replaced: else its bounds would span those again, and
-    it would be divided by every build of them."""
+    """Returns a function for the rows that stay of partly replaced files, split at the replaced hours: otherwise the
+    file's bounds would span these hours, and every rebuild would rewrite it.
+    """
     replaced = sorted(part.hours or ())
 
     def staying(rows: pa.Table) -> list[pa.Table]:
@@ -163,14 +163,14 @@ def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], li
 
 
 def _in_hours(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:
-    """Which rows lie in the part's single hours; those without an instant do not."""
+    """Returns which rows lie in the part's single hours; rows without a timestamp do not."""
     grain = "" if table.grain is None else table.grain.column
     hours = pc.floor_temporal(rows.column(grain), unit="hour")
     return pc.is_in(hours, value_set=pa.array(sorted(part.hours or ()), hours.type), skip_nulls=True)
 
 
 def _rows_by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.Table]:
-    """The rows of each single hour, and those of whole dates together."""
+    """Splits rows into files: one per single hour, and one for complete dates."""
     if table.grain is None or not part.hours:
         return [rows]
     is_single_hour = _in_hours(rows, part, table)

@@ -1,4 +1,4 @@
-"""The commit of a gold build: of a small answer by us, of any other by Spark, each guarded by the build's number."""
+"""Commits a gold build, small answers directly and others with Spark's writer, each guarded by the build number."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from deltaworks.gold.table_build import TableJob
 
 OPERATION = "rebuild_gold"
-#: Tells a build's commit from all others, in `userMetadata`.
+#: Key of `userMetadata` that identifies a build's commit.
 _BUILD_ID = "build"
 
 
 def write_answer(
     answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec, views: InputViews
 ) -> tuple[int, int]:
-    """Commit the answer; the version that makes, and the rows it has written.
+    """Commits the answer; returns the version and the number of rows written.
 
     Args:
-        state: of the table, where not all of it is rewritten.
-        views: of what the answer is made of.
+        state: of the table, unless all rows are rewritten.
+        views: the inputs of the answer.
     """
     stays, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
     origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD_ID: build}
@@ -50,7 +50,7 @@ def write_answer(
         if small is not None and small.version is not None:
             return small.version, small.rows
         if small is not None:
-            # It may be our own commit that landed, and whose reply was lost.
+            # The commit may be ours, with a lost reply.
             return _find_commit(lake, job.key, build)
     properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
     if job.plan.full and lake.open(job.key) is None and _has_small_inputs(views, job):
@@ -64,15 +64,15 @@ def write_answer(
 
 
 def _has_small_inputs(views: InputViews, job: TableJob) -> bool:
-    """Whether the inputs have no more rows together than an answer that is gathered may have."""
+    """Whether the inputs together have few enough rows to collect the answer in the driver."""
     rows = views.count_rows(job.plan.table.reads)
     return rows is not None and rows <= MAX_COLLECTED_ROWS
 
 
 def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[str, str | None], metadata: str) -> None:
-    """Commit the answer by Spark's own writer."""
+    """Commits the answer with Spark's writer."""
     column = job.plan.table.partition_by
-    # Rebalanced, a small date becomes one file and a large one is still split.
+    # Rebalance writes one file for a small date and splits a large one.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
     writer = writer.option("userMetadata", metadata).options(**_idempotence_options(job.step))
     written = job.plan.output.values
@@ -85,7 +85,7 @@ def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[st
 
 
 def _replace_condition(plan: GoldPlan) -> str:
-    """The condition of the rows that are replaced."""
+    """Returns the condition of the replaced rows."""
     column, grain = plan.table.partition_by, plan.table.grain
     if grain is not None:
         return plan.output.condition(column, grain.column)
@@ -98,25 +98,25 @@ def _replace_condition(plan: GoldPlan) -> str:
 
 
 def _idempotence_options(step: Step) -> dict[str, str | int]:
-    """By these Delta leaves a write out whose number the table has, and fails one that meets another of its number."""
+    """Returns writer options by which Delta skips a transaction it already has and rejects a concurrent one."""
     return {"txnAppId": step.app_id, "txnVersion": step.version}
 
 
 def _find_commit(lake: Lake, key: str, build: str) -> tuple[int, int]:
-    """The version our commit got and the rows it wrote."""
+    """Returns the version of our commit and the rows it wrote."""
     table = lake.open(key)
     for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
         if commit.metadata.get(_BUILD_ID) == build:
-            # A build of hours copies the rows that share a file with them.
+            # Hourly builds also copy the other rows of rewritten files.
             rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
             return commit.version, rows
     raise overtaken_error(key)
 
 
 def overtaken_error(key: str) -> ConcurrencyError:
-    """The error of a build that would put an older answer over a newer one, or lands after another of its number."""
+    """Returns the error of a build that would overwrite a newer result or commits second."""
     return ConcurrencyError(
         "GOLD_OVERTAKEN",
-        f"{key}: another build or a refresh has landed since this build was planned, which therefore did not.",
-        hint="Nothing: the next try plans again.",
+        f"{key}: another build or a refresh committed after this build was planned, so this build did not commit.",
+        hint="No action needed: the next attempt plans again.",
     )

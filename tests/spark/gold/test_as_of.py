@@ -82,7 +82,7 @@ def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(
         ([("A", 1, 4), ("A", 3, None)], ["1 intervals that overlap the next, of (ticker) A"]),
         ([("A", 1, None), ("A", 3, None)], ["1 intervals that overlap the next, of (ticker) A"]),
         ([("A", 1, 3), ("A", 1, 3)], ["1 intervals that overlap the next, of (ticker) A"]),
-        ([("A", 3, 3)], ["1 intervals where valid_to does not lie behind valid_from, of (ticker) A"]),
+        ([("A", 3, 3)], ["1 intervals whose valid_to is not after valid_from, of (ticker) A"]),
         ([("A", None, 3)], ["1 intervals without valid_from, of (ticker) A"]),
     ],
 )

@@ -95,7 +95,7 @@ def test_every_check_says_what_it_found(spark: SparkSession) -> None:
     assert failed_checks(table(min_rows=4), answer, None) == ["3 rows where at least 4 are expected"]
     assert failed_checks(table(not_null="n"), answer, None) == ["1 rows without n"]
     assert failed_checks(table(unique=["day", "n"]), answer, None) == [
-        "1 values of (day, n) are there more than once, such as a, 1"
+        "1 values of (day, n) are duplicated, such as a, 1"
     ]
     assert failed_checks(table(max_drop=0.5), answer, before) == [
         "day a would fall from 5 rows to 2",

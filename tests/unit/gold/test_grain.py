@@ -94,7 +94,7 @@ def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
     ("module", "name", "instead"),
     [
         pytest.param(changed_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
-        pytest.param(changed_hours, "note_hours", no_removals, id="removed files touch nothing"),
+        pytest.param(changed_hours, "record_hours", no_removals, id="removed files touch nothing"),
         pytest.param(changes_module, "changing_actions", None, id="OPTIMIZE counts as a change"),
         pytest.param(plan_module, "shift_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
     ],
@@ -286,7 +286,7 @@ def test_a_build_of_older_inputs_never_lands_over_one_of_newer(tmp_path: Path, m
     job = traffic.plan("edge_minutes", pinned=older)
 
     assert not job.plan.has_work
-    assert job.plan.reason == "another build has landed meanwhile, of newer versions of requests"
+    assert job.plan.reason == "another build has committed with newer versions of requests"
     for options in ({"full": True}, {"dates": frozenset([FIRST.date()])}):
         with pytest.raises(ConcurrencyError, match="GOLD_OVERTAKEN"):
             traffic.plan("edge_minutes", pinned=older, **options)

@@ -163,7 +163,7 @@ def test_one_that_is_overtaken_by_newer_inputs_leaves_the_newer_answer(gold: Ove
 
     gold.traffic.holds(MINUTES)
     assert (gold.answers, result.skipped) == (1, True)
-    assert "of newer versions of requests" in result.reason
+    assert "with newer versions of requests" in result.reason
     assert gold.is_fresh
 
 

@@ -107,7 +107,7 @@ def test_gold_of_another_pipeline_counts_from_its_first_build_on_by_the_dates_th
         (result,) = pending_gold(catalog, "board")
         return result.spark_required, result.reason
 
-    assert work() == (0, "shop.daily is not built yet")
+    assert work() == (0, "input shop.daily is not built yet")
     make(lake, "shop", "orders", files=1, days=2)
     built(catalog, lake)
     assert work() == (1, "it does not exist yet")

@@ -122,7 +122,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert plan_refresh(catalog, "shop")[0].shadow == key
 
     swap(lake, 1)
-    assert "was swapped in before" in said()
+    assert "already swapped in" in said()
 
     table = lake.open(paths.table("shop", "daily"))
     assert table is not None
