@@ -232,12 +232,12 @@ class TablePurger:
             operation=ERASE,
             step=step.app_id,
             step_version=step.version,
-            all_before=purge.rows_before,
-            all_after=purge.rows_after,
+            rows_before=purge.rows_before,
+            rows_after=purge.rows_after,
             erased=purge.erased_before,
             requests=purge.by_request,
             dates=purge.dates,
-            **({"numbers": purge.collector_numbers} if purge.collector_numbers else {}),
+            **({"collector_numbers": purge.collector_numbers} if purge.collector_numbers else {}),
         )
         # A generic predicate: the real one would write the erased tokens to the log.
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
@@ -250,9 +250,9 @@ class TablePurger:
         return purge.replace(
             version=version,
             at_ms=self._committed_at(version),
-            all_after=survey.rows,
+            rows_after=survey.rows,
             erased_after=survey.hits + survey.deleted_hits,
-            others_after=survey.rows - survey.hits - (purge.rows_after - purge.other_rows_before),
+            other_rows_after=survey.rows - survey.hits - (purge.rows_after - purge.other_rows_before),
         )
 
     def _committed_at(self, version: int) -> int:
@@ -267,7 +267,7 @@ class TablePurger:
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
             if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
-                rows_before, erased = int(metadata["all_before"]), int(metadata["erased"])
+                rows_before, erased = int(metadata["rows_before"]), int(metadata["erased"])
                 purge = PurgedTable(
                     pipeline=self._pipeline,
                     table=self._table,
@@ -275,14 +275,14 @@ class TablePurger:
                     at_ms=int(commit.at.timestamp() * 1000),
                     rows_before=rows_before,
                     erased_before=erased,
-                    rows_after=int(metadata["all_after"]),
+                    rows_after=int(metadata["rows_after"]),
                     erased_after=0,
                     other_rows_before=rows_before - erased,
                     other_rows_after=rows_before - erased,
                     by_request=dict(metadata["requests"]),
                     dates=dict(metadata["dates"]),
                     removed_files=removed_paths(self._lake, self._key, commit.version),
-                    collector_numbers=dict(metadata.get("numbers") or {}),
+                    collector_numbers=dict(metadata.get("collector_numbers") or {}),
                 )
                 return self._recount(purge, commit.version)
         raise ConcurrencyError(

@@ -58,7 +58,7 @@ def run_ingest(
             # Read under the lock: an erasure that destroys keys under it has suppressed their tokens before.
             suppressed = SuppressionList.read(vault.lake_objects, namespace, vault.service)
             result = VaultIngest(vault, files, suppressed, deadline=deadline).run()
-        _write_beat(vault, result, started_at)
+        _write_heartbeat(vault, result, started_at)
         return result
 
 
@@ -99,7 +99,7 @@ def _no_day_key(namespace: str, day: str) -> bytes:
     raise AssertionError(f"the vault's job never opens unreadable bodies ({namespace}, {day})")
 
 
-def _write_beat(vault: NamespaceVault, result: IngestResult, started_at: str) -> None:
+def _write_heartbeat(vault: NamespaceVault, result: IngestResult, started_at: str) -> None:
     previous = read_vault_heartbeat(vault.lake_objects, vault.namespace)
     clean = result.remaining == len(result.damaged)
     numbers = vault.epochs.numbers()
@@ -128,13 +128,13 @@ def _recorded_failures(environment: EnvironmentSpec, namespace: str, *, dry_run:
         if not dry_run:
             # If the lake does not answer, the original error is more useful.
             with contextlib.suppress(DeltaworksError):
-                _note_trouble(open_objects(environment.lake), namespace, error.condition)
+                _record_failure(open_objects(environment.lake), namespace, error.condition)
         raise
 
 
-def _note_trouble(objects: ObjectStore, namespace: str, condition: str) -> None:
+def _record_failure(objects: ObjectStore, namespace: str, condition: str) -> None:
     now = iso_now()
-    before = read_vault_heartbeat(objects, namespace) or VaultHeartbeat(namespace=namespace, written_at=now)
-    since = before.failing_since if before.failure_condition == condition else now
-    beat = before.replace(written_at=now, failure_condition=condition, failing_since=since)
+    previous = read_vault_heartbeat(objects, namespace) or VaultHeartbeat(namespace=namespace, written_at=now)
+    since = previous.failing_since if previous.failure_condition == condition else now
+    beat = previous.replace(written_at=now, failure_condition=condition, failing_since=since)
     objects.put(vault_heartbeat_key(namespace), beat.encode())

@@ -143,8 +143,8 @@ def wrong_with_certificates(
             wrong.append(f"certificate {number} does not follow the one before it")
         before = hashlib.sha256(found[name]).hexdigest()
         for one in said["tables"]:
-            adds_up = one["all_after"] == one["all_before"] - one["erased_before"] and not one["erased_after"]
-            if not adds_up or one["others_after"] != one["others_before"]:
+            adds_up = one["rows_after"] == one["rows_before"] - one["erased_before"] and not one["erased_after"]
+            if not adds_up or one["other_rows_after"] != one["other_rows_before"]:
                 wrong.append(f"{name}: rows of {one['table']} do not add up")
         of_person = next(one["of_person"] for one in said["tables"] if one["table"] == table)
         if not at_least[name] <= of_person <= at_most[name]:

@@ -265,7 +265,8 @@ def test_an_error_names_the_value_and_the_expected_format() -> None:
         3: (ReasonCode.TYPE_MISMATCH, "the number 7 is not a valid text of the form %d/%b/%Y:%H:%M:%S %z"),
         4: (
             ReasonCode.TYPE_MISMATCH,
-            "the text '31/Feb/2015:21:05:15 +0000' is not a valid time of the form %d/%b/%Y:%H:%M:%S %z: there is no such day",
+            "the text '31/Feb/2015:21:05:15 +0000' is not a valid time of the form %d/%b/%Y:%H:%M:%S %z: "
+            "there is no such day",
         ),
     }
 
