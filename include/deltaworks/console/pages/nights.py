@@ -12,7 +12,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
-from deltaworks.console.summaries import to_dict, read_summaries, read_summary
+from deltaworks.console.summaries import read_summaries, read_summary, to_dict
 from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 
@@ -26,7 +26,7 @@ class NightRow:
     date: str
     state: str
     failed: tuple[str, ...]
-    by_hand: bool
+    is_manual: bool
     started_at: datetime | None
     seconds: float | None
     rewritten_files: int
@@ -67,7 +67,7 @@ class Nights:
 _SORT_KEYS = {
     "pipeline": lambda row: row.pipeline,
     "state": lambda row: (row.state != "failed", row.errors == 0, row.pipeline),
-    "began": lambda row: row.began_at,
+    "began": lambda row: row.started_at,
     "seconds": lambda row: row.seconds,
     "rewritten": lambda row: row.rewritten_bytes,
     "freed": lambda row: row.freed_bytes,
@@ -132,7 +132,7 @@ def night_row(pipeline: str, night: Night) -> NightRow:
         date=night.date,
         state="failed" if night.failed else "complete",
         failed=night.failed,
-        by_hand=night.is_manual,
+        is_manual=night.is_manual,
         started_at=began_at,
         seconds=(ended_at - began_at).total_seconds() if began_at and ended_at else None,
         rewritten_files=sum(task.files for task in rewritten),

@@ -115,10 +115,10 @@ def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
 def test_the_chain_is_compared_by_the_process_that_reads_much(
     harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "read_cold", lambda *_, **__: TableReadResult(rows=({"certificates": 12},)))
+    monkeypatch.setattr(page, "read_tables", lambda *_, **__: TableReadResult(rows=({"certificates": 12},)))
     assert "Certificates: 12" in harness.get(CHAIN, by="dpo").text
 
-    monkeypatch.setattr(page, "read_cold", lambda *_, **__: TableReadResult(problem="[CERTIFICATES_BROKEN] at <e1>"))
+    monkeypatch.setattr(page, "read_tables", lambda *_, **__: TableReadResult(problem="[CERTIFICATES_BROKEN] at <e1>"))
     broken = harness.get(CHAIN, by="dpo").text
     assert "CERTIFICATES_BROKEN" in broken
     assert "each bound to" not in broken

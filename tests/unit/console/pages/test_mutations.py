@@ -127,7 +127,7 @@ def test_an_id_that_was_used_again_is_of_two_entities() -> None:
 def cascade(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: TableReadResult, **query: str
 ) -> Any:
-    monkeypatch.setattr(mutations, "read_cold", lambda *_, **__: answer)
+    monkeypatch.setattr(mutations, "read_tables", lambda *_, **__: answer)
     values = {"pipeline": "engagement"}
     return view_cascade(page_context(catalog, objects, values=values, query=query or {"org": "acme", "id": "id2"}))
 
@@ -170,7 +170,7 @@ def test_nothing_is_read_without_organisation_and_id(
     def read(*_: object, **__: object) -> TableReadResult:
         raise AssertionError("nothing is to be read")
 
-    monkeypatch.setattr(mutations, "read_cold", read)
+    monkeypatch.setattr(mutations, "read_tables", read)
 
     page = view_cascade(page_context(catalog, objects, values={"pipeline": "engagement"}, query={"org": "acme"}))
 
