@@ -1,1 +1,1 @@
-"""The ways back: replay of quarantine, reprocess, restore, recovery, starting over, cleaning of sources."""
+"""Recovery operations: quarantine replay, reprocess, restore, repair, starting over, and cleanup of landed objects."""

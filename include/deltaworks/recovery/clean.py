@@ -1,8 +1,8 @@
-"""Deletes or archives landed objects that every pipeline which reads them has landed, some days after.
+"""Deletes or archives landed objects a declared number of days after every pipeline that reads them has landed them.
 
-An object is left alone while one of its pipelines has not completed the batch that holds it, while a row of it waits
-in quarantine for a replay that needs the object, and where no pipeline reads it: its rows are in no table. What was
-removed cannot be reprocessed, replayed or read by a pipeline that starts over.
+An object stays while one of its pipelines has not completed the batch that holds it, while a quarantined row needs the
+object for a replay, and if no pipeline reads it. Removed objects can no longer be reprocessed, replayed, or read by a
+pipeline that starts over.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from deltaworks.tables.lake import Lake
 
 _CONCURRENT_REQUESTS = 8
 _CHECK_BATCH_SIZE = 1_000
-#: The most objects one run removes, so that a mistake is a small one.
+#: Upper bound of objects removed by one run, which limits the damage of a wrong declaration.
 MAX_OBJECTS = 100_000
 _COLUMNS = ("seq", "bucket", "key", "etag", "version_id", "size", "received_at")
 
 
 @dataclass(slots=True, kw_only=True)
 class CleanResult:
-    """What one run removed, or would remove, and what it left.
+    """Counts of one cleanup run; in a dry run, what it would remove.
 
-    `unread` objects wait for a pipeline, `young` ones for their day, `in_quarantine` ones for a replay; `unclaimed`
-    ones are read by no pipeline; `changed` keys hold another content by now. The next run continues after `up_to_seq`.
+    `pending` objects wait for a pipeline, `within_retention` ones for their age, `in_quarantine` ones for a replay;
+    `without_reader` ones are read by no pipeline; `changed` keys hold other content by now. The next run continues
+        after
+    `through_seq`.
     """
 
     relay: str
@@ -63,10 +65,10 @@ class CleanResult:
 def clean_source(
     catalog: Catalog, relay: str, *, dry_run: bool = True, limit: int = MAX_OBJECTS, from_start: bool = False
 ) -> CleanResult:
-    """Remove what is landed everywhere, at most `limit` objects. Idempotent; safe beside relay and streams.
+    """Removes objects that every pipeline has landed, at most `limit`. Idempotent; safe while relay and streams run.
 
     Args:
-        from_start: read the whole log again, also what earlier runs have passed.
+        from_start: read the complete file event log again, including entries earlier runs have processed.
 
     Raises:
         ConfigError: RELAY_CLEANUP_UNDECLARED, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
@@ -86,7 +88,7 @@ def clean_source(
 
 
 class _CleanRun:
-    """One pass over the log, from where `result` says that the last one ended."""
+    """One pass over the file event log, starting where the previous run ended."""
 
     def __init__(
         self, catalog: Catalog, result: CleanResult, remover: ObjectRemover, *, after_days: float, limit: int
@@ -98,9 +100,9 @@ class _CleanRun:
         self._remove = remover.check if result.dry_run else remover.remove
         self._cutoff = utc_now() - timedelta(days=after_days)
         self._remaining_limit = limit
-        #: The first `seq` that was left: the next run begins there.
+        #: First `seq` that was skipped: the next run starts there.
         self._first_skipped_seq = sys.maxsize
-        # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
+        # Read the pipelines' positions before their quarantine: a row replayed in between is then only kept longer.
         self._readers = ObjectStatusReader(catalog, result.relay).readers()
         self._quarantine_seqs = {
             reader.pipeline: Quarantine(lake, reader.pipeline).required_objects() for reader in self._readers
@@ -115,7 +117,9 @@ class _CleanRun:
                     break
 
     def _remove_batch(self, candidates: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
-        """Only objects that are there count against the limit: the log may begin with many that were removed before."""
+        """Removes the candidates up to the limit. Only existing objects count, since the log may begin with removed
+        ones.
+        """
         at = 0
         while at < len(candidates) and self._remaining_limit:
             piece = candidates[at : at + min(self._remaining_limit, _CHECK_BATCH_SIZE)]
@@ -129,7 +133,7 @@ class _CleanRun:
         bucket, key, etag = row["bucket"], row["key"], row["etag"]
         state = self._remove(bucket, key, etag, row["version_id"])
         for tag in self._replacements.successors(bucket, key, etag):
-            # What was put in its place without erased events is the same file.
+            # An erasure may have rewritten the object; the rewritten object belongs to the same file event.
             if self._remove(bucket, key, tag, None) == "removed":
                 state = "removed"
         return state
@@ -138,7 +142,7 @@ class _CleanRun:
         self._first_skipped_seq = min(self._first_skipped_seq, row["seq"])
 
     def _removable_rows(self, part: pa.Table) -> Iterator[dict[str, Any]]:
-        """The objects of a part of the log that can go."""
+        """Yields the file events of one part of the log whose objects can be removed."""
         readers: dict[int, list[LogReader]] = {}
         for reader in self._readers:
             matches = filter_events(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)

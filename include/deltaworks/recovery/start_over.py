@@ -1,10 +1,10 @@
-"""Starts a pipeline over in a new generation: its tables are recreated, and its source is read from the beginning; or
-its tables go back to one batch, and the source is read from there.
+"""Starts a pipeline over in a new generation: recreates its tables and reads its source from the beginning, or restores
+its tables to one batch and reads the source from there.
 
-For edits that rows which have landed cannot follow: another source, another type or partitioning of a column. What is
-done is fixed by a record before anything changes; each step is guarded and can be repeated, so a run that dies is
-completed by the next one, and nothing else of the pipeline begins before that. Rows given up stay readable by time
-travel until VACUUM removes their files. The numbers of batches continue, so that `_batch_id` never means two batches.
+For changes that landed rows cannot follow: another source, or another type or partitioning of a column. A record fixes
+the plan before anything changes; each step is guarded and repeatable, so the next run completes an interrupted one, and
+no other operation of the pipeline starts before that. Abandoned rows stay readable by time travel until VACUUM. Batch
+numbers continue, so a `_batch_id` is unique across generations.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ OPERATION, ROLLBACK = "start_over", "restore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverResult:
-    """What was given up, or would be.
+    """What was abandoned, or would be.
 
-    `resumed`: it had been begun before. `recreated` counts the tables this call recreated or put back. `way` is whether
-    a rollback that is only counted can be done, and what else can.
+    `resumed`: an interrupted start over was completed. `recreated` counts the tables recreated or restored by this
+        call.
+    `strategy` tells, in a dry run of a rollback, whether it is possible and what else is.
     """
 
     pipeline: str
@@ -70,7 +71,7 @@ class StartOverResult:
 
     @property
     def rows(self) -> int:
-        """Rows of all tables together."""
+        """Rows of all tables."""
         return sum(table.rows for table in self.tables)
 
 
@@ -85,19 +86,21 @@ def start_over(
     spark: Callable[[], SparkSession] | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> StartOverResult:
-    """Recreate the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
+    """Recreates the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
 
-    The stream has to be stopped; its next start reads the source from the beginning with pipeline.yaml as it is. Gold
-    tables follow by their next build. Tables that are no longer declared stay as they are.
+    The stream must be stopped; its next start reads the source from the beginning with the present pipeline.yaml. Gold
+    tables follow with their next build. Tables that are no longer declared stay unchanged.
 
     Args:
-        max_rows: how many rows may be given up at most; needed unless it is a dry run.
-        reason: kept on record.
-        back_to: bring bronze tables and quarantine back to a batch instead of recreating them. Live tables count from
-            zero, names and intervals follow with the next mutation batch, which applies all requests, and rows that
-            replays have landed may be replayed again.
-        spark: gives a session, where a table or a torn batch needs one.
-        fault: called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
+        max_rows: maximum number of rows to abandon; required unless in a dry run.
+        reason: stored in the record.
+        restore_point: restore bronze tables and quarantine to a batch instead of recreating them. Live tables restart
+            from
+            zero, names and intervals follow with the next mutation batch, which applies all requests, and replayed rows
+                can
+            be replayed again.
+        spark: returns a session, if a table or a prepared batch needs one.
+        fault: test hook, called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`.
 
     Raises:
         ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT_INVALID, BATCH_UNKNOWN.
@@ -138,34 +141,34 @@ class _StartOverRun:
 
     @contextmanager
     def leases(self) -> Iterator[None]:
-        """Nobody else lands, replays or reprocesses meanwhile."""
+        """Excludes the stream, replays and reprocesses."""
         with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
             no_vacuum = table_files_locks(self._objects, self._pipeline, self._tables_to_restore(), work="The restore")
             with exclusive_reread(self._home, starting_over=True), no_vacuum:
                 yield
 
     def _tables_to_restore(self) -> list[str]:
-        """The tables whose files of an earlier version are to be there again."""
+        """Returns the tables that need the files of an earlier version."""
         if (begun := self._unfinished()) is not None:
             return [loss.table for loss in begun.tables if loss.restore_to is not None]
         return [] if self._restore_point is None else [*(table.name for table in self._spec.tables), QUARANTINE_TABLE]
 
     def count(self) -> StartOverResult:
-        """What `run` would do."""
+        """Returns what `run` would do."""
         begun = self._unfinished()
         if begun is not None:
             return _result(begun, resumed=True, dry_run=True)
         plan = self._planner.plan_pipeline(self._restore_point, reason="")
-        return replace(_result(plan, resumed=False, dry_run=True), way=self._strategy(plan))
+        return replace(_result(plan, resumed=False, dry_run=True), strategy=self._strategy(plan))
 
     def run(self, max_rows: int | None, reason: str) -> StartOverResult:
-        """All of it, or what is left of it."""
+        """Runs all steps, or the remaining ones."""
         begun = self._unfinished()
         resumed = begun is not None
         if begun is None:
             torn = self._prepared_batch()
             if torn is None and not self._home.held.read():
-                # What is refused has written nothing then: to settle is to fence every table.
+                # Rejected before anything is written, since completing a batch fences every table.
                 self._plan(max_rows, reason)
             self._complete_prepared(torn)
             plan = self._plan(max_rows, reason)
@@ -176,7 +179,7 @@ class _StartOverRun:
         return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
 
     def _plan(self, max_rows: int | None, reason: str) -> StartOver:
-        """What there is to do, unless it is refused."""
+        """Plans the start over, unless it is rejected."""
         plan = self._planner.plan_pipeline(self._restore_point, reason=reason)
         way = self._strategy(plan)
         if way is not None:
@@ -186,25 +189,25 @@ class _StartOverRun:
         return plan
 
     def _strategy(self, plan: StartOver) -> RollbackStrategy | None:
-        """The way to the batch that a rollback is of; None for a start over, which is one."""
+        """Returns the strategy of a rollback; None for a start over."""
         if plan.to_batch is None:
             return None
         ways = RollbackStrategies(self._catalog, self._spec, self._lake, self._home, self._spark)
         return ways.choose(plan.to_batch, self._planner.missing_files)
 
     def _unfinished(self) -> StartOver | None:
-        """A start over that was interrupted."""
+        """Returns the interrupted start over, if any."""
         generation, ended = self._home.start_overs.newest()
         return None if ended else self._home.start_overs.read(generation)
 
     def _prepared_batch(self) -> PreparedBatch | None:
-        """The batch that was prepared and not completed."""
+        """Returns the batch that was prepared and not completed."""
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
         return self._home.prepared.read(generation, 0 if last is None else last + 1)
 
     def _complete_prepared(self, torn: PreparedBatch | None) -> None:
-        """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
+        """Completes the prepared batch under its own declaration, and rejects tables with uncommitted rows."""
         before = self._specs.current() or self._spec
         staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
         processor, ledger = open_batch_processor(
@@ -214,7 +217,7 @@ class _StartOverRun:
             self._objects,
             lease=self._lease,
             epoch=self._lease.epoch,
-            # What a table had is given up anyway, unless it is to go back.
+            # The table's rows are abandoned anyway, unless it is restored.
             check_dropped_tables=self._restore_point is not None,
         )
         while processor.complete_prepared() is not None:
@@ -229,7 +232,7 @@ class _StartOverRun:
         complete_prepared_replay(self._spec, self._lake, self._home)
 
     def _run_steps(self, begun: StartOver) -> int:
-        """Every step, each of which is skipped where it was done; how many tables were recreated or put back now."""
+        """Runs every step that is not done yet. Returns the number of tables recreated or restored now."""
         spec = self._specs.read(begun.spec_fingerprint)
         if spec is None:
             raise ContractError(
@@ -239,7 +242,7 @@ class _StartOverRun:
             )
         declared = declared_tables(spec)
         losses = {loss.table: loss for loss in begun.tables}
-        # Quarantine first: a replay that is under way somewhere then selects nothing once it has been voided.
+        # Quarantine first: a concurrent replay then selects nothing once it is voided.
         first = [QUARANTINE_TABLE] if QUARANTINE_TABLE in losses else []
         recreated = sum(self._recreate_or_restore(begun, losses[name], declared[name]) for name in first)
         void_replays(self._spec, self._lake, self._home, replay_id=f"generation {begun.generation}")
@@ -262,13 +265,13 @@ class _StartOverRun:
         return owner_step(self._pipeline, self._lease.epoch)
 
     def _recreate_or_restore(self, begun: StartOver, loss: TableLoss, declared: DeclaredTable) -> bool:
-        """Recreate a table, or put it back; whether that was committed now."""
+        """Recreates or restores a table. Returns whether it was committed now."""
         name = loss.table
         key = paths.table(begun.pipeline, name)
         table = self._lake.open(key)
         if table is None:
             return False
-        # A job that had the table's write turn loses it.
+        # Revoke the write turn of a job that holds it.
         self._objects.delete(paths.turn_request(begun.pipeline, name))
         step = Step(f"{begun.pipeline}/start_over/{name}", begun.generation)
         metadata = user_metadata(
@@ -299,7 +302,7 @@ class _StartOverRun:
         parameters: dict[str, str | None] = {"version": str(version), "timestamp": None}
         commit = FilesCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=parameters)
         restored = commit_files(self._lake, self._objects, key, lambda now: with_columns_from(then, now), commit=commit)
-        # Every table is another application of the step, and its key ends with the table's name.
+        # Each table has its own step; the key ends with the table's name.
         name = key.rpartition("/")[2]
         self._reapplier.reapply(name, step=reapply_step(step), check=lambda: None)
         return restored.newly_committed

@@ -1,1 +1,1 @@
-"""Quarantined rows: reading them, and landing them once the cause is mended."""
+"""Reads quarantined rows and lands them once the cause is fixed."""

@@ -1,11 +1,10 @@
-"""Removes what has lain for longer than is declared: rows that did not fit, messages, archived payloads, old rows.
+"""Expires quarantined rows, quarantined messages, archived payloads and old events after their declared retention.
 
-Raw values are kept for a replay, and may say more of people than any column does. After `quarantine.retain_days` a row
-goes, whether it was landed by a replay, or is open still: a promise to forget does not depend on somebody's work. How
-many open ones went is told. Of the archive whole dates go, after `archive.retain_days`, and of a table with
-`retention_days` those of its `event_date`: gold tables that read them follow, as they do any change. The rows can be
-read by time travel until a VACUUM after the table's retention; the table of messages is vacuumed here, which no other
-job does.
+Raw values are kept for a replay and may hold more personal data than any column. After `quarantine.retain_days` a row
+is deleted, whether a replay has landed it or not; the result counts the rows that were still open. The archive loses
+complete dates after `archive.retain_days`, and a table with `retention_days` loses them by `event_date`; dependent gold
+tables follow as for any change. Deleted rows stay readable by time travel until VACUUM. The table of quarantined
+messages is vacuumed here, since no other job does it.
 """
 
 from __future__ import annotations
@@ -37,14 +36,16 @@ from deltaworks.tables.table_swap import table_content
 
 OPERATION = "expire_quarantine"
 _EVENT_DATE = "event_date"
-#: Removed files of the table of messages are kept for so long, as VACUUM keeps those of the pipeline's tables.
+#: VACUUM retention of the table of quarantined messages, the same as for the pipeline's tables.
 _VACUUM_RETENTION_HOURS = 168
 _TIMESTAMP_TYPE = 'Timestamp(Microsecond, Some("UTC"))'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryResult:
-    """Rows of one table that were removed (in a dry run: would be); of quarantine `open` ones no replay had landed."""
+    """Rows of one table that were deleted, or would be in a dry run. `open_rows` counts quarantined rows that no replay
+    landed.
+    """
 
     table: str
     dry_run: bool
@@ -63,13 +64,12 @@ def expire_quarantine(
     now: dt.datetime | None = None,
     limit: DeletionLimit | None = None,
 ) -> list[ExpiryResult]:
-    """Remove what is older than declared from a pipeline's quarantine, archive and tables, and its relay's messages.
+    """Deletes expired rows from a pipeline's quarantine, archive and tables, and from its relay's quarantined messages.
 
-    Idempotent; safe beside the stream, the relay and replays. Needs no JVM.
+    Idempotent; safe while the stream, the relay and replays run. Needs no JVM.
 
     Args:
-        bound: remove the oldest days only, as many as fit, one at least, and raise an alert; a repeated run continues.
-            So what is declared is kept, if later, and nobody has to be there for it.
+        limit: delete only the oldest days that fit, at least one, and raise an alert; later runs continue.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, TURN_NOT_GRANTED, TURN_LOST; not in a dry run.
@@ -94,7 +94,7 @@ def expire_quarantine(
 
 
 class _ExpiryRun:
-    """One run over the tables of a pipeline."""
+    """One expiry run over the tables of a pipeline."""
 
     def __init__(
         self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime, bound: DeletionLimit | None
@@ -107,11 +107,11 @@ class _ExpiryRun:
         self._home = PipelineHome.open(lake.storage, pipeline)
 
     def expire_rows(self, name: str, days: int | None) -> ExpiryResult:
-        """Rows of the quarantine or of the archive."""
+        """Expires rows of the quarantine or the archive."""
         return self._expire_dates(name, days, f"{name}_date")
 
     def expire_events(self, spec: TableSpec) -> ExpiryResult:
-        """Rows of a table whose events are older than it declares. One that requests change is taken for a turn."""
+        """Expires events older than the table's retention. Takes the write turn of a mutable table."""
         if spec.mutable is None or self._dry_run:
             return self._expire_dates(spec.name, spec.retention_days, _EVENT_DATE)
         with write_turn(self._home.objects, self._pipeline, spec.name, by=current_run()) as turn:
@@ -124,7 +124,8 @@ class _ExpiryRun:
         table = self._lake.open(self._home.table(name))
         if table is None or days is None:
             return self._nothing_to_expire(name, days)
-        # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
+        # Whole days, since the table is partitioned by date: no file is rewritten, and a row may stay some hours
+        # longer.
         before = (self._now - dt.timedelta(days=days)).date()
         old = rows_of(self._lake, table, columns=[column], filters=pc.field(column) < before)
         bounded = self._limited_cutoff(name, table, old.column(column).to_pylist(), before)
@@ -174,7 +175,8 @@ class _ExpiryRun:
         )
 
     def _limited_cutoff(self, subject: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
-        """The day before which rows go: an earlier one than `before` where these are more than a night removes."""
+        """Returns the date before which rows are deleted: earlier than `before` if the night's limit would be
+        exceeded."""
         if self._limit is None or self._dry_run:
             return before
         max_rows = self._limit.max_rows(table_content(table).rows)

@@ -1,7 +1,7 @@
-"""Reads a pipeline's quarantine: which rows are open, counted and listed; and the record of its replays.
+"""Reads a pipeline's quarantine: counts and lists open rows, and reads the record of replays.
 
-A row is open while no replay has landed it, or its object was reprocessed since. Replays delete nothing here: what
-became of rows is in an append-only table beside. Everything is read through DuckDB, a batch of rows at a time.
+A row is open until a replay lands it, and again once its object was reprocessed. Replays delete nothing here: their
+outcomes are in a separate append-only table. Everything is read through DuckDB in batches of rows.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ REPLAYS_SCHEMA = arrow_schema(
 
 #: Of columns that came with a later release, as DuckDB calls them.
 _TYPES = {pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR", pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ"}
-#: What identifies a row, and what is needed to cut a selection into slices.
+#: Columns that identify a row, and those needed to split a selection into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineFilter:
-    """Which rows: all that meet every condition given. Both ends of a range are included."""
+    """Conditions on quarantined rows, combined with AND. Both ends of a range are included."""
 
     reasons: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class QuarantineFilter:
     fingerprint: str | None = None
 
     def condition(self) -> tuple[str, list[Any]]:
-        """As SQL over a quarantine row, and its parameters."""
+        """Returns the conditions as SQL over quarantined rows, with the parameters."""
         conditions: list[tuple[str, Any]] = []
         if self.reasons:
             conditions.append(
@@ -77,7 +77,7 @@ class QuarantineFilter:
 
 
 class Quarantine:
-    """A pipeline's quarantine as it is now. Open a new one to see what was committed since. Used by one thread."""
+    """A snapshot of a pipeline's quarantine. Create a new one to see later commits. Not thread-safe."""
 
     def __init__(self, lake: Lake, pipeline: str) -> None:
         self._connection = duckdb.connect(":memory:")
@@ -108,7 +108,8 @@ class Quarantine:
         self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {name}_delta")
 
     def counts(self, selection: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
-        """Rows by date, reason, event and fingerprint of the spec, most first; a row counts once for each reason."""
+        """Counts rows by date, reason, event and spec fingerprint, highest counts first. A row counts once per
+        reason."""
         condition, values = selection.condition()
         return self._rows(
             "SELECT quarantine_date, code, event_name, spec_fingerprint, count(*) AS rows FROM ("
@@ -120,7 +121,7 @@ class Quarantine:
         )
 
     def rows(self, selection: QuarantineFilter, *, limit: int, all_rows: bool = False) -> list[dict[str, Any]]:
-        """The rows themselves, newest first, at most `limit`."""
+        """Returns the newest rows, at most `limit`."""
         condition, values = selection.condition()
         return self._rows(
             f"SELECT * FROM {_source(all_rows)} WHERE {condition} ORDER BY _seq DESC, _position DESC LIMIT ?",
@@ -128,7 +129,7 @@ class Quarantine:
         )
 
     def keys(self, selection: QuarantineFilter, *, limit: int | None = None) -> pa.Table:
-        """KEY_COLUMNS of the open rows, in the order they arrived, at most the first `limit`."""
+        """Returns KEY_COLUMNS of the open rows in order of arrival, at most the first `limit`."""
         condition, values = selection.condition()
         query = f"SELECT {', '.join(KEY_COLUMNS)} FROM open_rows WHERE {condition} ORDER BY _seq, _position"
         if limit is not None:
@@ -136,7 +137,7 @@ class Quarantine:
         return self._connection.sql(query, params=values).to_arrow_table()
 
     def count_replayable(self, selection: QuarantineFilter) -> tuple[int, int]:
-        """How many open rows there are, and how many of them hold their event whole."""
+        """Returns the number of open rows, and of those that contain their complete event."""
         condition, values = selection.condition()
         counted = self._rows(
             "SELECT count(*) AS rows, count(*) FILTER (coalesce(raw_complete, strlen(raw) = raw_bytes)) AS whole"
@@ -146,11 +147,13 @@ class Quarantine:
         return counted[0]["rows"], counted[0]["whole"]
 
     def last_batch(self) -> int:
-        """The newest batch of any row, open or not; -1 where there is none."""
+        """Returns the newest batch of any row, open or not; -1 if there is none."""
         return int(self._rows("SELECT coalesce(max(_batch_id), -1) AS last FROM rows_", [])[0]["last"])
 
     def required_objects(self) -> set[int]:
-        """The `_seq` of open rows that a replay can land from their object alone: whole objects, and cut values."""
+        """Returns the `_seq` of open rows that need their landed object for a replay: unreadable objects and truncated
+        values.
+        """
         rows = self._rows(
             "SELECT DISTINCT _seq FROM open_rows"
             " WHERE _position = -1 OR NOT coalesce(raw_complete, strlen(raw) = raw_bytes)",
@@ -159,14 +162,14 @@ class Quarantine:
         return {row["_seq"] for row in rows}
 
     def closed_keys(self, condition: str = "true") -> set[tuple[int, int]]:
-        """The places of rows that are in quarantine and not open, where `condition` on `_seq` holds."""
+        """Returns the keys of rows that are no longer open, restricted by an SQL `condition` on `_seq`."""
         rows = self._rows(
             f"SELECT _seq, _position FROM rows_ SEMI JOIN landed USING (_seq, _position) WHERE {condition}", []
         )
         return {(row["_seq"], row["_position"]) for row in rows}
 
     def open_rows(self, keys: pa.Table) -> list[dict[str, Any]]:
-        """The rows of these keys that are open, whole, in the order they arrived."""
+        """Returns the complete open rows with these keys, in order of arrival."""
         if not keys.num_rows:
             return []
         seqs = keys.column("_seq").to_pylist()
@@ -192,7 +195,7 @@ def _source(all_rows: bool) -> str:
 
 
 def split_keys(keys: pa.Table, *, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    """Keys in runs of bounded size; a whole object makes a run of its own."""
+    """Splits keys into slices of bounded size; an unreadable object forms a slice of its own."""
     start = rows = size = 0
     for index, row in enumerate(keys.select(["_position", "raw_bytes"]).to_pylist()):
         position, raw_bytes = row["_position"], row["raw_bytes"]
@@ -209,16 +212,16 @@ def split_keys(keys: pa.Table, *, max_rows: int, max_bytes: int) -> Iterator[pa.
 
 
 def landed_seqs(lake: Lake, pipeline: str) -> set[int]:
-    """The file events of which some row was landed by a replay."""
+    """Returns the `seq` of file events of which a replay landed at least one row."""
     rows = lake.rows(paths.quarantine_replays(pipeline), columns=["_seq", "outcome"])
     return {row["_seq"] for row in rows.to_pylist() if row["outcome"] == LANDED} if rows is not None else set()
 
 
 def record_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reprocess_id: str, fingerprint: str) -> None:
-    """Record that all rows of these objects were replaced, in tables and in quarantine: what replays landed of them
-    before is void, and a row of theirs that is in quarantine is open. Idempotent by the reprocess's id.
+    """Records that all rows of these objects were replaced in the tables and in quarantine.
 
-    Call it while `rereading`, so that no replay comes in between.
+    Earlier replays of them are void, and quarantined rows of them are open again. Idempotent by the reprocess id. Call
+    it inside `exclusive_reread`, so that no replay runs in between.
     """
     key = paths.quarantine_replays(pipeline)
     table = lake.open(key)

@@ -1,14 +1,14 @@
-"""Lands quarantined rows once the spec, a rule or the landed object has been corrected: exactly once, and recorded.
+"""Replays quarantined rows once the spec, a rule or the landed object is corrected: exactly once, and recorded.
 
-The open rows are read again by the code of the stream, slice by slice. A slice is a replay of its own and goes through
-the three records of a batch: *prepare* writes the files and fixes them with one put-if-absent object, *commit* adds
-them to every table under the step `<pipeline>/replay/<table>` at the replay's ordinal, *complete* adds the rows' record
-to `quarantine_replays`, under a step like the others. Whatever is interrupted in between, the next call completes
-first. Of two replays at once, one waits for the other; without that lease, one would fix the next ordinal, and the
-other complete that one and select its rows again.
+The stream's code reads the open rows again, slice by slice. Each slice is a replay of its own with the three records of
+a batch: *prepare* writes the files and fixes them with one put-if-absent object, *commit* adds them to every table
+under the step `<pipeline>/replay/<table>` at the replay's ordinal, *complete* appends the outcomes to
+`quarantine_replays` under a step of its own. The next call completes an interrupted replay first. Concurrent replays
+wait for each other's lease; even without it only one can create the next ordinal, and the other completes that one and
+selects its rows again.
 
-Rows keep `_seq`, `_position` and `_batch_id`; a row whose place a table has already is not added to it again. Gold
-follows by itself: the dates the files are in have changed.
+Rows keep `_seq`, `_position` and `_batch_id`; a row whose key a table already has is not added again. Gold tables
+follow because their input dates have changed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
 
 @dataclass(slots=True, kw_only=True)
 class ReplayResult:
-    """What a replay did, or in a dry run would do. Counts are rows; `rows_by_table` are those added to each table."""
+    """Row counts of a replay, or of a dry run. `rows_by_table` counts the rows added to each table."""
 
     pipeline: str
     dry_run: bool
@@ -72,7 +72,7 @@ class ReplayResult:
     seconds: float = 0.0
 
     def add(self, rows: ReplayRows) -> None:
-        """Count the rows of one slice."""
+        """Adds the counts of one slice."""
         self.selected += len(rows.landed) + len(rows.rejected) + len(rows.missing)
         self.landed += len(rows.landed)
         self.still_rejected += len(rows.rejected)
@@ -94,19 +94,19 @@ def replay_quarantine(
     slice_rows: int = SLICE_ROWS,
     fault: Fault = lambda point: None,
 ) -> ReplayResult:
-    """Land what fits now of the selected open rows. Idempotent, and safe beside the stream and other replays.
+    """Lands the selected open rows that fit the present spec. Idempotent; safe during the stream and other replays.
 
     Args:
         dry_run: only count; nothing is written.
-        limit: at most this many rows, the oldest first.
-        fault: called at `files_written`, `prepared` and `committed:<table>`, by tests.
+        limit: maximum number of rows, oldest first.
+        fault: test hook, called at `files_written`, `prepared` and `committed:<table>`.
 
     Raises:
         ConfigError: ENRICHMENT_UNREADABLE.
-        ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE;
-            QUARANTINE_EVENTS_NOT_KEPT, no row of the selection has kept its event, and its source keeps no objects.
+        ContractError: RULE_FAILED, FIELD_UNDECLARED if a table is declared to stop; PREPARED_REPLAY_UNREADABLE;
+            QUARANTINE_EVENTS_NOT_KEPT, no selected row contains its event and the source keeps no objects.
         ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD, COMMIT_CONTENDED, after which the
-            next call completes what was prepared.
+            next call completes the prepared replay.
     """
     started = time.monotonic()
     result = ReplayResult(pipeline=pipeline, dry_run=dry_run)
@@ -136,7 +136,8 @@ def replay_quarantine(
 
 
 def _reject_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter) -> None:
-    """Refuse to read records again that are nowhere any more: their values were withheld for private fields."""
+    """Rejects a replay of records that no longer exist anywhere, since their values were withheld for private
+    fields."""
     if not spec.private or isinstance(spec.source, FileSourceSpec):
         return
     rows, whole = Quarantine(lake, spec.pipeline).count_replayable(selection)
@@ -150,7 +151,7 @@ def _reject_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter
 
 
 class _Replayer:
-    """Reads slices of one pipeline's quarantine again and lands or counts them. Used by one thread."""
+    """Replays or counts slices of one pipeline's quarantine. Not thread-safe."""
 
     def __init__(
         self, catalog: Catalog, lake: Lake, home: PipelineHome, commits: ReplayCommits, result: ReplayResult
@@ -170,7 +171,7 @@ class _Replayer:
             self._landed = LandedObjects(log, opener)
 
     def count_slice(self, keys: pa.Table) -> None:
-        """What `land` would do, were no table held; nothing is written."""
+        """Counts what `land_slice` would land, ignoring held tables. Writes nothing."""
         rows, _, _ = self._read_slice(keys)
         tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
         refused = [name for name, table in tables.items() if table is not None and reasons_to_use_spark(table)]
@@ -178,8 +179,8 @@ class _Replayer:
         self._result.add(rows)
 
     def land_slice(self, keys: pa.Table) -> bool:
-        """Land the rows of these keys that fit; False where another process prepared the next replay first."""
-        # The ordinal first: what is selected after it has seen every replay before it.
+        """Lands the rows of a slice that fit. Returns False if another process prepared the next replay first."""
+        # Read the ordinal first, so that the selection reflects every earlier replay.
         ordinal = self._commits.next_ordinal()
         rows, new_columns, open_rows = self._read_slice(keys)
         rows.exclude_tables(self._unavailable_tables(rows))
@@ -223,7 +224,7 @@ class _Replayer:
         return passes[-1], written.new_columns, open_rows
 
     def _unavailable_tables(self, rows: ReplayRows) -> dict[str, str]:
-        """The tables nothing can be added to now, and why."""
+        """Returns the tables that cannot be appended to now, with the reason."""
         held, handles = self._home.held.read(), self._commits.tables.handles
         blocked = {}
         for name in rows.by_table:
@@ -237,7 +238,7 @@ class _Replayer:
         return blocked
 
     def _rows_in_commit_order(self, rows: ReplayRows) -> Iterator[tuple[str, pa.Table]]:
-        """What is added to each table, and last to those that announce rows of others."""
+        """Yields the rows to add per table; notification tables come last."""
         data = ((name, part) for name, parts in sorted(rows.by_table.items()) for part in parts)
         parts: dict[str, list[pa.Table]] = {}
         for name, part in with_notifications(self._spec, data):
@@ -248,7 +249,7 @@ class _Replayer:
 
 
 def _throughput_of(landed: Sequence[Mapping[str, Any]]) -> Throughput:
-    """Rows that have landed, by when they went to quarantine and why. An event is one row there."""
+    """Counts landed rows by the time and the reasons of their quarantine."""
     record, now = Throughput(), utc_now()
     for at_us, rows in groupby(sorted(landed, key=_quarantined_us), key=_quarantined_us):
         several = list(rows)
@@ -264,7 +265,7 @@ def _quarantined_us(row: Mapping[str, Any]) -> int:
 
 
 def _outcome_rows(rows: ReplayRows, shared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The record of the slice: what became of each row."""
+    """Builds the rows of `quarantine_replays` for one slice."""
     outcomes = [(place, LANDED, tables) for place, tables in sorted(rows.landed.items())]
     outcomes += [(place, STILL_REJECTED, ()) for place in sorted(rows.rejected)]
     return [

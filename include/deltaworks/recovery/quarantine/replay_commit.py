@@ -1,7 +1,6 @@
-"""Commits replays of quarantined rows, each prepared, committed and completed like a batch, under steps of its own.
+"""Commits replays of quarantined rows: prepared, committed and completed like a batch, under steps of their own.
 
-Every way back that reads landed rows again starts here too: it takes the right to do so alone (`rereading`), and
-completes a replay that was interrupted.
+Every operation that reads landed rows again starts with `exclusive_reread` and completes an interrupted replay first.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ Fault = Callable[[str], None]
 
 @contextlib.contextmanager
 def exclusive_reread(home: PipelineHome, *, starting_over: bool = False, rolling_back: bool = False) -> Iterator[None]:
-    """The right to read landed rows again: a replay does not run beside a reprocess, which decides by quarantine.
+    """Holds the lease for reading landed rows again, so that replays and reprocesses exclude each other.
 
     Args:
-        starting_over: resume a start over that was interrupted, which keeps all others out.
-        rolling_back: resume a rollback that was interrupted, which does so too.
+        starting_over: resume an interrupted start over, which blocks all other operations.
+        rolling_back: resume an interrupted rollback, which does the same.
 
     Raises:
         ConcurrencyError: LEASE_HELD.
@@ -61,7 +60,7 @@ def exclusive_reread(home: PipelineHome, *, starting_over: bool = False, rolling
 
 
 def complete_prepared_replay(spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
-    """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
+    """Completes the prepared but incomplete replay, if there is one. Call it inside `exclusive_reread`."""
     if home.replays.read(1 + read_last_replay(lake, spec.pipeline)) is not None:
         commits = ReplayCommits(spec, lake, home)
         commits.tables.open()
@@ -69,9 +68,9 @@ def complete_prepared_replay(spec: PipelineSpec, lake: Lake, home: PipelineHome)
 
 
 def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_id: str) -> int:
-    """Void what all replays landed and use up the next ordinal, so that a replay under way selects its rows again.
+    """Marks all replays void and uses up the next ordinal, so that a concurrent replay selects its rows again.
 
-    Safe to repeat. Call it while `rereading`, with a quarantine that is empty. Returns the ordinal.
+    Idempotent. Call it inside `exclusive_reread` with an empty quarantine. Returns the ordinal.
     """
     commits = ReplayCommits(spec, lake, home)
     while (ordinal := commits.void_all(replay_id)) is None:
@@ -80,9 +79,9 @@ def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_i
 
 
 class ReplayCommits:
-    """Writes and commits the replays of one pipeline. Used by one thread.
+    """Writes and commits the replays of one pipeline. Not thread-safe.
 
-    `tables` need not be open to complete what is prepared. `rows_by_table` counts the rows added here.
+    `tables` need not be open to complete a prepared replay. `rows_by_table` counts the rows added here.
     """
 
     def __init__(
@@ -97,13 +96,13 @@ class ReplayCommits:
         self._replays_table: DeltaTable | None = None
 
     def next_ordinal(self) -> int:
-        """The ordinal after that of the last complete replay."""
+        """Returns the ordinal after the last complete replay."""
         record = self._open_replays_table()
         refresh(record)
         return 1 + last_replay(record, self._spec.pipeline)
 
     def complete_prepared(self) -> int:
-        """Complete the replay that was prepared and is not complete; how many there were, one or none."""
+        """Completes the prepared but incomplete replay. Returns how many there were: 0 or 1."""
         replay = self._home.replays.read(self.next_ordinal())
         if replay is None:
             return 0
@@ -117,10 +116,10 @@ class ReplayCommits:
         prepared_tables: Sequence[PreparedTable],
         outcomes: Sequence[Mapping[str, Any]],
     ) -> bool:
-        """Prepare and commit a replay; False where another process prepared that ordinal first.
+        """Prepares and commits a replay. Returns False if another process prepared this ordinal first.
 
         Args:
-            shares: what `write` returned, in the order of their commits.
+            prepared_tables: results of `write`, in commit order.
             outcomes: rows of `quarantine_replays`, committed last.
         """
         record = self.write(REPLAYS, pa.Table.from_pylist(list(outcomes), schema=REPLAYS_SCHEMA))
@@ -142,9 +141,9 @@ class ReplayCommits:
         return True
 
     def void_all(self, replay_id: str) -> int | None:
-        """Record, as a replay of its own, that what all replays landed is void.
+        """Records a replay that voids all earlier ones.
 
-        Returns its ordinal, None where another process prepared the replay of that ordinal first.
+        Returns its ordinal, or None if another process prepared that ordinal first.
         """
         ordinal, at, fingerprint = self.next_ordinal(), utc_now(), self._spec.fingerprint()
         shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": fingerprint}
@@ -157,10 +156,10 @@ class ReplayCommits:
     def write(
         self, table: str, rows: pa.Table, *, partition_by: Sequence[str] = (), new_columns: Sequence[Any] = ()
     ) -> PreparedTable:
-        """Write the files of one table's share; nothing is committed.
+        """Writes the data files of one table; commits nothing.
 
         Args:
-            new_columns: columns the table has to be given first, as `events.evolution.as_records` makes them.
+            new_columns: columns to add to the table first, as built by `events.evolution.to_records`.
         """
         root = arrow_path(self._lake.storage, self._key(table))
         files = [
@@ -187,7 +186,7 @@ class ReplayCommits:
         return self._replays_table
 
     def _commit(self, replay: PreparedReplay) -> None:
-        """Commit every share, the record of the rows last. Idempotent."""
+        """Commits every table, `quarantine_replays` last. Idempotent."""
         held = self._home.held.read()
         for share in replay.tables:
             if share.table in held:
@@ -226,10 +225,10 @@ class ReplayCommits:
 
 
 class PreparedTableFiles:
-    """One table's share of a prepared replay. `rows` counts what was last offered to the table.
+    """The files of one table in a prepared replay. `rows` counts the rows last offered to the table.
 
-    An event may have come another way since the replay was prepared, by reprocessing its object. So what is added is
-    decided against the very snapshot it is committed to, as a step is: no lease and no clock comes into it.
+    An event may have landed otherwise since the replay was prepared, for example by a reprocess of its object. So the
+    rows to add are decided against the snapshot that the commit is based on; no lease and no clock is involved.
     """
 
     def __init__(self, lake: Lake, key: str, share: PreparedTable) -> None:
@@ -244,7 +243,7 @@ class PreparedTableFiles:
             return pq.read_table(source, columns=columns)
 
     def files_missing_from(self, table: DeltaTable) -> list[AddAction]:
-        """The actions that add what this snapshot of the table has not."""
+        """Returns the add actions for rows that this snapshot of the table lacks."""
         seqs = sorted({seq for file_places in self._row_keys for seq, _ in file_places})
         condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
         present = set(row_keys(rows_of(self._lake, table, columns=ROW_KEY_COLUMNS, filters=condition)))
@@ -259,7 +258,7 @@ class PreparedTableFiles:
     def _without_present_rows(
         self, file: WrittenFile, file_places: set[RowKey], present: set[RowKey]
     ) -> WrittenFile | None:
-        """The file, one with fewer rows in its stead, or none."""
+        """Returns the file, a smaller file with the missing rows only, or None."""
         if not file_places & present:
             return file
         if file_places <= present:
@@ -267,6 +266,6 @@ class PreparedTableFiles:
         rows = self._read(file)
         rows = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
         for column in file.partition:
-            # Left out again where it is written: its value is in the action.
+            # `write_file` drops partition columns; their values are in the action.
             rows = rows.append_column(column, pa.nulls(rows.num_rows))
         return write_file(self._lake.filesystem, self._root, rows, partition=file.partition)

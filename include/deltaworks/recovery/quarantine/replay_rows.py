@@ -1,7 +1,7 @@
-"""Reads quarantined rows again: their payloads, and what the present spec makes of them.
+"""Reads quarantined rows again: finds their payloads and parses them with the present spec.
 
-A row contains its event where the value was neither cut nor changed. Otherwise the landed object is read again, if it
-is still the one that was announced, and the event at the row's place is taken if it is still the same one.
+A row contains its event if the value was neither truncated nor changed. Otherwise the landed object is read again, if
+it is still the announced one, and the event at the row's position is used if it still matches.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ReplayPayloads:
-    """Payloads by the batch of their rows and when it was read, and why rows have none."""
+    """Payloads by batch and read time of their rows, and the reason for each row without one."""
 
     by_batch: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
     missing: dict[RowKey, str] = field(default_factory=dict)
 
     def add(self, row: Row, payload: Payload) -> None:
-        """Take a payload; rows of one batch are stamped alike."""
+        """Adds a payload; rows of one batch share a stamp."""
         self.by_batch.setdefault((row["_batch_id"], row["ingested_at_us"]), []).append(payload)
 
 
 def row_key(row: Row) -> RowKey:
-    """What identifies a row."""
+    """Returns the key that identifies a row."""
     return row["_seq"], row["_position"]
 
 
 class LandedObjects:
-    """The objects that rows came in."""
+    """Reads the landed objects that rows came from."""
 
     def __init__(self, log: FileEventLog, opener: FileOpener) -> None:
         self._log = log
         self._opener = opener
 
     def arrived_at_us(self, row: Row) -> int | None:
-        """When the object a row came in arrived; None where its file event is gone."""
+        """Returns the arrival time of the row's object; None if its file event no longer exists."""
         event = self._event(row)
         return None if event is None else event_time_us(event["event_time"])
 
     def payload(self, row: Row) -> Payload | str:
-        """The object a row came in, or why it cannot be had."""
+        """Returns the object of the row, or the reason why it cannot be read."""
         event = self._event(row)
         if event is None:
             return "file_event_missing"
@@ -78,8 +78,8 @@ class LandedObjects:
 class PayloadFinder:
     """Finds the payloads of quarantined rows.
 
-    `parser` frames them as the stream does. `landed` is None for a source that keeps no objects: only what its rows
-    contain can be read again.
+    `parser` frames payloads like the stream. `landed` is None for a source that keeps no objects: then only rows that
+    contain their event can be replayed.
     """
 
     def __init__(self, parser: Parser, landed: LandedObjects | None) -> None:
@@ -87,7 +87,7 @@ class PayloadFinder:
         self._landed = landed
 
     def find(self, rows: Iterable[Row]) -> ReplayPayloads:
-        """The payloads of these rows, which are in the order of their `_seq`."""
+        """Returns the payloads of these rows, which must be ordered by `_seq`."""
         payloads = ReplayPayloads()
         for _, group in groupby(rows, key=lambda row: row["_seq"]):
             self._find_in_object(list(group), payloads)
@@ -120,9 +120,9 @@ class PayloadFinder:
         raw = str(row["raw"]).encode()
         try:
             framed = list(self._parser.frame(Payload(row["_seq"], row["object_key"], raw)))
-        except ConversionError:  # it has no header of its own
+        except ConversionError:  # the row has no header of its own
             return None
-        # An array that was itself one event, and its like, read as something else when they stand alone.
+        # An array that was one event, for example, is framed differently when it stands alone.
         return (row["_position"], framed[0][1]) if len(framed) == 1 and framed[0][1][1] == raw else None
 
     def _from_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
@@ -144,12 +144,12 @@ class PayloadFinder:
     def _frame_or_nothing(self, payload: Payload) -> Iterator[PositionedEvent]:
         try:
             yield from self._parser.frame(payload)
-        except ConversionError:  # nothing of it can be read
+        except ConversionError:  # the object cannot be framed
             return
 
 
 def _is_same_event(row: Row, raw: bytes, length: int) -> bool:
-    """Whether an event of the object is the one the row was made of, as far as the row tells."""
+    """Returns whether an event of the object matches the row, as far as the row's value allows."""
     kept = str(row["raw"] or "")
     return length == row["raw_bytes"] and raw.decode("utf-8", "backslashreplace").startswith(
         kept.rstrip("\\x0123456789abcdef")
@@ -158,11 +158,12 @@ def _is_same_event(row: Row, raw: bytes, length: int) -> bool:
 
 @dataclass(slots=True)
 class ReplayRows:
-    """The rows a slice of the quarantine becomes.
+    """The result of parsing one slice again.
 
-    `by_table` holds what lands, quarantine among it: events of a whole object that could not be read before.
-    `landed` are the rows of the slice that are no longer open, with the tables they went to; `rejected` those that
-    still do not fit, with their reasons; `missing` those whose payload cannot be read, with the cause.
+    `by_table` holds the rows to land, including quarantine rows for events of an object that was unreadable before.
+    `landed` are the closed rows with the tables they went to; `rejected` still do not fit, with their reasons;
+        `missing`
+    have no readable payload, with the cause.
     """
 
     by_table: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -171,11 +172,11 @@ class ReplayRows:
     missing: dict[RowKey, str] = field(default_factory=dict)
 
     def exclude_tables(self, tables: Mapping[str, str]) -> None:
-        """Leave out every event that belongs to one of these tables, whose values are causes as in `missing`."""
+        """Excludes every event that belongs to one of these tables. The values are causes, as in `missing`."""
         for table, cause in tables.items():
             blocked = {key for part in self.by_table.get(table, ()) for key in row_keys(part)}
             seqs = {seq for seq, position in self.landed if position == ENTIRE_OBJECT}
-            # An object lands as a whole or not at all, since it is one row.
+            # An unreadable object is one row, so it lands completely or not at all.
             whole = {(seq, ENTIRE_OBJECT) for seq, _ in blocked if seq in seqs}
             for key in blocked | whole:
                 if self.landed.pop(key, None) is not None:
@@ -183,7 +184,7 @@ class ReplayRows:
             self._drop(blocked, {seq for seq, _ in whole})
 
     def rejection_counts(self) -> Counter[str]:
-        """Why rows still do not fit; a row counts once for each reason."""
+        """Counts the reasons of rows that still do not fit; a row counts once per reason."""
         return Counter(code for codes in self.rejected.values() for code in set(codes))
 
     def _drop(self, keys: set[RowKey], seqs: set[int]) -> None:
@@ -197,8 +198,8 @@ class ReplayRows:
 def replay_rows(
     parser: Parser, rows: Iterable[Mapping[str, Any]], payloads: ReplayPayloads, *, now_us: int, fingerprint: str
 ) -> ReplayRows:
-    """Read the rows again. They keep their batch, their place, when they arrived and, for their age, when they were
-    read first."""
+    """Parses the rows again. They keep batch, position, arrival time and, for their age, the time they were
+    first read."""
     result = ReplayRows(missing=dict(payloads.missing))
     readable = {row_key(row) for row in rows} - result.missing.keys()
     whole = {seq for seq, position in readable if position == ENTIRE_OBJECT}
@@ -219,7 +220,7 @@ def replay_rows(
 
 
 def _record_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
-    """A row that still does not fit stays as it is; an event of a whole object becomes a row of its own."""
+    """Keeps a rejected row as it is; a rejected event of an unreadable object becomes a new quarantine row."""
     new_rows = []
     for key, reasons in zip(row_keys(part), part.column("reasons").to_pylist(), strict=True):
         is_new = key[0] in whole and key[1] != ENTIRE_OBJECT

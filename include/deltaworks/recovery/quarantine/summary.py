@@ -1,4 +1,4 @@
-"""Counts a pipeline's open rows anew for its pages, after what has read or removed rows of its quarantine."""
+"""Recounts a pipeline's open rows for its pages after an operation has read or removed quarantined rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _TRIES = 3
 
 
 def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
-    """Write the summary of a pipeline's quarantine from the whole table. What fails is logged, and nothing else.
+    """Writes the quarantine summary from the complete table. Failures are logged and not raised.
 
-    Safe beside the stream, which adds to the summary what it quarantines later: where it has written meanwhile, the
-    table is counted again.
+    Safe during the stream, which adds later rows to the summary: after a concurrent write the table is counted again.
     """
     with log_failures(f"The summary of the quarantine of {pipeline}"):
         home, key = PipelineHome.open(storage, pipeline), quarantine_summary(pipeline)
@@ -28,7 +27,7 @@ def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
             quarantine = Quarantine(Lake(storage), pipeline)
             last = quarantine.last_batch()
             if before is not None and before.generation == generation:
-                # Of a batch whose rows have all gone, nothing is left to be counted.
+                # A batch whose rows were all removed leaves nothing to count.
                 last = max(last, before.through_batch)
             counts = quarantine.counts(QuarantineFilter())
             summary = recount(pipeline, counts, generation=generation, through_batch=last, at=utc_now())

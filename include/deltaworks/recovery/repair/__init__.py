@@ -1,1 +1,1 @@
-"""Mends damaged tables, logs and checkpoints."""
+"""Repairs damaged tables, logs and checkpoints."""

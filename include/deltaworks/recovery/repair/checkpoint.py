@@ -1,8 +1,8 @@
-"""Repairs what a stream refuses to start on: a damaged checkpoint of Spark, and a ledger that lost batches.
+"""Repairs the two states that keep a stream from starting: a damaged Spark checkpoint and a ledger that lost batches.
 
-A damaged checkpoint is retired: the next start continues from the ledger with a new one. A ledger is recreated by
-landing the prepared batches again, oldest first: the tables have their steps already, so nothing is written but the
-ledger's own rows. It starts as a dry run.
+A damaged checkpoint is retired; the next start continues from the ledger with a new one. A ledger is rebuilt by landing
+the prepared batches again, oldest first: the tables already have their steps, so only ledger rows are written. Dry run
+by default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deltaworks.tables.steps import read_last_completed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairResult:
-    """What was damaged and done. `ledger_batches` counts those that were, or would be, recorded again."""
+    """What was damaged and what was repaired. `ledger_batches` counts batches recorded again, or to be recorded."""
 
     pipeline: str
     dry_run: bool
@@ -32,12 +32,12 @@ class RepairResult:
 
 
 def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, retire: bool = False) -> RepairResult:
-    """Find what a start would refuse and, unless it is a dry run, repair it. Idempotent.
+    """Finds and, unless in a dry run, repairs what keeps the stream from starting. Idempotent.
 
-    Takes the pipeline's lease, so that it never works beside a stream.
+    Takes the stream's lease, so it never runs concurrently with the stream.
 
     Args:
-        retire: retire the checkpoint also where nothing is wrong with it.
+        retire: retire the checkpoint even if it is undamaged.
 
     Raises:
         ConcurrencyError: LEASE_HELD, the stream runs.
@@ -78,7 +78,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
 
 
 def _missing_batches(prepared: list[int], last: int | None, pipeline: str) -> list[int]:
-    """The prepared batches the ledger lacks, without a gap."""
+    """Returns the contiguous prepared batches that the ledger lacks."""
     missing = [batch for batch in prepared if last is None or batch > last]
     first = missing[0] if last is None and missing else (last or 0) + 1
     if missing != list(range(first, first + len(missing))) or not missing:

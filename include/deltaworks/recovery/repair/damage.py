@@ -1,7 +1,7 @@
-"""Looks for damage of a pipeline's tables, ledger and checkpoint, and names the command that repairs it. Reads only.
+"""Finds damage in a pipeline's tables, ledger and checkpoint, and names the command that repairs it. Reads only.
 
-A table is held against its log (no commit missing in between), the log against the storage (every file there) and
-against the ledger (every batch there). One listing of each log; files are listed where there are many.
+Each table is checked against its log (no missing commit), the log against the storage (all files exist) and against the
+ledger (all batches committed). Lists each log once; lists data files only where there are many.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One thing that is damaged: where, how, and the command that repairs it, which is a dry run by default."""
+    """One damaged subject: what is wrong, and the repair command, which is a dry run by default."""
 
     pipeline: str
     subject: str
@@ -37,7 +37,7 @@ class Damage:
 
 
 def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[Damage]:
-    """What is damaged of a pipeline, or of one of its tables."""
+    """Returns the damage of a pipeline, or of one of its tables."""
     spec = catalog.pipeline(pipeline)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
@@ -50,7 +50,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     for name in (*bronze, *rebuilds):
         if table in ("", name):
             damages += _check_table(lake, home, name, rebuild=rebuilds.get(name, ""))
-    # A log that cannot be read says nothing of rows; what mends it comes first.
+    # An unreadable log has to be repaired before rows can be checked.
     if not damages and spec.privacy is not None:
         gold = {declared.name: rebuilds[declared.name] for declared in spec.gold.tables}
         damages += _check_erased_rows(catalog, pipeline, table=table, gold=gold)

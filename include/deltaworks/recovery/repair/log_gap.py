@@ -1,8 +1,8 @@
-"""Repairs a Delta log that has lost commits, in the middle or at its end: none of the versions that follow changes.
+"""Repairs a Delta log with missing commits, in the middle or at the end, without changing later versions.
 
-A commit that the ledger has on record as a batch's is recreated from the prepared batch, action for action. Any other
-is filled in without any change, which makes the log readable; the table then goes back to the version before it in a
-commit on top, in which all batches since come back with the files they had written.
+A missing commit that the ledger records as a batch is recreated from the prepared batch, action for action. Any other
+is filled with an empty commit, which makes the log readable; then a new commit restores the table to the version before
+it and re-adds the files of all later batches.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ _COMMITS_SEARCHED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRepair:
-    """What was done to a log, or would be.
+    """What was repaired in a log, or would be.
 
-    `recreated` maps versions to their batches; `filled` are versions filled in without change; `restore` is how the
-    table went back to before those, None where it need not or in a dry run.
+    `recreated` maps versions to their batches; `filled` lists versions filled with empty commits; `restore` is the
+        restore
+    to before those, None if none was needed or in a dry run.
     """
 
     pipeline: str
@@ -64,14 +65,14 @@ def repair_log(
     max_rows: int | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> LogRepair:
-    """Write the missing commits of a table's log. Idempotent; the stream holds the table meanwhile.
+    """Writes the missing commits of a table's log. Idempotent; the stream holds the table back meanwhile.
 
     Args:
-        max_rows: refuse to take files of more rows out, where the table has to go back.
-        fault: called at `readable`, by tests.
+        max_rows: reject a restore that removes files of more rows.
+        fault: test hook, called at `readable`.
 
     Raises:
-        ContractError: TABLE_LOG_LOST, its very first commit is gone; RESTORE_MUTABLE; what a restore raises.
+        ContractError: TABLE_LOG_LOST, the first commit is missing; RESTORE_MUTABLE; and those of a restore.
         ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
@@ -86,7 +87,7 @@ def repair_log(
 
 
 def filled_without_restore(lake: Lake, objects: ObjectStore, key: str) -> int | None:
-    """The oldest version that was filled in and to before which the table has not been restored since."""
+    """Returns the oldest filled version that has not been followed by a restore to before it."""
     newest = list_log(objects, key).newest
     restored_to: list[int] = []
     pending = None
@@ -111,7 +112,7 @@ class _LogRepairRun:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nobody else reads landed rows again or commits to the table."""
+        """Excludes other operations on landed rows and other writers of the table."""
         with (
             exclusive_reread(self._home, rolling_back=True),
             write_turn(self._objects, self._pipeline, self._table, by=current_run()) as turn,
@@ -120,7 +121,7 @@ class _LogRepairRun:
             yield
 
     def plan_log(self, *, dry_run: bool) -> LogRepair:
-        """What is missing, and how each version comes back."""
+        """Lists the missing versions and how each is repaired."""
         log = list_log(self._objects, self._key)
         if log.newest is None or (0 not in log.commits and log.checkpoint_up_to(log.newest) is None):
             raise ContractError(
@@ -151,7 +152,7 @@ class _LogRepairRun:
         )
 
     def make_readable(self) -> LogRepair:
-        """Write the missing commits, oldest first."""
+        """Writes the missing commits, oldest first."""
         plan = self.plan_log(dry_run=False)
         batches = committed_batches(self._lake, self._home, self._table)
         for version in sorted((*plan.recreated, *plan.filled)):
@@ -159,14 +160,14 @@ class _LogRepairRun:
             actions = self._empty_commit(version) if batch is None else _batch_commit(*batch)
             write_commit(self._objects, self._key, version, actions)
         if plan.recreated or plan.filled:
-            # A purge of erased people may be among the commits that are lost.
+            # The lost commits may include an erasure.
             newest = max((*plan.recreated, *plan.filled))
             step = reapply_step(Step(f"{self._pipeline}/mended/{self._table}", newest))
             ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=lambda: None)
         return plan
 
     def restore_before_filled(self, done: LogRepair, max_rows: int | None) -> LogRepair:
-        """To before what was filled in, now or by a call that was interrupted after it, if anything was."""
+        """Restores the table to before the oldest filled version, if any, including one from an interrupted call."""
         pending = filled_without_restore(self._lake, self._objects, self._key)
         if pending is None:
             return done
@@ -178,11 +179,12 @@ class _LogRepairRun:
     def _recreatable_batch(
         self, batches: CommittedBatches, version: int, landed: dict[str, int]
     ) -> tuple[PreparedBatch, PreparedTable] | None:
-        """The batch whose commit this version was, where it can be recreated from its prepared object.
+        """Returns the batch that committed this version, if its prepared batch still exists.
 
         Args:
-            landed: the transactions before it; the batch is added. A batch that is among them is not it: the ledger
-                may have batches of a table that was there before this one.
+            landed: transactions before this version; the batch is added to it. A batch already among them did not
+                commit
+                this version: the ledger may list batches of an earlier table of the same name.
         """
         if version not in batches.by_version:
             return None
@@ -205,7 +207,7 @@ class _LogRepairRun:
 
 
 def _batch_commit(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
-    """A batch's commit as it was: its step, its owner, its files."""
+    """Builds the batch's original commit: its step, owner and files."""
     now = int(time.time() * 1000)
     step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
     info = FilesCommit(step=step, user_metadata=commit_metadata(batch, step, "append"), operation="WRITE")

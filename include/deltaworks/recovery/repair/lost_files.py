@@ -1,11 +1,12 @@
-"""Brings back what a table lost outside its log: data files that were deleted, or the whole table that was dropped.
+"""Recovers what a table lost outside its log: deleted data files, or the complete dropped table.
 
-Deleted files: one commit takes them out of the log and puts their rows back. The statistics in the log name the batches
-that had rows in them; their objects are read again, and those rows are written that no other file of the table has.
+Deleted files: one commit removes them from the log and adds their rows again. The statistics in the log name the
+batches with rows in them; their objects are read again, and only rows that no other file of the table holds are
+written.
 
-A dropped table is created as declared, and every batch that had landed comes back: with the files their batches had
-written where these are still there (only the log was deleted), else by reading the objects again. The ledger lists the
-batches that had landed; the second commit of the new table has their transactions, so that nothing lands twice.
+A dropped table is created as declared, and every landed batch returns: with the files it wrote if these still exist
+(only the log was deleted), otherwise by reading the objects again. The ledger lists the landed batches; the second
+commit of the new table carries their transactions, so nothing lands twice.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OPERATION = "recover_table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRepair:
-    """The files that are missing, their rows by the statistics, the batches of these rows, and what was done."""
+    """The missing files, their rows by the statistics, the batches of these rows, and the restore."""
 
     pipeline: str
     table: str
@@ -60,14 +61,14 @@ def repair_files(
     max_rows: int | None = None,
     allow_missing: bool = False,
 ) -> FilesRepair:
-    """Find the missing files and, unless it is a dry run, bring their rows back. Idempotent.
+    """Finds missing files and, unless in a dry run, recovers their rows. Idempotent.
 
     Args:
-        max_rows: refuse where the files had more rows than this.
-        allow_missing: leave out rows whose objects are gone too: they are lost.
+        max_rows: reject if the files held more rows.
+        allow_missing: skip rows whose objects no longer exist; these are lost.
 
     Raises:
-        What a restore raises, with ContractError RELAND_OBJECTS_MISSING and RELAND_NEEDS_SPARK.
+        Those of a restore, with ContractError RELAND_OBJECTS_MISSING and RELAND_NEEDS_SPARK.
     """
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     restore = TableRestore(catalog, pipeline, table)
@@ -97,7 +98,7 @@ def repair_files(
 
 
 def _batches_in_files(history: BatchHistory, state: TableState, files: tuple[str, ...]) -> tuple[int, ...]:
-    """The batches that may have rows in these files: all between the least and the greatest in their statistics."""
+    """Returns the batches that may have rows in these files: the range of `_batch_id` in their statistics."""
     batches: set[int] = set()
     for (path, _), added in state.files.items():
         if path not in files:
@@ -111,7 +112,7 @@ def _batches_in_files(history: BatchHistory, state: TableState, files: tuple[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRepair:
-    """How the rows of a dropped table come back: which batches, how many rows the ledger knows, and what was done."""
+    """How a dropped table is recovered: its batches, the rows the ledger records, and the restore."""
 
     pipeline: str
     table: str
@@ -125,13 +126,13 @@ class TableRepair:
 def repair_table(
     catalog: Catalog, pipeline: str, table: str, *, dry_run: bool = True, allow_missing: bool = False
 ) -> TableRepair:
-    """Create a dropped bronze table, or quarantine, and bring all its batches back. Resumes where it was interrupted.
+    """Creates a dropped bronze table, or quarantine, and recovers all its batches. Resumes after an interruption.
 
     Args:
-        allow_missing: leave out rows whose objects are gone: they are lost.
+        allow_missing: skip rows whose objects no longer exist; these are lost.
 
     Raises:
-        ConfigError: TABLE_NOT_DROPPED, it is there; TABLE_UNKNOWN.
+        ConfigError: TABLE_NOT_DROPPED, the table exists; TABLE_UNKNOWN.
         ContractError: RESTORE_MUTABLE; RELAND_OBJECTS_MISSING, RELAND_NEEDS_SPARK.
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
@@ -141,12 +142,12 @@ def repair_table(
     key = home.table(table)
     newest = list_log(home.objects, key).newest
     landed = committed_batches(lake, home, table)
-    # A table that an earlier call only created has no files yet.
+    # An earlier call may have created the table without files.
     begun = newest in (0, 1) and bool(landed) and not state_at(lake, home.objects, key).files
     if newest is not None and not begun and not restore.has_unfinished:
         raise ConfigError(
             "TABLE_NOT_DROPPED",
-            f"{pipeline}.{table} is there, at version {newest}.",
+            f"{pipeline}.{table} exists, at version {newest}.",
             hint=f"`deltaworks tables check {pipeline}` lists what is damaged, and how to repair it.",
         )
     plan = TableRepair(
@@ -171,7 +172,7 @@ def repair_table(
 
 
 def _row_source(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> RowSource:
-    """From prepared batches where all of these and all of their files are still there."""
+    """Chooses the prepared batches if all of them and all of their files still exist, otherwise the source."""
     for generation, batch in landed.by_version.values():
         prepared = home.prepared.read(generation, batch)
         share = None if prepared is None else prepared_table(prepared.tables, table)
@@ -183,7 +184,7 @@ def _row_source(lake: Lake, home: PipelineHome, table: str, landed: CommittedBat
 
 
 def _create_table(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: CommittedBatches) -> None:
-    """The declared table, and the transactions of all that had landed in it."""
+    """Creates the declared table with the transactions of all landed batches."""
     pipeline, key = home.pipeline, home.table(table)
     schema = QUARANTINE_SCHEMA if table == QUARANTINE_TABLE else arrow_schema(spec.table(table).column_types())
     partition_by = QUARANTINE_PARTITION if table == QUARANTINE_TABLE else spec.table(table).partition_by

@@ -1,1 +1,1 @@
-"""Reads landed objects again and replaces their rows."""
+"""Reads landed objects or records again and replaces their rows."""

@@ -1,8 +1,7 @@
-"""Counts what a reprocess would do, and from where it would read.
+"""Counts what a reprocess would replace and where it would read from. Writes nothing.
 
-The count of rows that come out is exact; that of rows that go in is exact where everything is read, and else an
-estimate from a sample of the objects, by bytes. Records of a stream are read only where an exact count is requested.
-Nothing is written here.
+Rows to be removed are counted exactly. Rows to be added are exact if everything is read, otherwise extrapolated by
+bytes from a sample of the objects. Records of a stream are read only for an exact count.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ MAX_SAMPLE_OBJECTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCount:
-    """Rows of one table before and after. `rows_out` is None where the table is only to be read by Spark, `rows_in`
-    where nothing was read to count it."""
+    """Rows of one table before and after. `rows_out` is None if only Spark can read the table, `rows_in` if nothing was
+    read.
+    """
 
     table: str
     rows_out: int | None
@@ -44,9 +44,9 @@ class TableCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessCount:
-    """What a reprocess would do. `exact` is whether everything was read; `gone` are keys that could not be.
+    """The counts of a dry run. `exact` is whether everything was read; `missing_keys` could not be read.
 
-    Of a stream `objects` counts the batches, `origins` the ranges of records by where they come from.
+    For a stream `objects` counts batches, and `origins` ranges of records by where they are read from.
     """
 
     objects: int
@@ -64,7 +64,7 @@ class ReprocessCount:
 
 
 class ReprocessCounter:
-    """Counts reprocesses of one pipeline. Used by one thread."""
+    """Counts reprocesses of one pipeline. Not thread-safe."""
 
     def __init__(self, planner: ReprocessPlanner, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._planner = planner
@@ -75,14 +75,14 @@ class ReprocessCounter:
     def count_objects(
         self, request: ReprocessRequest, open_object: Callable[[FileReference], Payload], *, exact: bool = False
     ) -> ReprocessCount:
-        """What the request would do.
+        """Counts a reprocess of landed objects.
 
         Args:
-            opener: reads an object.
-            exact: read all objects, instead of at most SAMPLED_OBJECTS.
+            open_object: reads an object.
+            exact: read all objects instead of at most MAX_SAMPLE_OBJECTS.
 
         Raises:
-            What `plan` raises.
+            Those of `plan`.
         """
         plan = self._planner.plan("count", request)
         ranges = SeqRanges(plan.ranges)
@@ -114,13 +114,13 @@ class ReprocessCounter:
         )
 
     def count_records(self, spark: SparkSession, request: ReprocessRequest, *, exact: bool = False) -> ReprocessCount:
-        """What the request would do with the records of a stream: where each range of them comes from now.
+        """Counts a reprocess of stream records, with where each range is read from now.
 
         Args:
-            exact: read them all, to count the rows they come to.
+            exact: read all records to count the resulting rows.
 
         Raises:
-            What `plan` raises; TransientError, the source does not answer.
+            Those of `plan`; TransientError, the source does not answer.
         """
         plan, resolver = self._planner.plan("count", request), self._planner.records
         if resolver is None:
@@ -160,19 +160,19 @@ class ReprocessCounter:
         key = paths.table(self._spec.pipeline, table)
         try:
             rows = self._lake.rows(key, columns=["_seq"], filters=ranges.expression())
-        except Exception:  # a table with features only Spark reads; the count is for people
+        except Exception:  # only Spark can read this table; the count is informative
             return None
         return 0 if rows is None else int(rows.num_rows)
 
 
 def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
-    """Objects spread evenly over all."""
+    """Returns objects spread evenly over the selection."""
     if len(objects) <= MAX_SAMPLE_OBJECTS:
         return list(objects)
     return [objects[at * len(objects) // MAX_SAMPLE_OBJECTS] for at in range(MAX_SAMPLE_OBJECTS)]
 
 
 def _scale_factor(resolved: ResolvedObjects, chosen: Sequence[SourceObject]) -> float:
-    """How many times the sample all objects are, by bytes."""
+    """Returns the ratio of all objects to the sample, by bytes."""
     read = sum(source.size for source in chosen)
     return resolved.bytes / read if read else len(resolved.objects) / max(1, len(chosen))

@@ -1,7 +1,5 @@
-"""Plans a reprocess: what is read again, into which tables, and whether that can be done now.
-
-Nothing is written here, and no Spark is needed.
-"""
+"""Plans a reprocess: what is read again, into which tables, and whether it can run now. Writes nothing; needs
+no Spark."""
 
 from __future__ import annotations
 
@@ -31,14 +29,14 @@ from deltaworks.tables.lake import Lake
 if TYPE_CHECKING:
     pass
 
-#: A table that another job had its turn on catches up within a batch or two; a suspended one does not.
+#: A table held during another job's write turn catches up within a batch or two; a suspended one does not.
 HELD_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessRequest:
-    """What to read again, into which tables. No `tables` means all of them, and quarantine."""
+    """What to read again, into which tables. Without `tables`: all of them, and quarantine."""
 
     selection: Selection
     tables: tuple[str, ...] = ()
@@ -47,7 +45,7 @@ class ReprocessRequest:
 
 
 class ReprocessPlanner:
-    """Plans reprocesses of one pipeline. Used by one thread."""
+    """Plans reprocesses of one pipeline. Not thread-safe."""
 
     def __init__(
         self,
@@ -58,7 +56,7 @@ class ReprocessPlanner:
         records: RecordResolver | None = None,
         held_wait_seconds: float = HELD_WAIT_SECONDS,
     ) -> None:
-        """Plan for one pipeline; `records` resolves those of one that reads a stream."""
+        """Creates a planner; `records` resolves the records of a pipeline that reads a stream."""
         self.records = records
         self._held_wait_seconds = held_wait_seconds
         self._lake = lake
@@ -67,7 +65,7 @@ class ReprocessPlanner:
         self._spec = spec
 
     def plan(self, reprocess_id: str, request: ReprocessRequest) -> ReprocessPlan:
-        """The plan of a new reprocess.
+        """Plans a new reprocess.
 
         Raises:
             ConfigError: TABLE_UNKNOWN, REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, REPROCESS_SELECTION_INVALID.
@@ -76,7 +74,7 @@ class ReprocessPlanner:
         check_tables(self._spec, request.tables)
         if not request.shadow:
             reject_mutable(self._spec, request.tables)
-            # Before batches are looked at: all that are prepared after this know the tables as they are declared now.
+            # Checked before batches are resolved: every batch prepared after this uses the present declaration.
             check_running_spec(self._objects, self._spec)
         objects, source_bytes, resolved = self._resolve(request.selection)
         return ReprocessPlan(
@@ -100,7 +98,7 @@ class ReprocessPlanner:
         )
 
     def _resolve(self, selection: Selection) -> tuple[int, int, ResolvedObjects | ResolvedRecords]:
-        """The selection, with how many objects or batches it is of, and how many bytes as far as is known."""
+        """Resolves the selection. Returns its objects or batches, its bytes if known, and the resolution."""
         if self.records is not None:
             records = self.records.resolve(selection)
             return records.batches, 0, records
@@ -108,7 +106,7 @@ class ReprocessPlanner:
         return len(resolved.objects), resolved.bytes, resolved
 
     def check(self, plan: ReprocessPlan) -> None:
-        """Refuse a plan that cannot be begun or resumed as things are.
+        """Rejects a plan that cannot start or resume now.
 
         Raises:
             ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_ENDED.
@@ -143,16 +141,16 @@ class ReprocessPlanner:
             )
 
     def _waiting_tables(self, plan: ReprocessPlan) -> list[str]:
-        """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
+        """Returns the plan's tables with uncommitted rows of its batches, which would later duplicate the new rows."""
         batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=plan.through_batch)
         return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE_TABLE})
 
 
 def open_record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:
-    """What resolves records, for a pipeline that reads a stream; None for one of objects.
+    """Returns the resolver of a pipeline that reads a stream; None for one that reads objects.
 
     Raises:
-        ContractError: SOURCE_HAS_NO_OBJECTS, it reads neither.
+        ContractError: SOURCE_HAS_NO_OBJECTS, the pipeline reads neither.
     """
     if isinstance(spec.source, RecordSourceSpec):
         return RecordResolver(catalog, spec, lake, home)
@@ -161,7 +159,7 @@ def open_record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home:
 
 
 def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
-    """Refuse names that are no bronze tables.
+    """Rejects names that are no bronze tables.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
@@ -177,7 +175,7 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
 
 
 def reject_mutable(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
-    """Refuse to replace rows that mutations change, or that were announced to others: both would be undone.
+    """Rejects replacing rows that mutations changed or that were announced, since both would be undone.
 
     Raises:
         ContractError: REPROCESS_MUTABLE.
@@ -194,7 +192,7 @@ def reject_mutable(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
 
 
 def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
-    """Refuse to reprocess in place with another declaration than the stream lands rows with.
+    """Rejects an in-place reprocess under another declaration than the running stream's.
 
     Raises:
         ContractError: REPROCESS_SPEC_DIFFERS.

@@ -1,8 +1,8 @@
-"""Decides where records are read again from: their source, the archive, or nowhere, since nobody has them any more.
+"""Decides where each range of records is read from again: the source, the archive, or nowhere if neither has it.
 
-A pure function over ranges. The source comes first, since it has records as their producers sent them. What it only may
-have is read from the archive where that has it; otherwise from the source where it can be counted, so that a record
-which is missing is noticed before the rows of others are replaced.
+A pure function over ranges. The source is preferred, since it holds records as produced. A range the source may have
+lost is read from the archive if archived, otherwise from the source if its records can be counted, so that a missing
+record is detected before other rows are replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deltaworks.sources.record_source import RecordRange, RetainedRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Ranges by where they are read from; each record of a selection is in one of them."""
+    """Ranges by origin. Each record of the selection is in exactly one range."""
 
     source: tuple[RecordRange, ...] = ()
     archive: tuple[RecordRange, ...] = ()
@@ -23,19 +23,19 @@ class Provenance:
 
     @property
     def readable(self) -> tuple[RecordRange, ...]:
-        """What can be read again."""
+        """All ranges that can be read again."""
         return self.source + self.archive
 
 
 def assign_provenance(
     ranges: Sequence[RecordRange], retained: Sequence[RetainedRange], *, archived: Set[int], countable: Set[int]
 ) -> Provenance:
-    """Where each part of the ranges comes from.
+    """Assigns each part of the ranges to its origin.
 
     Args:
-        kept: of each range, what the source has of it.
-        archived: the batches whose records the archive has; it has all of a batch or none.
-        countable: the batches of which it is on record how many records were read.
+        retained: for each range, the part the source retains.
+        archived: batches whose records are in the archive, which holds a batch completely or not at all.
+        countable: batches whose number of records is recorded.
     """
     source: list[RecordRange] = []
     archive: list[RecordRange] = []

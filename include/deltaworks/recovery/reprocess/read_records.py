@@ -1,7 +1,7 @@
-"""The pass of a reprocess over records of a stream: read from their source or the archive, parsed, staged as files.
+"""Reads stream records again from the source or the archive, parses them and stages the rows as files.
 
-Rows keep batch, arrival and position, as those of objects do. Records are counted as they are read: where fewer come
-than a batch had read, nothing is replaced.
+Rows keep batch, arrival and position, like those of objects. Records are counted while read: nothing is replaced if a
+batch yields fewer records than it had.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEYS_SHOWN = 5
 
 
 class RangeStamps:
-    """Finds the range of a record by its `_seq`. Travels to tasks."""
+    """Looks up the range of a record by its `_seq`. Serialised to tasks."""
 
     def __init__(self, ranges: Sequence[RecordRange]) -> None:
         rows = sorted((*one.seqs, one.batch_id, one.ingested_at_us) for one in ranges)
@@ -48,7 +48,7 @@ class RangeStamps:
         self._rows = rows
 
     def stamp_of(self, seq: int) -> tuple[int, int] | None:
-        """Batch and stamp of the record; None for one of no range."""
+        """Returns batch id and ingest time of the record; None if no range contains it."""
         at = bisect.bisect_right(self._firsts, seq) - 1
         if at < 0 or seq > self._rows[at][1]:
             return None
@@ -58,10 +58,10 @@ class RangeStamps:
 def read_records(
     spark: SparkSession, lake: Lake, resolver: RecordResolver, parts: Provenance, work: RereadSettings
 ) -> RereadResult:
-    """Read the ranges again, from where each of them is to be had.
+    """Reads each range again from its origin.
 
     Raises:
-        ContractError: REPROCESS_STOPPED; SOURCE_EXPIRED, the source let go of records meanwhile.
+        ContractError: REPROCESS_STOPPED; SOURCE_EXPIRED, the source dropped records meanwhile.
     """
     did, reader, spec = RereadResult(), resolver.source.reader, resolver.spec
     if parts.source:
@@ -80,7 +80,7 @@ def _archived_records(spark: SparkSession, lake: Lake, spec: PipelineSpec, range
     instants = [one.ingested_at_us for one in ranges]
     dates = [F.to_date(F.timestamp_micros(F.lit(at))) for at in (min(instants), max(instants))]
     of_batches = F.col("_batch_id").isin(sorted({one.batch_id for one in ranges}))
-    # A day on either side: where the prepared object is gone, the ledger's time is a moment later.
+    # One day of tolerance: without the prepared batch, the ledger's time is slightly later.
     within = F.col("archive_date").between(F.date_sub(dates[0], 1), F.date_add(dates[1], 1))
     seqs = SeqRanges.merge(one.seqs for one in ranges)
     return rows.where(of_batches & within & F.expr(seqs.sql())).sortWithinPartitions("_seq")
@@ -113,7 +113,7 @@ def _with_stamps(records: Iterable[Record], stamps: RangeStamps, did: RereadResu
 
 
 def reject_missing_records(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
-    """Refuse records that neither the source nor the archive has.
+    """Rejects records that neither the source nor the archive has.
 
     Raises:
         ContractError: REPROCESS_RECORDS_EXPIRED.
@@ -134,7 +134,7 @@ def reject_missing_records(spec: PipelineSpec, gone: Sequence[RecordRange]) -> N
 
 
 def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, did: RereadResult) -> None:
-    """Refuse to replace rows of a batch of which fewer records came than it had read.
+    """Rejects replacing rows of a batch that yielded fewer records than it had.
 
     Raises:
         ContractError: REPROCESS_RECORDS_MISSING.

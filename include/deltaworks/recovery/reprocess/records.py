@@ -1,7 +1,7 @@
-"""Which records of a stream a selection means, and where they are read again from.
+"""Resolves a selection of stream records to ranges, and where each is read from again.
 
-The ledger has the offsets of every batch, so records are named by ranges and never listed. Whole batches are selected
-by time: what a batch read arrived between two instants that the ledger has.
+The ledger has the offsets of every batch, so records are identified by ranges and never listed. Complete batches are
+selected by time: a batch's records arrived between two instants in the ledger.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRecords:
-    """A selection's records in the order of batches, and the newest complete batch when it was resolved.
+    """The selected records in batch order, and the newest complete batch at the time of resolution.
 
-    `expected` is how many records have to come of a batch, for those of which that is on record.
+    `expected` is the number of records per batch, where it is recorded.
     """
 
     records: tuple[RecordRange, ...]
@@ -55,12 +55,12 @@ class ResolvedRecords:
 
     @property
     def batches(self) -> int:
-        """How many batches had read them."""
+        """Number of batches that had read them."""
         return len({one.batch_id for one in self.records})
 
 
 class RecordResolver:
-    """Resolves selections of one pipeline that reads a stream. Used by one thread."""
+    """Resolves selections of one pipeline that reads a stream. Not thread-safe."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
         self.spec = self._spec = spec
@@ -69,10 +69,10 @@ class RecordResolver:
         self.source = open_record_source(catalog, spec)
 
     def resolve(self, selection: Selection) -> ResolvedRecords:
-        """The selection's records among those of the batches that are complete now.
+        """Resolves the selection among the batches that are complete now.
 
         Raises:
-            ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for what a stream has not.
+            ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for files.
             ContractError: LEDGER_WITHOUT_TIME, LEDGER_WITHOUT_OFFSET.
         """
         batches, ranges = self._completed_batches()
@@ -84,12 +84,12 @@ class RecordResolver:
         return self._resolve_ranges(ranges, seqs, batches)
 
     def resolve_again(self, seqs: SeqRanges, *, through_batch: int) -> ResolvedRecords:
-        """What was resolved before, again: read up to the same batch."""
+        """Resolves planned ranges again, up to the same batch."""
         batches, ranges = self._completed_batches(through_batch)
         return self._resolve_ranges(ranges, seqs, batches)
 
     def provenance(self, spark: SparkSession, resolved: ResolvedRecords) -> Provenance:
-        """Where they are read again from, as things are now.
+        """Returns where the records are read from again now.
 
         Raises:
             TransientError: the source does not answer.
@@ -99,7 +99,7 @@ class RecordResolver:
         return assign_provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
 
     def landed_ranges(self) -> list[RecordRange]:
-        """All records of the batches that are complete now."""
+        """Returns the ranges of all complete batches."""
         return self._completed_batches()[1]
 
     def _completed_batches(self, through_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
@@ -132,7 +132,9 @@ class RecordResolver:
         return ResolvedRecords(stamped, SeqRanges.merge(one.seqs for one in stamped), batches[-1].batch_id, expected)
 
     def _expected_counts(self, all_ranges: Sequence[RecordRange], chosen: Sequence[RecordRange]) -> dict[int, int]:
-        """Of whole batches what the ledger says; of parts, how many places they have where each has a record."""
+        """Returns the recorded count of complete batches, and for parts the number of positions if the range is
+        gapless.
+        """
         used = {one.batch_id for one in chosen}
         facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(min(used), max(used))
         whole, parts = _group_by_batch(one for one in all_ranges if one.batch_id in used), _group_by_batch(chosen)
@@ -181,7 +183,7 @@ class RecordResolver:
         return named
 
     def _batches_with_events(self, start: Any, end: Any) -> set[int]:
-        """Batches with an event of that time in a table, or with a row in quarantine that arrived then."""
+        """Returns the batches with an event of that time in a table, or a quarantined row that arrived then."""
         dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
         times = (ds.field("event_time") >= start) & (ds.field("event_time") < end)
         looks = [(table.name, dates & times) for table in self._spec.event_tables]
@@ -194,7 +196,7 @@ class RecordResolver:
         return batches
 
     def _archived_batches(self, ranges: Sequence[RecordRange]) -> set[int]:
-        """The batches of these that the archive has: one is in it whole, on one date, or not at all."""
+        """Returns the batches in the archive, which holds each completely, on one date, or not at all."""
         if not ranges:
             return set()
         first, last = min(one.batch_id for one in ranges), max(one.batch_id for one in ranges)

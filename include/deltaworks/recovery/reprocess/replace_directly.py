@@ -1,11 +1,10 @@
-"""Replaces the rows of some `seq`s with a few new ones, in one Delta commit of one table; needs no JVM.
+"""Replaces the rows of given `seq`s in one Delta commit of one table, without a JVM.
 
-What Spark does in a transaction of its own is done here in this process: files that hold rows of the ranges are written
-anew without them, the new rows go into files of their partitions, and one commit takes the old ones out and puts the
-new ones in (`tables.restore`). It is written with put-if-absent on the version behind the one it was made from, so that
-what another writer commits meanwhile is never undone unseen: it is made again from the table as it is then.
+Files with such rows are rewritten without them, the new rows are written to files of their partitions, and one commit
+exchanges old for new files (`tables.files_commit`). The commit is a put-if-absent of the version after the one it was
+built from: after a concurrent commit the replacement is built again from the new version.
 
-What this cannot do, or what takes more memory than a small job should, is left to Spark with the table as it was.
+Tables with unsupported features, or with more data than a small job should hold in memory, are left to Spark unchanged.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ from deltaworks.tables.log import Action, FileId, TableState, parse_schema_strin
 from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 log = logging.getLogger(__name__)
-#: What is read again, staged, or written anew of one table at most, in bytes of its files; more is Spark's.
+#: Upper bound in bytes for the staged files and for the rewritten files of one table; more requires Spark.
 MAX_DIRECT_BYTES = 16 << 20
 Partition = tuple[tuple[str, str | None], ...]
 
 
 class _SparkRequired(Exception):
-    """What is left to Spark; the text is the reason."""
+    """The table requires Spark; the text is the reason."""
 
 
 class _NoChanges(Exception):
-    """There is nothing to take out and nothing to put in."""
+    """Nothing to remove and nothing to add."""
 
 
 @dataclass(slots=True)
 class _RewriteAttempt:
-    """What one attempt made of the table: files that go, files that come, and what that is in rows."""
+    """The files removed and added by one attempt, and their rows."""
 
     removed_files: set[FileId] = field(default_factory=set)
     added_files: list[Action] = field(default_factory=list)
@@ -66,10 +65,10 @@ class _RewriteAttempt:
 
 
 class DirectReplacer:
-    """Replaces rows of one table of the lake in this process. Idempotent by its step; safe beside other writers.
+    """Replaces rows of one table in this process. Idempotent by its step; safe with concurrent writers.
 
     Args:
-        most_bytes: of the staged files, and of the files that are written anew.
+        max_bytes: bound on the staged files and on the rewritten files.
     """
 
     def __init__(self, lake: Lake, objects: ObjectStore, key: str, *, max_bytes: int = MAX_DIRECT_BYTES) -> None:
@@ -88,14 +87,14 @@ class DirectReplacer:
         user_metadata: str,
         before_commit: Callable[[], None] = lambda: None,
     ) -> ReplaceResult | None:
-        """Take the rows of `ranges` out and put the staged rows in, once; None where that is left to Spark.
+        """Removes the rows of `ranges` and adds the staged rows, exactly once. Returns None if Spark is required.
 
         Args:
-            staged: keys of Parquet files in the lake; every row of them has a seq of `ranges`.
-            before_commit: called before each attempt; what it raises ends the replacement.
+            staged: keys of Parquet files in the lake; every row has a seq in `ranges`.
+            before_commit: called before each attempt; an exception ends the replacement.
 
         Raises:
-            ConcurrencyError: COMMIT_CONTENDED when every attempt met another writer.
+            ConcurrencyError: COMMIT_CONTENDED, every attempt met a concurrent commit.
         """
         try:
             return self._replace_in_process(ranges, staged, step, user_metadata, before_commit)
@@ -162,7 +161,7 @@ class DirectReplacer:
         )
 
     def _staged_rows(self, staged: Sequence[str], opened: DeltaTable) -> pa.Table:
-        """The new rows; none where nothing is staged."""
+        """Reads the staged rows; an empty table if nothing is staged."""
         columns = pa.schema(opened.schema().to_arrow())
         filesystem, paths = self._lake.filesystem, [arrow_path(self._lake.storage, key) for key in staged]
         size = sum(info.size or 0 for info in filesystem.get_file_info(paths)) if paths else 0
@@ -179,7 +178,7 @@ class DirectReplacer:
         return rows
 
     def _rewrite(self, current: TableState, ranges: SeqRanges, new: pa.Table) -> None:
-        """Write what one version of the table comes to. Files of the lake that no commit names are discarded later."""
+        """Writes the files that replace those of one version. Uncommitted files are deleted later."""
         if reasons := reasons_against_files_commit(current):
             raise _SparkRequired(", ".join(reasons))
         files, made = TableFiles(self._lake, current), self._attempt
@@ -199,7 +198,7 @@ class DirectReplacer:
     def _remaining_rows(
         self, current: TableState, files: TableFiles, ranges: SeqRanges
     ) -> dict[Partition, list[pa.RecordBatch]]:
-        """The rows that stay of files with rows of the ranges, by partition; notes what goes."""
+        """Returns by partition the rows that stay in rewritten files; records the removed files."""
         made, size = self._attempt, 0
         kept: dict[Partition, list[pa.RecordBatch]] = {}
         for name, added in current.files.items():
@@ -225,14 +224,14 @@ class DirectReplacer:
 
     @staticmethod
     def _or_spark(work: Callable[[], list[Any]]) -> list[Any]:
-        """What reading or writing gives; a file that only Spark may be able to read leaves the table to it."""
+        """Runs a read or write; a file that only Spark may be able to read requires Spark for the table."""
         try:
             return work()
         except (ContractError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, KeyError) as error:
             raise _SparkRequired(str(error)[:300]) from error
 
     def _delete_uncommitted(self) -> None:
-        """Delete the files that an attempt wrote and no commit names. One that stays is an orphan."""
+        """Deletes the files of an uncommitted attempt. One that remains is an orphan."""
         root = arrow_path(self._lake.storage, self._key)
         for added in self._attempt.added_files:
             try:
@@ -243,7 +242,7 @@ class DirectReplacer:
 
 
 def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
-    """Leave a table to Spark whose partition values a log writes in other ways than ours."""
+    """Requires Spark for partition columns whose values the log may format differently."""
     columns = parse_schema_string(current.metadata["schemaString"])
     for name in partition_by:
         kind = columns.field(name).type
@@ -252,7 +251,7 @@ def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
 
 
 def _may_contain(added: Action, ranges: SeqRanges) -> bool:
-    """Whether a file can have rows of the ranges, by its statistics; without any it can."""
+    """Returns whether a file may have rows in the ranges, by its statistics; True without statistics."""
     stats = stats_of(added)
     least = (stats.get("minValues") or {}).get("_seq")
     most = (stats.get("maxValues") or {}).get("_seq")
@@ -262,7 +261,7 @@ def _may_contain(added: Action, ranges: SeqRanges) -> bool:
 
 
 def _mask_in_ranges(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
-    """Which rows of the batch are of the ranges, as a mask."""
+    """Returns a boolean mask of the rows within the ranges."""
     index = batch.schema.get_field_index("_seq")
     if index < 0:
         raise _SparkRequired("a file lacks the column _seq")
@@ -277,7 +276,7 @@ def _mask_in_ranges(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
 
 
 def _row_dates(rows: pa.RecordBatch | pa.Table, values: dict[str, str | None]) -> set[str]:
-    """The dates of rows, of the column that has them, from their partition or from themselves."""
+    """Returns the dates of the rows, from the partition values or the date column."""
     for name in DATE_COLUMNS:
         if name in values:
             return {values[name]} - {None}  # type: ignore[return-value]

@@ -1,8 +1,8 @@
-"""Replaces the rows of some `seq`s with new ones, in one Delta commit of one table.
+"""Replaces the rows of given `seq`s in one Delta commit of one table, by Spark.
 
-Spark deletes by condition and inserts in one transaction, so rows that other writers add meanwhile are never lost: they
-do not meet the condition, and files that hold both are rewritten from the transaction's own snapshot. Reading the table
-first and overwriting it after would lose whatever lands in between.
+Spark deletes by condition and inserts in one transaction, so concurrently appended rows are never lost: they do not
+match the condition, and files holding both are rewritten from the transaction's own snapshot. Reading first and
+overwriting afterwards would lose rows that land in between.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10
-#: Columns whose dates bound what is rewritten, and keep writers of other dates from conflicting.
+#: Date columns that bound the rewrite, so that writers of other dates do not conflict.
 DATE_COLUMNS = ("event_date", "quarantine_date")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceResult:
-    """What a replacement did. `outcome`: committed, already_committed, or unchanged where there was nothing to do."""
+    """The result of a replacement. `outcome`: committed, already_committed, or unchanged if there was nothing to do."""
 
     outcome: str
     rows_out: int
@@ -41,7 +41,7 @@ class ReplaceResult:
 
 
 class SparkRowReplacer:
-    """Replaces rows of one table of the lake. Idempotent by its step; safe beside writers of other rows."""
+    """Replaces rows of one table with Spark. Idempotent by its step; safe with writers of other rows."""
 
     def __init__(self, spark: SparkSession, lake: Lake, key: str) -> None:
         self._spark = spark
@@ -58,14 +58,14 @@ class SparkRowReplacer:
         user_metadata: str,
         before_commit: Callable[[], None] = lambda: None,
     ) -> ReplaceResult:
-        """Take the rows of `ranges` out and put the staged rows in, once.
+        """Removes the rows of `ranges` and adds the staged rows, exactly once.
 
         Args:
-            staged: addresses of Parquet files; every row of them has a seq of `ranges`.
-            before_commit: called before each attempt; what it raises ends the replacement.
+            staged: URIs of Parquet files; every row has a seq in `ranges`.
+            before_commit: called before each attempt; an exception ends the replacement.
 
         Raises:
-            ConcurrencyError: DELTA_CONFLICT when every attempt met another writer of the same dates.
+            ConcurrencyError: DELTA_CONFLICT, every attempt met another writer of the same dates.
         """
         version = committed_version(self._lake, self._key, step)
         rows = self._spark.read.parquet(*staged) if staged else None
@@ -99,7 +99,7 @@ class SparkRowReplacer:
 
     def _write(self, rows: DataFrame, condition: str, step: Step, user_metadata: str) -> None:
         column = self._date_column(rows)
-        # Rebalanced, a small date becomes one file and a large one is still split.
+        # The hint merges a small date into one file and still splits a large one.
         writer = (rows.hint("rebalance", column) if column else rows).write.format("delta").mode("overwrite")
         (
             writer.option("replaceWhere", condition)
@@ -135,7 +135,7 @@ class SparkRowReplacer:
 
 
 def committed_version(lake: Lake, key: str, step: Step) -> int | None:
-    """The table's version, where the step has landed; None where it has not."""
+    """Returns the table's version if the step is committed, otherwise None."""
     table = lake.open(key)
     if table is None:
         return None
@@ -144,7 +144,7 @@ def committed_version(lake: Lake, key: str, step: Step) -> int | None:
 
 
 def table_missing_error(key: str) -> ContractError:
-    """The error of a table that was dropped while its rows were replaced."""
+    """Builds the error for a table that was dropped during the replacement."""
     return ContractError(
         "TABLE_LOG_MISSING",
         f"There is no Delta log at {key}, whose rows were to be replaced.",
@@ -153,7 +153,7 @@ def table_missing_error(key: str) -> ContractError:
 
 
 def _replace_condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
-    """The rows to take out. Dates are listed unless one is null: only they tell Delta which partitions are read."""
+    """Builds the condition on the removed rows. Dates are listed unless one is null, so Delta can prune partitions."""
     if column is None or None in dates:
         return ranges.sql()
     listed = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(date for date in dates if date is not None))

@@ -1,11 +1,10 @@
-"""The pass of a reprocess: objects are read and parsed again, and the new rows of each table are staged as files.
+"""Reads objects again, parses them and stages the new rows of each table as files. Commits nothing.
 
-Rows keep the batch, the arrival and the position they had, so that what comes out is what the first reading would have
-given under the declaration of now. Nothing is committed here.
+Rows keep their batch, arrival and position, so the result equals a first read under the present declaration.
 
-Where only some tables are selected, the others and quarantine stay as they are, with one exception: a row in quarantine
-that fits now, and belongs to selected tables only, leaves it. One that belongs to others too stays, or it would be in
-some of its tables and missing in the rest.
+If only some tables are selected, the others and quarantine stay unchanged, with one exception: a quarantined row that
+fits now and belongs only to selected tables leaves quarantine. One that also belongs to other tables stays, since it
+would be missing from those.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Objects of this size together make a task.
+#: Bytes of objects per Spark task.
 TASK_BYTES = 64 << 20
 Opener = Callable[[FileReference], Payload]
-#: Positions of rows in quarantine, by seq.
+#: Positions of quarantined rows by seq.
 Positions = Mapping[int, frozenset[int]]
-#: A payload, with the batch it was read in and when.
+#: A payload with its batch id and ingest time.
 StampedPayload = tuple[tuple[int, int], Payload]
 
 
 @dataclass(frozen=True, slots=True)
 class RereadScope:
-    """Which tables get rows. `quarantined` are the rows in quarantine now, where only some tables are read again."""
+    """Which tables receive rows. `quarantined` are the quarantined rows, if only some tables are read again."""
 
     tables: frozenset[str]
     all_tables: bool
@@ -58,9 +57,9 @@ class RereadScope:
 
 @dataclass(slots=True)
 class RereadResult:
-    """What a pass did: files and rows by table, and by `seq` the keys of objects that could not be read.
+    """Staged files and rows by table, and the keys of unreadable objects by `seq`.
 
-    `records` counts those of a stream, by batch.
+    `records` counts stream records by batch.
     """
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
@@ -73,7 +72,7 @@ class RereadResult:
     failure: str = ""
 
     def add(self, other: RereadResult) -> None:
-        """Take in what another task did."""
+        """Adds the result of another task."""
         for table, files in other.files.items():
             self.files.setdefault(table, []).extend(files)
         for table, rows in other.rows.items():
@@ -89,9 +88,9 @@ class RereadResult:
 
 @dataclass(frozen=True, slots=True)
 class RereadSettings:
-    """What a pass makes of payloads: rows of which tables, and where their files go; None only counts them.
+    """Parser settings of a reread and the destination of its files; without a destination rows are only counted.
 
-    `inputs` are those of today: rows that are read again have the answers that new ones have.
+    `inputs` are the present look-ups, so that rows are enriched like new ones.
     """
 
     scope: RereadScope
@@ -101,7 +100,7 @@ class RereadSettings:
 
 
 class Rereader:
-    """Reads payloads again within one task. Used by one thread."""
+    """Parses payloads again within one task. Not thread-safe."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class Rereader:
         evolved: EvolvedColumns | None = None,
         inputs: ParserInputs = NO_PARSER_INPUTS,
     ) -> None:
-        """`opener` reads objects, so many of them at once; records need none."""
+        """Creates a rereader; `opener` reads objects with `readers` threads and is not needed for records."""
         self._readers = readers
         self._parser = inputs.create_parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
@@ -122,11 +121,11 @@ class Rereader:
         self.result = RereadResult()
 
     def read_objects(self, objects: Iterable[SourceObject]) -> Iterator[tuple[str, pa.Table]]:
-        """The rows of the selected tables, in parts; objects that cannot be read are noted and left out."""
+        """Yields the rows of the selected tables in parts; unreadable objects are recorded and skipped."""
         yield from self.read_payloads(self._open_objects(objects))
 
     def read_payloads(self, payloads: Iterable[StampedPayload]) -> Iterator[tuple[str, pa.Table]]:
-        """The rows of payloads, in parts: those that follow each other with one stamp are read together."""
+        """Yields the rows of payloads in parts; consecutive payloads with one stamp are parsed together."""
         stamped = ((stamp, payload.seq in self._scope.quarantined, payload) for stamp, payload in payloads)
         for ((batch_id, at_us), beside), group in groupby(stamped, lambda one: one[:2]):
             stamp = BatchStamp(batch_id, at_us, self._fingerprint)
@@ -153,7 +152,7 @@ class Rereader:
                         yield (source.batch_id, source.ingested_at_us), payload
 
     def _read_with_quarantine(self, source: Payload, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
-        """A payload with rows in quarantine, read whole: the tables they belong to now decide what becomes of them."""
+        """Parses a payload with quarantined rows: the tables they match now decide whether they leave quarantine."""
         parsed = list(self._parser.parse([source], stamp))
         before = self._scope.quarantined[source.seq]
         places: dict[int, set[str]] = {}
@@ -178,7 +177,7 @@ def _file_reference(source: SourceObject) -> FileReference:
 
 
 def open_landing(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
-    """Opens objects of the landing bucket as the pipeline's stream does."""
+    """Returns the opener of landed objects, configured like the pipeline's stream."""
     source = require_object_source(spec.source, pipeline=spec.pipeline, unsupported="there is nothing to read again")
     return FileOpener.for_source(environment.landing, source, lake=environment.lake)
 
@@ -191,10 +190,10 @@ def reread_with_spark(
     spec: PipelineSpec,
     settings: RereadSettings,
 ) -> RereadResult:
-    """Read the objects again in one Spark pass and stage the rows of the selected tables.
+    """Reads the objects again in one Spark pass and stages the rows of the selected tables.
 
     Raises:
-        ContractError: REPROCESS_STOPPED, the data is such that the pipeline declares to stop.
+        ContractError: REPROCESS_STOPPED, the pipeline is declared to stop at such data.
     """
     slices = split_balanced(
         objects,
@@ -231,7 +230,7 @@ def reread_with_spark(
 def reread_in_process(
     objects: Sequence[SourceObject], *, opener: Opener, spec: PipelineSpec, settings: RereadSettings
 ) -> RereadResult:
-    """What `reread` does, in this process: a few objects are read sooner than a session is open.
+    """Reads the objects again in this process, which is faster than a Spark session for a few objects.
 
     Raises:
         ContractError: REPROCESS_STOPPED.
@@ -245,7 +244,7 @@ def reread_in_process(
 
 
 def raise_task_failure(did: RereadResult, spec: PipelineSpec) -> None:
-    """Raise what a task met that the pipeline declares to stop at.
+    """Raises the failure of a task.
 
     Raises:
         ContractError: REPROCESS_STOPPED.
@@ -259,7 +258,7 @@ def raise_task_failure(did: RereadResult, spec: PipelineSpec) -> None:
 
 
 def stage_parts(parts: Iterable[tuple[str, pa.Table]], rereader: Rereader, target: FileTarget | None) -> RereadResult:
-    """The work of one task: write the rows, or only count them where there is no target."""
+    """Writes the rows of one task, or only counts them without a destination."""
     writers = None if target is None else TableWriters(target)
     did = rereader.result
     try:
@@ -268,7 +267,7 @@ def stage_parts(parts: Iterable[tuple[str, pa.Table]], rereader: Rereader, targe
             if writers is not None:
                 writers.add(table, rows)
     except ContractError as error:
-        # Returned, not raised: Spark would only try the task again.
+        # Returned, not raised, since Spark would retry the task.
         did.failure = str(error)
         return did
     if writers is not None:

@@ -1,10 +1,10 @@
-"""Reads landed objects or records again with the present declaration, and puts the rows in place or into shadows.
+"""Reads landed objects or records again under the present declaration and replaces their rows, in place or in shadow
+tables.
 
-A reprocess is planned (what is read, up to which complete batch), read (one pass stages files), committed (one Delta
-commit a table) and ended; each stage is an object created once, so a run that dies is simply run again under its
-id. In place, all rows of the selected objects are taken out and the new ones put in, whatever happened before: no event
-is lost or doubled, and repeating changes nothing. The stream runs meanwhile; it yields each table for the moment of its
-commit.
+A reprocess is planned (what is read, through which batch), staged (one pass writes files), committed (one Delta commit
+per table) and completed; each step is an object created once, so an interrupted run resumes under its id. In place, all
+rows of the selected objects are removed and the new ones added: no event is lost or duplicated, and repeating changes
+nothing. The stream keeps running; it yields each table during its commit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OPERATION = "reprocess"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReprocessResult:
-    """What became of one table. `rows_out` and `rows_in` are rows of the selected objects, before and after."""
+    """The result for one table. `rows_out` and `rows_in` are rows of the selected objects before and after."""
 
     table: str
     target: str
@@ -62,9 +62,9 @@ class TableReprocessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessResult:
-    """What a reprocess did. Of a stream `objects` counts batches, and `origins` ranges of records.
+    """The result of a reprocess. For a stream `objects` counts batches and `origins` ranges of records.
 
-    Nothing of it is left for Spark (`spark_required`).
+    `spark_required` is 0: the run itself uses Spark where needed.
     """
 
     id: str
@@ -82,13 +82,13 @@ class ReprocessResult:
 class Reprocess:
     """One reprocess of a pipeline, new or resumed. Call `run` once.
 
-    What is small is read and committed in this process; Spark is asked for only where that is not enough.
+    Small work is done in this process; Spark is used only beyond `direct_bytes`.
 
     Args:
-        spark: gives the session, when it is needed first; it may raise.
-        direct_bytes: of objects, of staged files and of the files that are written anew, what is done without Spark.
-        turn_of: gives the turn of a table for the time of its commit; by default the stream's write turn.
-        fault: called at `planned`, `staged`, `committed:<table>` and `committed`, by tests.
+        spark: returns the session when first needed; may raise.
+        direct_bytes: bound on objects, staged files and rewritten files that are handled without Spark.
+        get_turn: returns the turn of a table during its commit; the stream's write turn by default.
+        fault: test hook, called at `planned`, `staged`, `committed:<table>` and `committed`.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class Reprocess:
         return write_turn(self._objects, self._spec.pipeline, table, by=current_run(), reason="reprocess")
 
     def run(self, reprocess_id: str, request: ReprocessRequest | None = None) -> ReprocessResult:
-        """Plan under this id, or resume what was planned under it, to the end. Idempotent.
+        """Plans under this id, or resumes the plan with this id, and runs it to completion. Idempotent.
 
         Args:
-            request: what to read again; ignored where there is a plan, needed where there is none.
+            request: what to read again; required without a plan, ignored with one.
 
         Raises:
-            ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and what planning raises.
+            ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and those of planning.
             ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_ENDED, REPROCESS_OBJECTS_MISSING,
                 REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, REPROCESS_STOPPED, START_OVER_UNFINISHED.
             ConcurrencyError: LEASE_HELD, REPROCESS_TABLE_HELD, TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT,
@@ -155,7 +155,7 @@ class Reprocess:
         )
 
     def _void_replays(self, plan: ReprocessPlan, staged: StagedFiles) -> None:
-        """The rows that replays landed of these objects were replaced, as were those in quarantine."""
+        """Voids replays of these objects, whose rows were replaced in tables and quarantine."""
         if plan.mode != "in_place" or not plan.all_tables:
             return
         ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE_TABLE))
@@ -240,14 +240,14 @@ class Reprocess:
         fields = Schema.from_arrow(schema).fields
         present = self._lake.open(paths.table(self._spec.pipeline, table))
         if present is not None:
-            # Columns the table was given while it ran are read again too.
+            # Include columns that schema evolution added to the table.
             names = {field.name for field in fields}
             fields = [*fields, *(field for field in present.schema().fields if field.name not in names)]
         properties = self._spec.maintenance.table_properties()
         self._lake.ensure(key, Schema(fields), user_metadata=metadata, partition_by=partition_by, properties=properties)
 
     def _remove_staging(self, plan: ReprocessPlan) -> None:
-        # Left behind on a failure, staged files cost space and nothing else.
+        # Remaining staged files only cost space.
         with contextlib.suppress(Exception):
             for key in self._objects.list(paths.reprocess_staging(plan.pipeline, plan.id)):
                 self._objects.delete(key)

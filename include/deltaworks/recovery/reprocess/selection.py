@@ -1,9 +1,8 @@
-"""What a reprocess reads again: batches, objects, a time of events or everything, resolved to `seq`s and their objects.
+"""Resolves what a reprocess reads again (batches, objects, a range of event time, or everything) to `seq`s and objects.
 
-A selection becomes a few ranges of `seq`, which Spark and Arrow use as conditions.
-
-Only complete batches are selected: what comes after them is the stream's. Resolving reads the ledger, prepared batches,
-the file event log and, for a time of events, two columns of the tables. Nothing is written.
+A selection becomes a few ranges of `seq`, used as conditions by Spark and Arrow. Only complete batches are selected;
+later ones belong to the stream. Reads the ledger, prepared batches, the file event log and, for event times, two
+columns of the tables. Writes nothing.
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.lake import Lake
 
 READ_THREADS = 8
-#: A condition of more ranges than this takes Spark longer to plan than the rows take to rewrite.
+#: Beyond this number of ranges, planning takes Spark longer than rewriting the rows.
 MAX_RANGES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to read again; exactly one of them.
+    """What to read again; exactly one field is set.
 
-    `batches` is the first and the last batch; `files` are keys or glob patterns of keys; `offsets` name records of
-    streams, such as `topic/0/100-200`. `events` and `arrived` are the first instant and the first one after, in ISO
-    8601: every object with an event of that time, or that arrived then, is read whole; of streams, every such batch.
+    `batches`: first and last batch. `files`: keys or glob patterns. `offsets`: records of streams, such as
+    `topic/0/100-200`. `events` and `arrived`: start (inclusive) and end (exclusive) in ISO 8601; every object, or batch
+        of a
+    stream, with an event of that time or that arrived then is read completely.
     """
 
     batches: tuple[int, int] | None = None
@@ -58,12 +58,12 @@ class Selection:
             raise ambiguous_selection_error()
 
     def as_record(self) -> dict[str, Any]:
-        """As plain data."""
+        """Returns the selection as plain data."""
         return asdict(self)
 
 
 def ambiguous_selection_error() -> ConfigError:
-    """The error of a selection that is not exactly one of them."""
+    """Builds the error for a selection with zero or several fields."""
     return ConfigError(
         "REPROCESS_SELECTION_INVALID",
         "Say what to read again in exactly one way.",
@@ -73,7 +73,7 @@ def ambiguous_selection_error() -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class SourceObject:
-    """One object to read again, with the batch its rows were and stay stamped with, and when it arrived."""
+    """One object to read again, with the batch its rows belong to and its arrival time."""
 
     seq: int
     key: str
@@ -87,7 +87,7 @@ class SourceObject:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedObjects:
-    """A selection's objects in order, their ranges, and the newest complete batch when it was resolved."""
+    """The selected objects in order, their ranges, and the newest complete batch at the time of resolution."""
 
     objects: tuple[SourceObject, ...]
     ranges: SeqRanges
@@ -95,12 +95,12 @@ class ResolvedObjects:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all objects, as they lie in the landing bucket."""
+        """Total bytes of the objects in the landing bucket."""
         return sum(source.size for source in self.objects)
 
 
 class ObjectResolver:
-    """Resolves selections of one pipeline. Used by one thread."""
+    """Resolves selections of one pipeline that reads objects. Not thread-safe."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
@@ -113,7 +113,7 @@ class ObjectResolver:
         self._log = FileEventLog(lake, self._source.relay)
 
     def resolve(self, selection: Selection) -> ResolvedObjects:
-        """The selection's objects among those of the batches that are complete now.
+        """Resolves the selection among the batches that are complete now.
 
         Raises:
             ConfigError: REPROCESS_EMPTY, REPROCESS_TOO_FRAGMENTED, or REPROCESS_SELECTION_INVALID for a malformed time.
@@ -123,7 +123,7 @@ class ObjectResolver:
         events = self._file_events(batches)
         chosen = self._selected_seqs(selection, events, batches)
         seqs = events.column("seq").to_pylist()
-        # Where the pipeline has always read one place, nothing else can have rows between two of its objects.
+        # If the pipeline always read one location, no other rows lie between two of its objects.
         ranges = SeqRanges.from_seqs(chosen, existing_seqs=seqs if self._has_single_source() else None)
         if not chosen:
             raise empty_selection_error(self._spec, "nothing that is complete matches")
@@ -131,7 +131,7 @@ class ObjectResolver:
         return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, batches[-1].batch_id)
 
     def resolve_again(self, ranges: SeqRanges, *, through_batch: int) -> ResolvedObjects:
-        """What was resolved before, again: a log only grows, and it is read up to the same batch."""
+        """Resolves planned ranges again: the log only grows, and it is read up to the same batch."""
         batches = self._completed_batches(through_batch)
         events = self._file_events(batches)
         chosen = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
@@ -144,7 +144,7 @@ class ObjectResolver:
         return batches
 
     def _file_events(self, batches: list[BatchSummary]) -> pa.Table:
-        """The file events of the pipeline's place that lie in complete batches."""
+        """Returns the pipeline's file events in complete batches."""
         start, end = batches[0].start_offset, batches[-1].end_offset
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
         columns = ("seq", "bucket", "key", "etag", "size", "event_time", "version_id")
@@ -179,8 +179,9 @@ class ObjectResolver:
         return self._seqs_with_events(selection.events, events) & set(seqs)
 
     def _seqs_with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
-        """Objects with an event of that time in a table; and, since a row in quarantine may have no time, objects
-        with such a row that the store made in that time."""
+        """Returns objects with an event of that time in a table, and objects created in that time with a quarantined
+        row, which may have no event time.
+        """
         start, end = (parse_instant(text) for text in between)
         seqs: set[int] = set()
         for table in self._spec.event_tables:
@@ -222,7 +223,7 @@ class ObjectResolver:
 
 
 def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
-    """The stamp of a batch's rows; the ledger's milliseconds where the prepared batch is gone.
+    """Returns the ingest time of a batch's rows; the ledger's milliseconds if the prepared batch no longer exists.
 
     Raises:
         ContractError: LEDGER_WITHOUT_TIME.
@@ -240,7 +241,7 @@ def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
 
 
 def empty_selection_error(spec: PipelineSpec, why: str) -> ConfigError:
-    """The error of a selection without anything in it."""
+    """Builds the error for a selection that matches nothing."""
     return ConfigError(
         "REPROCESS_EMPTY",
         f"There is nothing of {spec.pipeline!r} to read again: {why}.",
@@ -249,7 +250,7 @@ def empty_selection_error(spec: PipelineSpec, why: str) -> ConfigError:
 
 
 def reject_fragmented(ranges: SeqRanges) -> None:
-    """Refuse more ranges than a condition takes.
+    """Rejects more ranges than a condition supports.
 
     Raises:
         ConfigError: REPROCESS_TOO_FRAGMENTED.
@@ -263,7 +264,7 @@ def reject_fragmented(ranges: SeqRanges) -> None:
 
 
 def offsets_unsupported_error(spec: PipelineSpec) -> ConfigError:
-    """The error of offsets of a source that has none."""
+    """Builds the error for offsets of a source without offsets."""
     return ConfigError(
         "REPROCESS_SELECTION_INVALID",
         f"{spec.pipeline!r} reads {spec.source.kind}, which has no offsets of records.",
@@ -272,7 +273,7 @@ def offsets_unsupported_error(spec: PipelineSpec) -> ConfigError:
 
 
 def _seqs_created_within(between: tuple[str, str], events: pa.Table) -> set[int]:
-    """Objects that the store made in a time."""
+    """Returns the objects created within a time range."""
     start, end = (parse_instant(text) for text in between)
     times = events.column("event_time")
     within = pc.and_(pc.greater_equal(times, pa.scalar(start)), pc.less(times, pa.scalar(end)))
@@ -284,7 +285,7 @@ def _matches_any(key: str, patterns: tuple[str, ...]) -> bool:
 
 
 def parse_instant(text: str) -> dt.datetime:
-    """An instant, in UTC where it names no zone.
+    """Parses an instant, in UTC if it has no zone.
 
     Raises:
         ConfigError: REPROCESS_SELECTION_INVALID.

@@ -1,4 +1,4 @@
-"""Ranges of `seq`, which Spark and Arrow use as conditions of rows."""
+"""Ranges of `seq` that serve as row conditions for Spark and Arrow."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import pyarrow.dataset as ds
 
 @dataclass(frozen=True, slots=True)
 class SeqRanges:
-    """Ranges of `seq`, both ends included, ascending and apart from each other."""
+    """Disjoint ascending ranges of `seq`, both ends inclusive."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_seqs(cls, seqs: Iterable[int], *, existing_seqs: Sequence[int] | None = None) -> SeqRanges:
-        """The fewest ranges that hold `seqs`.
+        """Builds the fewest ranges that contain `seqs`.
 
         Args:
-            among: every seq there can be a row of, ascending. A range may then run over numbers that are none of
-                these. Without it, ranges hold the seqs given and nothing else.
+            existing_seqs: ascending; all seqs that rows can have. A range may then span numbers outside of these.
+                Without it,
+                ranges contain exactly `seqs`.
         """
         place = (lambda seq: seq) if existing_seqs is None else (lambda seq: bisect.bisect_left(existing_seqs, seq))
         ranges: list[tuple[int, int]] = []
@@ -37,7 +38,7 @@ class SeqRanges:
 
     @classmethod
     def merge(cls, pairs: Iterable[tuple[int, int]]) -> SeqRanges:
-        """The fewest ranges that hold what these hold, whatever their order."""
+        """Builds the fewest ranges that cover these pairs, given in any order."""
         ranges: list[tuple[int, int]] = []
         for first, last in sorted(pairs):
             if ranges and first <= ranges[-1][1] + 1:
@@ -47,7 +48,7 @@ class SeqRanges:
         return cls(tuple(ranges))
 
     def clip(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """What of the ranges lies between two seqs, both included."""
+        """Yields the parts of the ranges between two seqs, both inclusive."""
         at = max(0, bisect.bisect_right(self.ranges, (first, 1 << 63)) - 1)
         for low, high in self.ranges[at:]:
             if low > last:
@@ -67,21 +68,21 @@ class SeqRanges:
 
     @property
     def first(self) -> int:
-        """The lowest seq."""
+        """Lowest seq."""
         return self.ranges[0][0]
 
     @property
     def last(self) -> int:
-        """The highest seq."""
+        """Highest seq."""
         return self.ranges[-1][1]
 
     def sql(self, column: str = "_seq") -> str:
-        """The condition in SQL; `false` for no range."""
+        """Returns the condition in SQL; `false` without ranges."""
         parts = [f"`{column}` BETWEEN {first} AND {last}" for first, last in self.ranges]
         return f"({' OR '.join(parts)})" if parts else "false"
 
     def expression(self, column: str = "_seq") -> Any:
-        """The condition as a filter of an Arrow dataset."""
+        """Returns the condition as an Arrow dataset filter."""
         field = ds.field(column)
         parts = [(field >= first) & (field <= last) for first, last in self.ranges]
         return reduce(or_, parts) if parts else ds.scalar(False)

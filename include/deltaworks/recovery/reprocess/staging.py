@@ -1,7 +1,4 @@
-"""Stages the new rows of a reprocess: the pass over what is read again, and what it wrote as one record.
-
-Files lie in a folder of the reprocess's own until they are committed. Nothing here changes a table.
-"""
+"""Stages the new rows of a reprocess as files and records them. Changes no table."""
 
 from __future__ import annotations
 
@@ -43,18 +40,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _KEYS_SHOWN = 5
-#: Positions of rows in quarantine, by seq.
+#: Positions of quarantined rows by seq.
 QuarantinedPositions = dict[int, frozenset[int]]
 
 
 def staging_folder(plan: ReprocessPlan, table: str) -> str:
-    """Where the new rows of a table wait for their commit."""
+    """Returns the folder of a table's staged rows."""
     return paths.reprocess_staging(plan.pipeline, plan.id, table)
 
 
 @dataclass(frozen=True, slots=True)
 class RereadOutcome:
-    """What a pass read and did: the seqs whose old rows it replaces, what was gone, and from where the rest came."""
+    """The result of a reread: the seqs whose rows it replaces, the missing keys, and where the rest was read from."""
 
     result: RereadResult
     ranges: SeqRanges
@@ -66,15 +63,15 @@ class RereadPlan(Protocol):
     """Reads again what a plan selects."""
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
-        """Read it in one pass.
+        """Reads the selection in one pass.
 
         Raises:
-            ContractError: what was read once is gone, unless the plan allows it; REPROCESS_STOPPED.
+            ContractError: something read before is missing, unless the plan allows it; REPROCESS_STOPPED.
         """
 
 
 class ObjectReread:
-    """Reads objects of the landing bucket again: as many as come to `direct_bytes` without Spark."""
+    """Reads landed objects again, below `direct_bytes` without Spark."""
 
     def __init__(
         self,
@@ -93,7 +90,7 @@ class ObjectReread:
         self._opener = opener
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
-        """See Again. Raises ContractError REPROCESS_OBJECTS_MISSING."""
+        """See RereadPlan. Raises ContractError REPROCESS_OBJECTS_MISSING."""
         resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         if resolved.bytes < self._direct_bytes:
             did = reread_in_process(resolved.objects, opener=self._opener, spec=self._spec, settings=work)
@@ -106,7 +103,7 @@ class ObjectReread:
 
     @staticmethod
     def _newly_missing(plan: ReprocessPlan, did: RereadResult, quarantined: QuarantinedPositions) -> tuple[str, ...]:
-        """Lost objects that could be read the first time. Those that could not are and stay a row in quarantine."""
+        """Returns objects that were readable before. Objects unreadable from the start remain a quarantined row."""
         before = {seq for seq, positions in quarantined.items() if ENTIRE_OBJECT in positions}
         gone = tuple(key for seq, key in sorted(did.missing_keys.items()) if seq not in before)
         if gone and not plan.allow_missing:
@@ -120,7 +117,7 @@ class ObjectReread:
 
 
 class RecordReread:
-    """Reads records of a stream again, from where they are to be had now."""
+    """Reads stream records again from where they are available now."""
 
     def __init__(self, spark: SparkSession, lake: Lake, spec: PipelineSpec, resolver: RecordResolver) -> None:
         self._spark = spark
@@ -129,7 +126,7 @@ class RecordReread:
         self._resolver = resolver
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
-        """See Again. Raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
+        """See RereadPlan. Raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
         resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         parts = self._resolver.provenance(self._spark, resolved)
         if not plan.allow_missing:
@@ -142,17 +139,17 @@ class RecordReread:
 
 
 class Stager:
-    """Stages one plan. Used by one thread."""
+    """Stages one plan. Not thread-safe."""
 
     def __init__(self, lake: Lake, spec: PipelineSpec) -> None:
         self._lake = lake
         self._spec = spec
 
     def stage(self, plan: ReprocessPlan, source: RereadPlan) -> StagedFiles:
-        """Read what the plan selects and stage the rows of its tables.
+        """Reads what the plan selects and stages the rows of its tables.
 
         Raises:
-            ContractError: REPROCESS_STOPPED, and what `again` raises.
+            ContractError: REPROCESS_STOPPED, and those of `source`.
         """
         quarantined = self._quarantined_positions(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
         names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.all_tables else plan.tables)
@@ -176,7 +173,7 @@ class Stager:
         )
 
     def _with_lost_records(self, plan: ReprocessPlan, staged: StagedTable) -> StagedTable:
-        """Quarantine with its rows that stand for records which expired unread: no reading brings these again."""
+        """Keeps quarantined rows that stand for records which expired unread, since no reread can produce them."""
         if not isinstance(self._spec.source, RecordSourceSpec):
             return staged
         key = paths.table(plan.pipeline, QUARANTINE_TABLE)
@@ -205,7 +202,7 @@ class Stager:
     def _quarantined_positions(self, ranges: SeqRanges) -> QuarantinedPositions:
         key = paths.table(self._spec.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
-        # A row that a replay has landed is in its tables, though it is in quarantine still.
+        # A replayed row remains in quarantine although its tables have it.
         closed = Quarantine(self._lake, self._spec.pipeline).closed_keys()
         positions: dict[int, set[int]] = {}
         for row in rows.to_pylist() if rows is not None else ():
@@ -214,7 +211,7 @@ class Stager:
         return {seq: frozenset(of_seq) for seq, of_seq in positions.items()}
 
     def _stage_remaining_quarantine(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
-        """The rows in quarantine of the objects concerned, staged without those that fit now."""
+        """Stages the quarantined rows of these objects except those that fit now."""
         ranges = SeqRanges.from_seqs(seq for seq, _ in released)
         key = paths.table(plan.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, filters=ranges.expression())
@@ -227,7 +224,7 @@ class Stager:
         return StagedTable(table=QUARANTINE_TABLE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
 
     def _write_quarantine(self, plan: ReprocessPlan, rows: pa.Table) -> str:
-        """Rows of quarantine, staged as a file of its own."""
+        """Stages quarantined rows as a file."""
         root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE_TABLE))
         return write_file(self._lake.filesystem, root, rows, partition={}).path
 
@@ -243,7 +240,7 @@ def _staged_table(name: str, did: RereadResult, ranges: SeqRanges) -> StagedTabl
 
 
 def ranges_without_missing(resolved: ResolvedObjects, gone: dict[int, str]) -> SeqRanges:
-    """The ranges without objects that are gone: their rows stay as they are."""
+    """Returns the ranges without missing objects, whose rows stay unchanged."""
     if not gone:
         return resolved.ranges
     kept: list[tuple[int, int]] = []

@@ -1,1 +1,1 @@
-"""Puts tables back to an earlier version."""
+"""Restores tables to an earlier version."""

@@ -1,4 +1,4 @@
-"""What else depends on the rows of a table that goes back: mutations and announcements, and streams that follow it."""
+"""Finds what depends on a restored table: mutations, announcements, and pipelines that read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.specs.sources.delta import DeltaSourceSpec
 
 
 def reject_mutable(spec: PipelineSpec, table: str) -> None:
-    """Refuse a table whose rows mutations change, or that announcements depend on.
+    """Rejects a table whose rows are changed by mutations or announced to others.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
@@ -41,7 +41,7 @@ def reject_mutable(spec: PipelineSpec, table: str) -> None:
 
 
 def tables_affected_by_mutations(spec: PipelineSpec) -> list[str]:
-    """The tables that mutations change or read, that are announced, or that announce others."""
+    """Returns the tables that mutations change or read, that are announced, or that announce others."""
     tables = {table.name for table in spec.tables if table.mutable is not None}
     tables |= set(notification_tables_by_source(spec)) | set(source_by_notification_table(spec))
     tables |= {spec.mutations.requests} if spec.mutations is not None else set()
@@ -50,7 +50,7 @@ def tables_affected_by_mutations(spec: PipelineSpec) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamPipeline:
-    """A pipeline that reads the table, how it reads, and what it does when it reaches the restore."""
+    """A pipeline that reads the table, its read mode, and what it does when it reaches the restore."""
 
     pipeline: str
     table: str
@@ -61,10 +61,10 @@ class DownstreamPipeline:
 def downstream_pipelines(
     catalog: Catalog, pipeline: str, table: str, repair: RowSource | None
 ) -> tuple[DownstreamPipeline, ...]:
-    """The pipelines whose source is this table.
+    """Returns the pipelines whose source is this table.
 
     Args:
-        repair: what becomes of rows landed since; None where the whole pipeline goes back and lands them again.
+        repair: how rows landed since are recovered; None if the complete pipeline goes back and lands them again.
     """
     followers = []
     for name, spec in catalog.pipelines.items():
@@ -80,7 +80,7 @@ def downstream_pipelines(
 
 
 def reject_running_downstream(catalog: Catalog, home: PipelineHome, tables: tuple[str, ...]) -> None:
-    """Refuse to land rows again while a stream runs that would take them for new ones.
+    """Rejects landing rows again while a downstream stream runs that would read them as new.
 
     Raises:
         ConcurrencyError: RESTORE_HAS_FOLLOWER.

@@ -1,13 +1,12 @@
-"""What a table loses by going back, and how its lost rows are read from their objects again.
+"""Determines which commits a table loses in a restore, and reads their rows again from the objects.
 
-The transactions of a version state exactly what it holds, whatever became of the ledger and however its files were
-merged: what the table has now and did not have then is lost by going back. Lost are batches and replays, with the files
-that had their rows.
+The transactions of a version state exactly which batches and replays it contains, independent of the ledger and of
+compaction: those of the current version that the earlier one lacks are lost, with the files that held their rows.
 
-Where these files are gone, the objects of lost batches are read again, and rows that the table would lack are staged
-for its one commit. A row that the files which stay have already, by its position in its object, is not staged; nor is
-one that is in quarantine. Rows keep their batch, arrival and position. Objects are read one after the other by this
-process, without Spark: `deltaworks reprocess` is for volumes for which that is too slow.
+If these files no longer exist, the objects of lost batches are read again, and rows that the table would lack are
+staged for the restore's commit. Rows already in the remaining files (by position in their object) or in quarantine are
+not staged. Rows keep batch, arrival and position. Objects are read by this process without Spark; use `deltaworks
+reprocess` for large volumes.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _READERS = 8
 
 @dataclass(frozen=True, slots=True)
 class LostTablePart:
-    """One lost share, and the add actions of its files; None where no record names them any more."""
+    """One lost commit with the add actions of its files; None if no record lists them."""
 
     commit: LostCommit
     files: dict[FileId, Action] | None
 
 
 class LostCommits:
-    """What one table loses. Used by one thread."""
+    """The commits that one table loses. Not thread-safe."""
 
     def __init__(self, lake: Lake, home: PipelineHome, table: str) -> None:
         self._lake = lake
@@ -65,17 +64,18 @@ class LostCommits:
     def between(
         self, then: TableState, now: TableState, *, generation: int, skipped: Set[int] = frozenset()
     ) -> list[LostTablePart]:
-        """What `now` has and `then` had not, in the order of batches, replays last.
+        """Returns the commits in `now` that `then` lacks, ordered by batch, replays last.
 
         Args:
-            generation: the present one.
-            skipped: batches that an earlier rollback of the table left out on purpose.
+            generation: current generation.
+            skipped: batches that an earlier rollback of the table dropped on purpose.
 
         Raises:
-            ContractError: RESTORE_GENERATION_ENDED, `then` holds rows that have landed again since; and what reading
-                prepared batches raises.
+            ContractError: RESTORE_GENERATION_ENDED, `then` holds rows that have landed again since; and those of
+                reading
+                prepared batches.
         """
-        # Rollbacks of the whole pipeline that `then` has behind it: of the batches before, it has what these left.
+        # Rollbacks of the complete pipeline before `then`: of earlier batches it holds what these kept.
         behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
         lost: list[LostTablePart] = []
         for of_generation in range(1, generation + 1):
@@ -115,7 +115,7 @@ class LostCommits:
 
         with ThreadPoolExecutor(_READERS) as pool:
             prepared = dict(zip(numbers, pool.map(read, numbers), strict=True))
-        # The objects of old batches are removed; the ledger says whether this table had a share of them.
+        # Prepared objects of old batches are deleted; the ledger records whether this table had rows.
         steps = self._ledger_steps(generation, [number for number, batch in prepared.items() if batch is None])
         lost = []
         for number, batch in prepared.items():
@@ -142,12 +142,12 @@ class LostCommits:
 
 
 def prepared_table(tables: Iterable[PreparedTable], table: str) -> PreparedTable | None:
-    """What a prepared batch or replay has for one table; None where it has nothing."""
+    """Returns the entry of one table in a prepared batch or replay; None if it has none."""
     return next((share for share in tables if share.table == table), None)
 
 
 def add_actions(files: Iterable[Mapping[str, Any]]) -> dict[FileId, Action]:
-    """Written files, as records have them, as add actions."""
+    """Converts recorded files to add actions."""
     now = int(time.time() * 1000)
     return {
         (file["path"], ""): {
@@ -172,7 +172,7 @@ def _lost_parts(
     return [LostTablePart(share, add_actions(files) if prepared.writer == "fan_out" else None)]
 
 
-#: Rows that are gathered into one file of each partition.
+#: Rows combined into one file per partition.
 ROWS_PER_FILE = 200_000
 _KEYS_SHOWN = 5
 
@@ -186,11 +186,12 @@ def stage_lost_rows(
     *,
     allow_missing: bool = False,
 ) -> StagedRows:
-    """Write the rows of lost batches that the target lacks, and fix their files. Idempotent: returns what is fixed.
+    """Writes the rows of lost batches that the target lacks, and records the files. Idempotent: returns the recorded
+    result.
 
     Args:
-        target: what the table is to be made of without them.
-        allow_missing: leave out the rows of objects that are gone.
+        target: state of the table without these rows.
+        allow_missing: skip rows of objects that no longer exist.
 
     Raises:
         ConfigError: the source keeps no objects; REPROCESS_EMPTY.
@@ -217,7 +218,7 @@ class _LostRowStager:
         self._key = paths.table(rollback.pipeline, rollback.table)
 
     def stage(self, allow_missing: bool) -> StagedRows:
-        """Read the lost objects, leave out rows that are there, write the rest."""
+        """Reads the lost objects, skips rows that exist, and writes the rest."""
         self._reject_unsupported_table()
         objects = self._lost_objects()
         seqs = {source.seq for source in objects}
@@ -258,7 +259,7 @@ class _LostRowStager:
         return [source for source in resolved.objects if source.batch_id in lost]
 
     def _present_keys(self, seqs: set[int]) -> set[RowKey]:
-        """The places of these objects that the files of the target hold."""
+        """Returns the row keys of these objects in the target's files."""
         root = arrow_path(self._lake.storage, self._key)
         first, last = min(seqs, default=0), max(seqs, default=0)
         present: set[RowKey] = set()
@@ -272,7 +273,7 @@ class _LostRowStager:
         return {place for place in present if place[0] in seqs}
 
     def _quarantined_keys(self, seqs: set[int]) -> set[RowKey]:
-        """The places that are in quarantine and that no replay has landed since: no table lacks them."""
+        """Returns the keys in quarantine that no replay has landed: no table lacks these rows."""
         condition = ds.field("_seq").isin(sorted(seqs))
         key = paths.table(self._rollback.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=list(ROW_KEY_COLUMNS), filters=condition)

@@ -1,7 +1,7 @@
-"""Plans how a whole pipeline starts over or goes back to one batch: what becomes of each table, and what it loses.
+"""Plans a start over, or a rollback of a complete pipeline to one batch: what happens to each table and what it loses.
 
-Batches after that one land again from the source, in a new generation, so all rows they added are taken out,
-quarantined ones and columns included. Nothing is written here.
+Later batches land again from the source in a new generation, so all their rows are removed, quarantined ones and added
+columns included. Writes nothing.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from deltaworks.tables.log import commit_history
 from deltaworks.tables.steps import read_last_completed
 from deltaworks.tables.table_swap import table_content
 
-#: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
+#: A table's columns (declared types by name, or an Arrow schema) and its partition columns.
 DeclaredTable = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
 
 
 class PipelineRestorePlanner:
-    """Plans start overs and rollbacks of one pipeline. Used by one thread."""
+    """Plans start overs and rollbacks of one pipeline. Not thread-safe."""
 
     def __init__(self, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
         self._spec = spec
         self._pipeline = spec.pipeline
         self._lake = lake
         self._home = home
-        #: By table, the files of the version it was planned to go back to that are not there any more.
+        #: By table: files of the version to restore that no longer exist.
         self.missing_files: dict[str, tuple[str, ...]] = {}
 
     def plan_pipeline(self, restore_point: RestorePoint | None, *, reason: str) -> StartOver:
-        """The record of a start over, or with `back_to` of a rollback, whose missing files are in `missing`.
+        """Plans a start over, or with `restore_point` a rollback; its missing files are in `missing_files`.
 
         Raises:
-            ConfigError: RESTORE_POINT_INVALID for a version, which is one table's; BATCH_UNKNOWN.
-            ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_ENDED, the batch was given up; LEDGER_WITHOUT_OFFSET;
-                and what reading a log raises.
+            ConfigError: RESTORE_POINT_INVALID for a version, which applies to one table only; BATCH_UNKNOWN.
+            ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_ENDED, the batch was abandoned;
+                LEDGER_WITHOUT_OFFSET;
+                and those of reading a log.
         """
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
@@ -79,7 +80,7 @@ class PipelineRestorePlanner:
         )
 
     def _last_remaining_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
-        """The last batch that stays; the next generation begins where it ended."""
+        """Returns the last batch to keep; the next generation starts at its end."""
         history = BatchHistory(self._lake, self._home.objects, self._spec)
         batch = history.detail(self._batch_id(point, history)).summary
         survives = self._home.start_overs.last_surviving_batch(batch.generation, current=generation)
@@ -116,7 +117,7 @@ class PipelineRestorePlanner:
         return complete[-1]
 
     def _table_losses(self, batch: BatchSummary) -> Iterator[TableLoss]:
-        """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
+        """Yields bronze tables and quarantine with their versions at the batch's completion and what they lose."""
         for name in (*(table.name for table in self._spec.tables), QUARANTINE_TABLE):
             if self._lake.open(paths.table(self._pipeline, name)) is None:
                 continue
@@ -136,18 +137,18 @@ class PipelineRestorePlanner:
 
 
 def declared_tables(spec: PipelineSpec) -> dict[str, DeclaredTable]:
-    """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
+    """Returns columns and partitioning of every table that receives rows, counts them, or is derived from these."""
     tables: dict[str, DeclaredTable] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
     tables[QUARANTINE_TABLE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
     if spec.mutations is not None:
-        # They follow from the requests, which are landed again.
+        # Derived from the requests, which land again.
         tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
         tables[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
     return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.aggregation_tables}
 
 
 def restored_versions(lake: Lake, record: StartOver) -> dict[str, int]:
-    """As which version each table was put back, by what its commits say; without those that were recreated."""
+    """Returns the version of each restored table, by its commit metadata; recreated tables are omitted."""
     versions = {}
     for loss in record.tables:
         key = paths.table(record.pipeline, loss.table)

@@ -1,7 +1,7 @@
-"""Which version of a table a batch or a time stands for, and what its commits since then did.
+"""Maps a batch or a time to a table version, and lists the changes committed since.
 
-A table is taken as it was when the batch was complete. Commits after it that only rearranged rows are kept, so that
-files which maintenance has removed meanwhile are not needed.
+A batch maps to the table at the batch's completion, including later commits that only rearranged rows, so that files
+already removed by maintenance are not needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.tables.log import CommitInfo, commit_history
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """What to go back to: exactly one of a version of one table, a time, and a batch."""
+    """The state to restore: exactly one of a version of one table, a time, or a batch."""
 
     version: int | None = None
     time: dt.datetime | None = None
@@ -29,7 +29,7 @@ class RestorePoint:
 
 
 def ambiguous_point_error() -> ConfigError:
-    """The error of a restore point that is not exactly one of the three."""
+    """Builds the error for a restore point with zero or several fields."""
     return ConfigError(
         "RESTORE_POINT_INVALID",
         "Say what to go back to in exactly one way.",
@@ -38,7 +38,7 @@ def ambiguous_point_error() -> ConfigError:
 
 
 def batch_of_commit(commit: CommitInfo, pipeline: str, table: str) -> int | None:
-    """The batch whose rows this commit added; None for every other commit."""
+    """Returns the batch whose rows this commit added; None for other commits."""
     step = re.fullmatch(rf"{re.escape(pipeline)}/g\d+/{re.escape(table)}", str(commit.metadata.get("step")))
     if step is None or not commit.changes_rows:
         return None
@@ -46,7 +46,7 @@ def batch_of_commit(commit: CommitInfo, pipeline: str, table: str) -> int | None
 
 
 def version_at_time(lake: Lake, key: str, at: dt.datetime, *, newest: int) -> int:
-    """The newest version of the table committed at this instant or before, by the times in its commits.
+    """Returns the newest version committed at or before this instant, by commit timestamps.
 
     Raises:
         ContractError: TABLE_VERSION_UNAVAILABLE.
@@ -64,10 +64,10 @@ def version_at_time(lake: Lake, key: str, at: dt.datetime, *, newest: int) -> in
 def version_at_batch(
     lake: Lake, key: str, *, pipeline: str, table: str, newest: int, batch: int, completed_at: dt.datetime | None
 ) -> int:
-    """The version of the table as it was when this batch was complete.
+    """Returns the version of the table at the completion of this batch.
 
     Args:
-        completed_at: changes of other kinds up to then belong to it; None, those right after its rows do not.
+        completed_at: include other changes up to this time; if None, changes right after the batch's rows are excluded.
     """
     later: list[CommitInfo] = []
     version = -1
@@ -89,7 +89,7 @@ def version_at_batch(
 
 
 def undone_changes(lake: Lake, key: str, *, pipeline: str, table: str, after: int, newest: int) -> tuple[str, ...]:
-    """The changes of rows after a version that are neither batches nor replays, oldest first, as lines for people."""
+    """Describes the row changes after a version that are neither batches nor replays, oldest first, one line each."""
     if newest <= after:
         return ()
     replay = f"{pipeline}/replay/{table}"

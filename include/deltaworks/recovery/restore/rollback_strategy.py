@@ -1,10 +1,9 @@
-"""Which way a pipeline can go back to a batch without losing a row: RESTORE, or starting over, or none.
+"""Chooses how a pipeline can go back to a batch without losing rows: RESTORE, starting over, or not at all.
 
-RESTORE puts all tables back, those among them that mutations change and those that requests land in. What landed since
-is read again from the source; names and intervals are made anew; and the first mutation batch of the new generation
-relies on nothing that was applied before: it compares every interval with the rows, which keep the ids they arrived
-with. So RESTORE is exact where the files of that version are there and the source still has everything since. Starting
-over applies all requests to all rows, and is exact where the source still has everything.
+RESTORE returns all tables to that batch, mutable and request tables included. Later data is read again from the source;
+names and intervals are rebuilt; the first mutation batch of the new generation compares every interval with the rows,
+which keep their original ids. RESTORE is exact if the files of that version exist and the source still has all later
+data. Starting over applies all requests to all rows and is exact if the source still has everything.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackStrategy:
-    """The way, and why it is not one of those before it."""
+    """The strategy, and why earlier ones are not possible."""
 
     kind: Literal["restore", "start_over", "none"]
     reasons: tuple[str, ...] = ()
 
     def describe(self, pipeline: str) -> str:
-        """For people: what to do, and why."""
+        """Describes the strategy and its reasons."""
         text = {
             "restore": "RESTORE brings it back exactly",
             "start_over": f"`deltaworks pipelines start-over {pipeline}` brings all rows again, with all requests",
@@ -45,7 +44,7 @@ class RollbackStrategy:
         return "; ".join([text, *self.reasons])
 
     def require_restore(self, pipeline: str, batch: int) -> None:
-        """Refuse to go back by RESTORE where that would lose rows.
+        """Rejects a rollback by RESTORE that would lose rows.
 
         Raises:
             ContractError: ROLLBACK_LOSES_ROWS.
@@ -70,11 +69,11 @@ def choose_strategy(
     expired_after: Sequence[RecordRange],
     expired_before: Sequence[RecordRange],
 ) -> RollbackStrategy:
-    """The first way that loses nothing.
+    """Returns the first strategy that loses no rows.
 
     Args:
-        missing_files: by table the files of the version that are gone.
-        since, before: records that landed after the batch, and up to it, that the source does not surely have.
+        missing_files: by table, missing files of the version.
+        expired_after, expired_before: records landed after the batch, or up to it, that the source may no longer have.
     """
     reasons = [
         f"{len(files)} files of {table} are gone, most likely removed by VACUUM"
@@ -98,7 +97,7 @@ def _abbreviate(ranges: Sequence[RecordRange]) -> str:
 
 
 class RollbackStrategies:
-    """Judges the ways of one pipeline. Used by one thread."""
+    """Evaluates the strategies of one pipeline. Not thread-safe."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class RollbackStrategies:
         home: PipelineHome,
         spark: Callable[[], SparkSession] | None,
     ) -> None:
-        """`spark` gives a session, by whose clients brokers are asked."""
+        """Creates the evaluator; `spark` returns a session, whose clients query the brokers."""
         self._catalog = catalog
         self._spec = spec
         self._lake = lake
@@ -116,9 +115,10 @@ class RollbackStrategies:
         self._spark = spark
 
     def choose(self, batch: int, missing_files: Mapping[str, Sequence[str]]) -> RollbackStrategy:
-        """The way back to a batch.
+        """Chooses the strategy for a batch.
 
-        Objects and rows of Delta tables count as there: `deltaworks reprocess --from-start --exact` reads them all.
+        Objects and rows of Delta tables are assumed to exist; `deltaworks reprocess --from-start --exact` reads them
+        all.
 
         Raises:
             TransientError: the source does not answer.
@@ -140,5 +140,5 @@ class RollbackStrategies:
 
 
 def _expired_part(one: RecordRange, has: RetainedRange) -> RecordRange | None:
-    """What of a range the source surely does not have; what it may have, a stream reads or says that it is gone."""
+    """Returns the part of a range the source certainly lacks."""
     return one.clip(one.first, min(has.certain_from, has.possible_from) - 1)

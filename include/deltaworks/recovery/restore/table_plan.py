@@ -1,7 +1,7 @@
-"""Plans how one table goes back: to which version, what it loses by that, and from which files it is made then.
+"""Plans how one table is restored: to which version, what it loses, and which files it consists of afterwards.
 
-A table alone and the tables of a whole pipeline are planned alike. Nothing is written here. A rollback that was
-interrupted is planned again from its record, with the table as it is by then.
+Used for a single table and for all tables of a pipeline. Writes nothing. An interrupted rollback is planned again from
+its record, against the current table.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRestoreRequest:
-    """Where a table goes back to, and what becomes of rows that landed since.
+    """The version to restore, and how rows landed since are recovered.
 
-    `leave_out` are files of that version which are lost, and `reread` the batches that had rows in them: with
-    `repair="source"` they count as lost too.
+    `exclude_files` are lost files of that version, and `reread_batches` the batches with rows in them: with
+    `repair="source"` these also count as lost.
     """
 
     point: RestorePoint
@@ -53,10 +53,10 @@ class TableRestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableRestorePlan:
-    """A rollback of one table, the table as it is now, and the files it is to be made of.
+    """A rollback of one table, its current state, and its target state.
 
-    `unprepared` are lost batches whose files are no longer there; `missing_files` are other files the plan needs that
-    are not there.
+    `unprepared` lists lost batches whose files no longer exist; `missing_files` lists other required files that are
+        missing.
     """
 
     record: Rollback
@@ -67,11 +67,11 @@ class TableRestorePlan:
 
     @property
     def difference(self) -> StateDifference:
-        """What goes and what comes."""
+        """Files and rows removed and added."""
         return StateDifference.between(self.current, self.target)
 
     def check(self, max_rows: int | None) -> None:
-        """Refuse what would leave rows out unnoticed, or take out more than `max_rows`.
+        """Rejects a plan that would silently drop rows, or remove more than `max_rows`.
 
         Raises:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
@@ -96,7 +96,7 @@ class TableRestorePlan:
 
 
 class TableRestorePlanner:
-    """Plans rollbacks of one table. Used by one thread."""
+    """Plans rollbacks of one table. Not thread-safe."""
 
     def __init__(self, spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome) -> None:
         self._spec = spec
@@ -107,12 +107,13 @@ class TableRestorePlanner:
         self._key = home.table(table)
 
     def plan_table(self, request: TableRestoreRequest) -> TableRestorePlan:
-        """A new rollback, and what it comes to.
+        """Plans a new rollback.
 
         Raises:
             ConfigError: BATCH_UNKNOWN.
-            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and what reading the
-                log raises.
+            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and those of reading
+                the
+                log.
         """
         now = self._current_supported_state()
         then = self._state(self._resolve_version(request.point, now))
@@ -152,7 +153,7 @@ class TableRestorePlanner:
         return TableRestorePlan(record, now, target, *_classify_missing_files(missing, lost))
 
     def replan(self, record: Rollback) -> TableRestorePlan:
-        """What a record fixes, with the table as it is now: whatever landed after it was fixed stays.
+        """Plans a recorded rollback against the current table: rows landed after the record was created stay.
 
         Raises:
             ContractError: RESTORE_UNPREPARED.
@@ -164,10 +165,10 @@ class TableRestorePlanner:
         )
 
     def states_at_batch(self, batch: int, completed_at: dt.datetime | None) -> tuple[TableState, TableState]:
-        """The table as it was when a batch was complete, and as it is now.
+        """Returns the table's state at the batch's completion, and its current state.
 
         Raises:
-            ContractError: RESTORE_UNSUPPORTED, and what reading the log raises.
+            ContractError: RESTORE_UNSUPPORTED, and those of reading the log.
         """
         now = self._current_supported_state()
         return self._state(self._version_at_batch(batch, completed_at, now)), now
@@ -218,7 +219,7 @@ class TableRestorePlanner:
             if is_recorded and record.row_source != "prepared":
                 continue
             if loss.files is None and not is_recorded:
-                # Landed after the record was fixed, when a crash had given the table back to the stream.
+                # Landed after the record was created, while a crash had returned the table to the stream.
                 raise _unprepared_error(self._pipeline, self._table, (loss.commit.number,))
             files |= {file: now.files.get(file, added) for file, added in (loss.files or {}).items()}
         staged = self._home.rollbacks.staged(record.ordinal)
@@ -227,19 +228,20 @@ class TableRestorePlanner:
 
 
 def with_columns_from(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> TargetState:
-    """These files, by default those of `then`, with the columns of `then`; the other properties stay as they are."""
+    """Returns these files (those of `then` by default) with the columns of `then`; other properties stay as
+    they are."""
     columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}
     return TargetState(then.files if files is None else files, {**now.metadata, **columns})
 
 
 def missing_files(lake: Lake, now: TableState, target: TargetState) -> list[str]:
-    """Files of the target that the table does not have now and that are not in the storage either."""
+    """Returns files of the target that are neither in the current table nor in the storage."""
     back = {file: added for file, added in target.files.items() if file not in now.files}
     return find_missing_files(lake, now.key, back)
 
 
 def reject_missing_files(key: str, missing: Sequence[str]) -> None:
-    """Refuse to name files in a commit that are not there.
+    """Rejects a commit that would list missing files.
 
     Raises:
         ContractError: RESTORE_FILES_MISSING.
@@ -254,7 +256,7 @@ def reject_missing_files(key: str, missing: Sequence[str]) -> None:
 
 
 def _partially_lost_commits(batches: tuple[int, ...], lost: list[LostTablePart], generation: int) -> list[LostCommit]:
-    """Batches some rows of which went with missing files. How many is not known before they are read."""
+    """Returns batches that lost some rows with missing files; how many is known only after reading them."""
     wholly = {loss.commit.number for loss in lost if loss.commit.kind == "batch"}
     return [
         LostCommit(kind="batch", generation=generation, number=number, rows=0, files=0)
@@ -264,7 +266,7 @@ def _partially_lost_commits(batches: tuple[int, ...], lost: list[LostTablePart],
 
 
 def _classify_missing_files(missing: list[str], lost: list[LostTablePart]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Lost batches without their files, and missing files of no lost batch."""
+    """Separates lost batches without files from missing files that belong to no lost batch."""
     names = set(missing)
     unprepared = {
         loss.commit.number for loss in lost if loss.files is None or any(path in names for path, _ in loss.files)
@@ -282,7 +284,7 @@ def _unprepared_error(pipeline: str, table: str, batches: Sequence[int]) -> Cont
 
 
 def _reject_changed_columns(then: TableState, now: TableState) -> None:
-    """Refuse to put rows of two declarations into one table: with rows that come back, the columns of now stay."""
+    """Rejects a restore across a column change: recovered rows need the present columns."""
     before, present = _column_types(then), _column_types(now)
     different = sorted(name for name, kind in before.items() if present.get(name) != kind)
     if then.metadata.get("partitionColumns") != now.metadata.get("partitionColumns"):

@@ -1,8 +1,8 @@
-"""Puts one bronze table, or quarantine, back to an earlier version, together with the rows that landed since.
+"""Restores one bronze table, or quarantine, to an earlier version and keeps the rows that landed since.
 
-A record fixes what is done before anything changes; one commit does it: the rows of that version are there again,
-those that batches have added since come back with the files they were written to, and every other change since is
-undone. The stream may run: it holds the table meanwhile, as for a write turn. After a crash the record is resumed.
+A record fixes the plan before anything changes; one commit restores the rows of that version, re-adds the files of
+later batches and undoes every other change. The stream may keep running: it holds the table back, as for a write turn.
+After a crash the record is resumed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ OPERATION = "restore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRestoreResult:
-    """What was done to one table, or would be. `version` is the table's after it, None in a dry run.
+    """The result for one table, or what it would be. `version` is the table's new version, None in a dry run.
 
-    `unprepared` are lost batches whose files are no longer there; `missing_files` are other files the restore needs
-    that are not there.
+    `unprepared` lists lost batches whose files no longer exist; `missing_files` lists other required files that are
+        missing.
     """
 
     pipeline: str
@@ -59,11 +59,11 @@ class TableRestoreResult:
 
 
 class TableRestore:
-    """Restores of one table. Build it, call `count` or `run`; used by one thread.
+    """Restores one table. Call `count` or `run`. Not thread-safe.
 
     Args:
-        turn_of: gives the turn of the table for the time of the commit; by default the stream's write turn.
-        fault: called at `planned`, `staged`, `restored`, `erased` and `recorded`, by tests.
+        get_turn: returns the turn of the table during the commit; the stream's write turn by default.
+        fault: test hook, called at `planned`, `staged`, `restored`, `erased` and `recorded`.
     """
 
     def __init__(
@@ -95,26 +95,26 @@ class TableRestore:
         return record is not None and record.table == self._table
 
     def count(self, request: TableRestoreRequest) -> TableRestoreResult:
-        """What `run` would do. Reads only.
+        """Returns what `run` would do. Reads only.
 
         Raises:
             ConfigError: RESTORE_POINT_INVALID, TABLE_UNKNOWN.
             ContractError: RESTORE_MUTABLE, RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER,
-                BATCH_UNKNOWN, and what reading the log raises.
+                BATCH_UNKNOWN, and those of reading the log.
         """
         started = time.monotonic()
         plan = self._planner.plan_table(request)
         return self._result(plan, None, dry_run=True, resumed=False, seconds=time.monotonic() - started)
 
     def run(self, request: TableRestoreRequest | None = None, *, allow_missing: bool = False) -> TableRestoreResult:
-        """Restore the table, or finish a restore that was interrupted. Idempotent.
+        """Restores the table, or completes an interrupted restore. Idempotent.
 
         Args:
-            request: ignored where a rollback of the table was interrupted, needed otherwise.
-            allow_missing: leave out the rows of objects that are gone, where rows are read again.
+            request: required unless a rollback of the table was interrupted, in which case it is ignored.
+            allow_missing: skip rows of missing objects when rows are read again.
 
         Raises:
-            ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE, and what `count` raises.
+            ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE, and those of `count`.
             ContractError: RESTORE_FILES_MISSING, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table;
                 RELAND_NEEDS_SPARK, RELAND_OBJECTS_MISSING.
             ConcurrencyError: LEASE_HELD, TABLE_FILES_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
@@ -123,8 +123,8 @@ class TableRestore:
         with exclusive_reread(self._home, rolling_back=True):
             complete_prepared_replay(self._spec, self._lake, self._home)
             begun = self._unfinished_rollback()
-            # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
-            # the stream need not wait for a VACUUM.
+            # Exclude VACUUM, which must neither delete nor be deleting restored files. Taken before the turn, so that
+            # the stream does not wait for a VACUUM.
             exclusive = table_files_lock(self._objects, self._pipeline, self._table, work="The restore")
             with exclusive as files_lock, self._get_turn(self._table) as turn:
                 plan = self._record_plan(request) if begun is None else self._planner.replan(begun)
@@ -143,7 +143,7 @@ class TableRestore:
         return self._result(plan, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
 
     def _unfinished_rollback(self) -> Rollback | None:
-        """The rollback of this table that was interrupted."""
+        """Returns this table's interrupted rollback, if any."""
         unfinished = self._home.rollbacks.unfinished()
         if unfinished is not None and unfinished.table != self._table:
             raise ContractError(
@@ -195,14 +195,14 @@ class TableRestore:
         def target(current: TableState) -> TargetState:
             if current.version == plan.current.version:
                 return plan.target
-            # Rows were rearranged since; a file that was taken out by that is put in again.
+            # The table was compacted since; files removed by that are added again.
             again = self._planner.replan(record)
             return TargetState(again.target.files, plan.target.metadata)
 
         return commit_files(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
     def _reapply_erasures(self, record: Rollback, check: Callable[[], None]) -> None:
-        """Take out rows of people who were erased since the version that the table has gone back to."""
+        """Deletes rows of people who were erased after the restored version."""
         if record.reapply_erasures:
             step = reapply_step(rollback_step(self._pipeline, self._table, record.ordinal))
             ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)

@@ -87,7 +87,7 @@ def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
 def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_continue(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deletion_limits, "FREE_ROWS", 0)
+    monkeypatch.setattr(deletion_limits, "UNLIMITED_ROWS", 0)
     table = stage.lake.open(paths.table("shop", "quarantine"))
     assert table is not None
     rows = stage.rows("quarantine")

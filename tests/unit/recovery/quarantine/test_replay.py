@@ -46,7 +46,7 @@ POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "
 @pytest.fixture
 def without_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exclusion among replays rests on no lease: what follows holds without it."""
-    monkeypatch.setattr(quarantine_replay, "rereading", lambda home: contextlib.nullcontext())
+    monkeypatch.setattr(quarantine_replay, "exclusive_reread", lambda home: contextlib.nullcontext())
 
 
 @pytest.fixture
@@ -468,7 +468,7 @@ class TestArrival:
         before = pa.schema([field for field in QUARANTINE_SCHEMA if field.name != "arrived_at"])
         for module in (table_set, replay_stage):
             monkeypatch.setattr(module, "QUARANTINE_SCHEMA", before, raising=False)
-        monkeypatch.setattr(Parser, "_quarantine", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"]))
+        monkeypatch.setattr(Parser, "_quarantine_rows", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"]))
         stage.ingest(spec_with(make_spec), *self.BODIES)
         monkeypatch.undo()
         assert "arrived_at" not in stage.rows("quarantine")[0]

@@ -87,7 +87,7 @@ def test_a_replay_that_sleeps_through_it_adds_nothing_when_it_wakes_up(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     held = contextlib.nullcontext
-    monkeypatch.setattr(quarantine_replay, "rereading", lambda *arguments, **options: held())
+    monkeypatch.setattr(quarantine_replay, "exclusive_reread", lambda *arguments, **options: held())
     monkeypatch.setattr("deltaworks.recovery.start_over.rereading", lambda *arguments, **options: held())
     slept = []
 

@@ -248,8 +248,8 @@ def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     compacted = max(names, key=lambda name: names[name]["size"])[0]
     (stage.root / "lake" / ORDERS / compacted).unlink()
     # Statistics that reach too far: batch 5 is whole in a file of its own.
-    monkeypatch.setattr(lost_files, "_batches", lambda *arguments: (1, 2, 3, 4, 5))
-    monkeypatch.setattr(lost_commits._LostRowStager, "_present", lambda self, seqs: set())
+    monkeypatch.setattr(lost_files, "_batches_in_files", lambda *arguments: (1, 2, 3, 4, 5))
+    monkeypatch.setattr(lost_commits._LostRowStager, "_present_keys", lambda self, seqs: set())
 
     run(stage, "A deleted data file")
 

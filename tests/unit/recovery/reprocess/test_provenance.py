@@ -37,7 +37,7 @@ def origin_of(place: int, one: RecordRange, has: RetainedRange, *, archived: set
         return "archive"
     if one.batch_id in countable and place >= has.possible_from:
         return "source"
-    return "gone"
+    return "missing"
 
 
 @given(landed(), st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)))
@@ -55,7 +55,7 @@ def test_every_record_comes_from_where_it_is_and_none_from_two_places(
     )
     planned = Counter(
         (one.partition, place, one.batch_id, origin)
-        for origin in ("source", "archive", "gone")
+        for origin in ("source", "archive", "missing")
         for one in getattr(parts, origin)
         for place in range(one.first, one.last + 1)
     )
