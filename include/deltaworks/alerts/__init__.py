@@ -1,4 +1,4 @@
-"""Alerts: raised and resolved here, notified at most so often, delivered by channels. Without Spark or Airflow."""
+"""Alerts: raising and resolving, rate limits of notifications, and channels. Needs neither Spark nor Airflow."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The dead-man check: alerts where the health check itself has not run, and sends the notifications in the spool meanwhile.
+"""Dead man's switch: alerts when the health check itself has not run, and sends pending notifications meanwhile.
 
-`python -m deltaworks.alerts.deadman --every 30` as a service of its own, or `deltaworks deadman` from cron, a systemd
-timer or a CronJob. It needs the control area and the channels, and nothing of Airflow: where the scheduler is dead,
-it alone can notify people. Where the control area itself does not answer, it sends to the channels directly, since
-nothing can be stored then.
+Runs as a service (`python -m deltaworks.alerts.deadman --every 30`) or as `deltaworks deadman` from cron, a systemd
+timer or a CronJob. It needs only the control storage and the channels, so it works while the scheduler is down. If the
+control storage does not answer, it sends directly to the channels, since nothing can be stored.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _FIRST_CHECK = "deadman.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheckHeartbeat:
-    """The heartbeat of the health check, written at each run: how many it judged, and how many are unhealthy."""
+    """The heartbeat of the health check, written at each run: subjects checked, and unhealthy ones."""
 
     written_at: str
     run: str
@@ -51,7 +50,7 @@ class HealthCheckHeartbeat:
 def write_health_heartbeat(
     objects: ObjectStore, *, run: str, checked: int, unhealthy: int, now: datetime | None = None
 ) -> None:
-    """Write the heartbeat of the health check."""
+    """Writes the heartbeat of the health check."""
     beat = HealthCheckHeartbeat(
         written_at=(now or utc_now()).isoformat(), run=run, checked=checked, unhealthy=unhealthy
     )
@@ -60,7 +59,7 @@ def write_health_heartbeat(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadmanResult:
-    """The result of one check. `silent_seconds` is the age of the heartbeat of the health check."""
+    """The result of one check. `silent_seconds` is the age of the health check's heartbeat."""
 
     state: Literal["well", "silent", "unreadable"]
     silent_seconds: float
@@ -69,10 +68,10 @@ class DeadmanResult:
 
 
 class Deadman:
-    """Checks the heartbeat of the health check. For one thread; several processes do no harm.
+    """Checks the heartbeat of the health check. Single-threaded; several processes may run at the same time.
 
     Args:
-        grace: count silence from the start of this process: for a service that starts together with Airflow.
+        grace: count silence from the start of this process, for a service that starts together with Airflow.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Deadman:
         self._unreadable = AlertState()
 
     def check(self, *, now: datetime | None = None) -> DeadmanResult:
-        """Judge the heartbeat, raise or resolve the alert, and send the notifications in the spool."""
+        """Checks the heartbeat, raises or resolves the alert, and sends the pending notifications."""
         now = now or utc_now()
         try:
             silent = self._silent_seconds(now)
@@ -102,7 +101,7 @@ class Deadman:
     def _silent_seconds(self, now: datetime) -> float:
         item = self._objects.get(paths.alerts(_HEALTH))
         if item is None:
-            # It never ran: counted from the first look at it.
+            # It never ran: silence counts from our first check.
             self._objects.put_if_absent(
                 paths.alerts(_FIRST_CHECK), json.dumps({"written_at": now.isoformat()}).encode()
             )
@@ -128,7 +127,8 @@ class Deadman:
         )
 
     def _notify_directly(self, error: DeltaworksError | None, now: datetime) -> None:
-        """Notify of a control area that does not answer. The state of that alert is kept in this process alone."""
+        """Sends a notification about unreachable control storage. The state of that alert exists only in this
+        process."""
         cause = get_alert_cause("CONTROL_UNREADABLE")
         severity = None if error is None else cause.severity
         self._unreadable, kind = update_state(self._unreadable, cause, severity=severity, now=now)
@@ -151,7 +151,7 @@ class Deadman:
                 continue
             try:
                 channel.send(notification)
-            except Exception as failure:  # whatever one channel raises, the others get the notification
+            except Exception as failure:  # a failing channel must not stop the others
                 log.warning("not sent on %s: %s", channel.name, failure)
 
 
@@ -164,7 +164,7 @@ def _age(data: bytes, now: datetime) -> float:
 
 
 def open_deadman(*, grace: bool = False) -> Deadman:
-    """The dead-man check of the environment of this process."""
+    """Opens the switch for the environment of this process."""
     environment = load_catalog(skip_invalid=True).environment
     channels = open_channels(environment.alerts, environment.messaging)
     objects = open_objects(environment.lake)
@@ -172,7 +172,7 @@ def open_deadman(*, grace: bool = False) -> Deadman:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check every so often until the process is ended."""
+    """Checks at an interval until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=float, required=True, help="seconds between two looks")
     parser.add_argument("--heartbeat-file", type=Path, help="touched after each look, for whoever watches this process")

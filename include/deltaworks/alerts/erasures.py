@@ -1,7 +1,7 @@
-"""Whether requests to be erased end in time: what is due, and what is overdue, from their records alone.
+"""Alerts on erasure requests that are due or overdue, from their records alone.
 
-The last instant for a purge is the deadline less the retention of files. So a request whose rows are still there is due
-while there is time to act, and not on the eve of its deadline.
+The last possible time for a purge is the deadline minus the retention of files. So a request whose rows still exist is
+due while there is time to act, not only on the last day.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from deltaworks.specs.environment import Severity
 from deltaworks.specs.pipeline import PipelineSpec
 
 DUE, OVERDUE = "ERASURE_DUE", "ERASURE_OVERDUE"
-#: Beside the retention, before the last purge that can end in time.
+#: Time in addition to the retention, before the last purge that can finish in time.
 _WARN: Final = timedelta(hours=48)
 _CRITICAL: Final = timedelta(hours=72)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureFinding:
-    """What is wrong with a request: the cause of its alert, how severe it is, and the words."""
+    """The alert on a request: cause, severity and text."""
 
     cause: str
     severity: Severity
@@ -37,10 +37,10 @@ class ErasureFinding:
 
 
 def check_erasure(request: ErasureRequest, *, retention: timedelta, now: datetime) -> ErasureFinding | None:
-    """What is wrong with a request; None where it has ended, or has time. Pure.
+    """Checks the deadlines of a request; None if it is complete or has time left. Pure.
 
     Args:
-        retention: for how long files stay that rows were taken out of.
+        retention: how long files with deleted rows are kept.
     """
     if not request.is_open:
         return None
@@ -52,7 +52,7 @@ def check_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
 def check_deadline(
     state: str, *, is_purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
 ) -> ErasureFinding | None:
-    """What is wrong with a request that is open, by how far it is and its terms; None where it has time. Pure."""
+    """Checks the deadlines of an open request; None if it has time left. Pure."""
     left = deadline_at - now
     where = f"It is {state} and due by {deadline_at:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta():
@@ -69,8 +69,9 @@ def check_deadline(
 
 
 def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raise and resolve the alerts of all requests, and keep how far they are for pages; the subjects that are due or
-    overdue. Idempotent.
+    """Raises and resolves the alerts of all requests, and updates the summaries for pages. Idempotent.
+
+    Returns the subjects that are due or overdue.
 
     Raises:
         ContractError: ERASURE_UNREADABLE.
@@ -98,7 +99,7 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
 
 
 def next_step_for_namespace(cause: str, namespace: str) -> str:
-    """The next step of a cause of these alerts, with the namespace it is taken in."""
+    """Returns the next step of an erasure alert, with the namespace filled in."""
     return next_step_for(cause).replace("NAMESPACE", namespace)
 
 
@@ -113,5 +114,5 @@ def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureR
 
 
 def retention_of(pipelines: Iterable[PipelineSpec]) -> timedelta:
-    """For how long files stay that rows of a namespace were taken out of."""
+    """Returns how long files with deleted rows of a namespace are kept."""
     return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in pipelines))

@@ -1,8 +1,8 @@
-"""Notifications: the messages to people about one alert at one time, and when one is due.
+"""Notifications: messages to people about one alert, and the rules for sending them.
 
-The truth (open or resolved, how severe) is always taken over. Whether a notification follows depends on the last notification, on
-the cooldown after one of its raising, and on the number of notifications in the past hour. A notification that is held back is
-sent later, if it is still true: an alert that comes to rest ends with a notification that is true.
+The alert's state is always updated. Whether a notification follows depends on the last one, on the cooldown after a
+raising one, and on the number in the past hour. A suppressed notification is sent later if it is still true, so the
+last notification about an alert is always correct.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ NotificationKind = Literal["raised", "escalated", "reminder", "resolved"]
 class AlertState:
     """The state of an alert and of its notifications.
 
-    `told` is the severity of the last notification, None where that was of its end or there was none. `notifications` are the times
-    of those of the past hour. `changes` counts how often the alert opened or ended since the last notification.
+    Args:
+        notified_severity: severity of the last notification; None if it reported the end, or there was none.
+        last_notified_at: time of the last raising or reminding notification; last_notified_severity: its severity.
+        notification_times: times of the notifications of the past hour.
+        changes: how often the alert opened or ended since the last notification.
     """
 
     is_open: bool = False
@@ -44,14 +47,14 @@ class AlertState:
 def update_state(
     before: AlertState, cause: AlertCause, *, severity: Severity | None, now: datetime, is_silenced: bool = False
 ) -> tuple[AlertState, NotificationKind | None]:
-    """Take over what is true now, and decide on a notification.
+    """Updates the state of an alert, and decides whether a notification is sent.
 
     Args:
-        severity: how severe it is, None where it is over.
-        silenced: hold any notification back.
+        severity: current severity; None if the alert has ended.
+        is_silenced: suppress notifications.
 
     Returns:
-        The new state, and the kind of notification to give, None for no notification.
+        The new state, and the kind of notification to send, None for none.
     """
     changed = before.is_open != (severity is not None)
     after = replace(
@@ -69,12 +72,12 @@ def update_state(
 
 
 def without_cooldown(state: AlertState) -> AlertState:
-    """The same once a silence is over: while it is open, the next look notifies people, however lately they were."""
+    """Resets the cooldown of an open alert, so that the next check notifies people. Used when a silence ends."""
     return replace(state, last_notified_at=None) if state.is_open else state
 
 
 def _due_notification(state: AlertState, cause: AlertCause, now: datetime) -> NotificationKind | None:
-    """The notification that would be given if notifications were not counted."""
+    """Returns the notification that is due, without regard to the hourly limit."""
     if not state.is_open:
         return "resolved" if state.notified_severity is not None else None
     if state.notified_severity is None:
@@ -105,20 +108,20 @@ def _after_notification(state: AlertState, kind: NotificationKind, now: datetime
 
 
 def _within(at: datetime, span: timedelta, now: datetime) -> bool:
-    """Whether `at` lies less than `span` before now. A time ahead of this clock counts as now, for at most as long."""
+    """Whether `at` is less than `span` before now. A time up to `span` ahead of this clock counts as now."""
     return abs(now - at) < span
 
 
-#: SNS takes no more in a subject, and SQS little more than this in a message.
+#: Limits of an SNS subject and of an SQS message.
 MAX_SUBJECT_LENGTH = 100
 MAX_DETAIL_LENGTH = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One message. `id` is one per notification, whoever sends it and however often; ids sort by time.
+    """One message. `id` is unique per notification, however often it is sent; ids sort by time.
 
-    `changes` is how often the alert has opened or ended since the notification before: more than one where it flaps.
+    `changes` counts how often the alert opened or ended since the previous notification: more than one if it flaps.
     """
 
     id: str
@@ -135,23 +138,23 @@ class Notification:
 
     @property
     def title(self) -> str:
-        """One line for people, such as a mail's subject."""
+        """One line, such as a mail subject."""
         word = {"raised": self.severity, "escalated": self.severity, "reminder": f"still {self.severity}"}
         text = f"[{word.get(self.kind, 'resolved')}] {self.cause} {self.subject}"
         return " ".join(text.encode("ascii", "replace").decode().split())[:MAX_SUBJECT_LENGTH]
 
     @property
     def text(self) -> str:
-        """The notification for people: what, since when, what to do."""
+        """The message for people: summary, start and runbook."""
         lines = [self.summary, f"Since {self.since}."]
         if self.changes > 1:
-            lines.append(f"It has changed {self.changes} times since the last notification.")
+            lines.append(f"The alert changed {self.changes} times since the last notification.")
         if self.kind != "resolved":
             lines.append(f"Runbook: {self.runbook}")
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
-        """The notification as plain data, with its texts first, as channels send it."""
+        """The notification as plain data, with title and text first, as channels send it."""
         return {"title": self.title, "text": self.text, **dataclasses.asdict(self)}
 
     def encode(self) -> bytes:
@@ -159,18 +162,18 @@ class Notification:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Notification:
-        """What `encode` wrote. Unknown keys are ignored."""
+        """Parses the output of `encode`. Unknown keys are ignored."""
         record = json.loads(data)
         return cls(**{name: record[name] for name in cls.__slots__ if name in record})
 
 
 def notification_id(at: datetime) -> str:
-    """A unique id that sorts by time."""
+    """Returns a unique id that sorts by time."""
     return f"{at:%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:12]}"
 
 
 def truncate_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """The detail as plain data that fits into a message: long texts are cut, with their length."""
+    """Converts the detail to plain data and truncates long texts, with their original length."""
     plain: dict[str, Any] = json.loads(json.dumps(detail, default=str))
     for name, value in plain.items():
         text = value if isinstance(value, str) else json.dumps(value)
@@ -180,7 +183,7 @@ def truncate_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_notification() -> Notification:
-    """A notification that says that it is a trial."""
+    """Builds a test notification, marked as such."""
     now = utc_now()
     return Notification(
         id=notification_id(now),
@@ -188,7 +191,7 @@ def test_notification() -> Notification:
         cause="CHANNEL_FAILING",
         subject="trial",
         severity="critical",
-        summary="This is a trial: nothing is wrong, and notifications reach you.",
+        summary="This is a test. Nothing is wrong; notifications reach you.",
         detail={},
         runbook="reference/alerts.md#channels",
         since=now.isoformat(timespec="seconds"),

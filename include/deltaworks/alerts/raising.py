@@ -1,8 +1,8 @@
-"""Raises and resolves alerts: one object per cause and subject holds its state, replaced only as it was read.
+"""Raises and resolves alerts. One object per cause and subject holds the state, replaced by compare-and-swap.
 
-Two processes that raise the same alert at once end with one notification: whoever writes second reads what the first wrote.
-A notification is part of the write that decides on it (`outbox`), so that none is lost between deciding and sending; it is
-then copied to the spool, from which `deltaworks.alerts.sending` delivers it. Nothing here talks to a channel.
+Of two processes that raise the same alert at the same time, one sends the notification: the second writer reads the
+first one's state. A notification is part of the write that decides on it (`outbox`), so none is lost; it is then copied
+to the spool, from which `deltaworks.alerts.sending` delivers it. This module talks to no channel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert as stored: its state, its texts, and the notifications not yet in the spool (`outbox`)."""
+    """One alert as stored: state, texts, and notifications not yet in the spool (`outbox`)."""
 
     cause: str
     subject: str
@@ -58,10 +58,10 @@ class Alert:
 
     @classmethod
     def decode(cls, data: bytes) -> Alert:
-        """What `encode` wrote.
+        """Parses the output of `encode`.
 
         Raises:
-            ValueError: it is no alert, or one of another format.
+            ValueError: not an alert, or of another format.
         """
         record = json.loads(data)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
@@ -87,22 +87,22 @@ def raise_alert(
     runbook: str | None = None,
     now: datetime | None = None,
 ) -> Notification | None:
-    """Raise an alert of `subject`, as often as it is seen: at most one is open per cause and subject.
+    """Raises an alert for `subject`. Idempotent: at most one alert is open per cause and subject.
 
-    Safe from many processes at once. People are notified at once, then after cooldowns and within the limits of its
-    cause, see `deltaworks.control.conditions`.
+    Safe for concurrent use. The first notification is sent immediately, later ones after cooldowns and within the
+    limits of the cause, see `deltaworks.control.conditions`.
 
     Args:
-        severity: another than that of the cause.
-        detail: plain data for whoever looks into it; long texts are cut.
-        runbook: another page than that of the cause.
+        severity: overrides that of the cause.
+        detail: plain data for diagnosis; long texts are truncated.
+        runbook: overrides that of the cause.
 
     Returns:
-        The notification, which is in the spool then; None where nothing is new.
+        The notification, now in the spool; None if nothing is new.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
-        ConcurrencyError: ALERT_CONTENDED; TransientError: the control area does not answer.
+        ConcurrencyError: ALERT_CONTENDED; TransientError: the control storage does not answer.
     """
     kind = get_alert_cause(cause)
     now = now or utc_now()
@@ -122,11 +122,11 @@ def raise_alert(
 def resolve_alert(
     objects: ObjectStore, *, cause: str, subject: str, summary: str = "", now: datetime | None = None
 ) -> Notification | None:
-    """Resolve an alert. Nothing is written where no such alert is open.
+    """Resolves an alert. Writes nothing if it is not open.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
-        ConcurrencyError: ALERT_CONTENDED; TransientError: the control area does not answer.
+        ConcurrencyError: ALERT_CONTENDED; TransientError: the control storage does not answer.
     """
     kind = get_alert_cause(cause)
     return _update_alert(
@@ -140,11 +140,12 @@ def resolve_alert(
 
 
 def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days: float = 30) -> list[Notification]:
-    """Give notifications that were held back and are still true, spool those of a process that died, and delete alerts that
-    ended `keep_days` ago. To be run every minute or so; safe from many processes at once. Returns the notifications."""
+    """Sends suppressed notifications that are still true, spools those of crashed processes, and deletes alerts that
+    ended `keep_days` ago. Run it about every minute; safe for concurrent use. Returns the notifications.
+    """
     now = now or utc_now()
     notifications = []
-    # Read once: many alerts may be due, and a silence that begins meanwhile holds back from the next time on.
+    # Read once for all alerts; a silence created meanwhile applies from the next run on.
     stored = silences(objects)
     expired = expired_silences(objects, stored, now=now)
     for alert in alerts(objects):
@@ -168,7 +169,7 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
             notifications.append(notification)
         if _is_finished(alert) and state.since is not None and now - state.since > timedelta(days=keep_days):
             objects.delete(alert_key(alert.cause, alert.subject))
-    # Last: a process that dies before leaves the silence to the next one.
+    # Last: if this process dies before, the next run handles the silence.
     for silence in expired:
         mark_ended(objects, silence, now=now)
     return notifications
@@ -183,7 +184,7 @@ def _after_silence(alert: Alert) -> Alert:
 
 
 def alerts(objects: ObjectStore) -> Iterator[Alert]:
-    """Every stored alert, open or ended lately. Objects that cannot be read are skipped."""
+    """Yields every stored alert, open or recently ended. Unreadable objects are skipped."""
     for key in objects.list(paths.alerts("state/")):
         item = objects.get(key)
         alert = _decode_or_none(item.data) if item else None
@@ -192,20 +193,20 @@ def alerts(objects: ObjectStore) -> Iterator[Alert]:
 
 
 def read_alert(objects: ObjectStore, *, cause: str, subject: str) -> Alert | None:
-    """One alert as it is stored, open or ended lately; None where there is none, or none that can be read."""
+    """Reads one alert, open or recently ended; None if missing or unreadable."""
     item = objects.get(alert_key(cause, subject))
     return None if item is None else _decode_or_none(item.data)
 
 
 def open_subjects(objects: ObjectStore, cause: str) -> set[str]:
-    """Whose alert of this cause is open: one listing, and a request for each alert of it there has been lately."""
+    """Returns the subjects with an open alert of this cause: one listing, and one read per stored alert."""
     items = (objects.get(key) for key in objects.list(paths.alerts(f"state/{cause}/")))
     stored = (_decode_or_none(item.data) for item in items if item is not None)
     return {alert.subject for alert in stored if alert is not None and alert.state.is_open}
 
 
 def alert_key(cause: str, subject: str) -> str:
-    """The key of an alert. Long subjects are shortened and made unique by a digest."""
+    """Returns the key of an alert. Long subjects are truncated and get a digest."""
     name = quote(subject, safe="")
     if len(name) > _MAX_NAME_LENGTH:
         name = f"{name[:_MAX_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
@@ -223,11 +224,11 @@ def _update_alert(
     before: Callable[[Alert], Alert] = lambda alert: alert,
     silences_now: Callable[[], Iterable[Silence]] | None = None,
 ) -> Notification | None:
-    """Take over what is true of an alert now; its notification, where one is given.
+    """Updates the state of an alert; returns its notification, if one is sent.
 
     Args:
-        update: what else changes of it. `before` changes it before its notification is decided on.
-        silences_now: all silences, where they are read already; it is asked only where there is a notification to hold back.
+        update: further changes. `before`: changes made before the notification is decided.
+        silences_now: returns all silences, if already read; called only if a notification may be suppressed.
     """
     key = alert_key(cause.name, subject)
     for _ in range(_MAX_ATTEMPTS):
@@ -258,12 +259,12 @@ def _update_alert(
     raise ConcurrencyError(
         "ALERT_CONTENDED",
         f"The alert {cause.name} of {subject!r} was changed by others each of {_MAX_ATTEMPTS} times.",
-        hint="Nothing is lost: the next time it is raised it is reported.",
+        hint="Nothing is lost: the alert is reported when it is raised again.",
     )
 
 
 def _is_finished(alert: Alert) -> bool:
-    """Whether it has ended, the notification of that was given, and nothing is left to send."""
+    """Whether it has ended, its end was notified, and its outbox is empty."""
     return not alert.state.is_open and alert.state.notified_severity is None and not alert.outbox
 
 
@@ -286,22 +287,22 @@ def _notice(alert: Alert, before: AlertState, kind: NotificationKind, now: datet
 
 
 def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
-    """Copy notifications to the spool. Idempotent: deliveries are recorded by the id of the notification."""
+    """Copies notifications to the spool. Idempotent: deliveries are recorded by notification id."""
     if not alert.outbox:
         return
     for notification in alert.outbox:
         objects.put_if_absent(paths.alert_notification(notification.id), notification.encode())
     item = objects.get(key)
-    # Where another process has written since, the outbox stays for its next writer.
+    # If another process has written since, its outbox still has them for the next writer.
     if item is not None and item.data == data:
         objects.put_if_match(key, replace(alert, outbox=()).encode(), item.etag)
 
 
 @lru_cache(maxsize=2048)
 def _decode_or_none(data: bytes) -> Alert | None:
-    """The alert; None for an object that is torn or of another format, which is overwritten.
+    """Parses an alert; None if it is damaged or of another format, so it is overwritten.
 
-    Kept, since pages read the same alerts many times; one is frozen.
+    Cached, since pages read the same alerts many times.
     """
     try:
         return Alert.decode(data)

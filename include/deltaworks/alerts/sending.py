@@ -1,8 +1,8 @@
-"""Delivers the notifications in the spool: every notification to every channel it is for, in order, until all have it.
+"""Delivers spooled notifications: each to all its channels, in order, until all channels have it.
 
-One object per notification and channel holds who is sending it and whether it was sent, so that of several senders one sends.
-A sender that dies between sending and recording that leaves a claim, which the next one takes over a few minutes later:
-a notification can then arrive twice (never not at all), with the same id. A FIFO topic drops the second.
+One object per notification and channel records the sender and whether it was sent, so only one of several senders
+sends. A sender that dies between sending and recording leaves a claim, which another takes over after a few minutes. A
+notification can then arrive twice (but never not at all), with the same id. A FIFO topic drops the second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ DeliveryState = Literal["sending", "failed", "sent", "abandoned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The state of one notification on one channel. `by` is host and process, `claim` this very attempt, `at` its time."""
+    """The delivery state of one notification on one channel. `by` is host and process, `claim` the attempt, `at` its
+    time.
+    """
 
     state: DeliveryState
     at: str
@@ -52,7 +54,7 @@ class Delivery:
 
     @classmethod
     def decode(cls, data: bytes) -> Delivery | None:
-        """The record; None for one that is torn."""
+        """Parses the record; None if it is damaged."""
         try:
             record = json.loads(data)
             return cls(**{name: record[name] for name in cls.__slots__ if name in record})
@@ -62,7 +64,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What one pass over the spool did: deliveries sent and given up, notifications that wait, channels that fail."""
+    """Result of one pass over the spool: deliveries sent and abandoned, pending notifications, failing channels."""
 
     sent: int
     waiting: int
@@ -71,10 +73,10 @@ class SendResult:
 
 
 def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now: datetime | None = None) -> SendResult:
-    """Send the notifications in the spool that are due. Safe from many processes at once.
+    """Sends due notifications from the spool. Safe for concurrent use.
 
-    A channel that fails is skipped for the rest of this pass, so that its notifications stay in order, and CHANNEL_FAILING is
-    raised for the others. A notification it has not accepted for three days is given up on it, as its record says.
+    A failing channel is skipped for the rest of the pass, so that its notifications stay in order, and CHANNEL_FAILING
+    is raised for the other channels. After three days of failures a notification is abandoned on that channel.
     """
     now = now or utc_now()
     blocked: dict[str, str] = {}
@@ -86,7 +88,7 @@ def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now
             continue
         notification = _decode_or_none(item.data)
         if notification is None:
-            log.error("%s holds no notification, and is removed", key)
+            log.error("%s is not a notification and was deleted", key)
             objects.delete(key)
             continue
         states = []
@@ -106,14 +108,16 @@ def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now
     failing = tuple(sorted(name for name, error in blocked.items() if error))
     _alert_on_channels(objects, blocked, succeeded - set(blocked), now)
     if sent:
-        # Records come from sending alone, so this is when they are cleared away.
+        # Only sending creates records, so they are cleaned up here.
         delete_old_deliveries(objects, now=now)
     return SendResult(sent=sent, waiting=waiting, abandoned=abandoned, failing=failing)
 
 
 def retry_now(objects: ObjectStore, channel: str) -> int:
-    """Let the next pass send what waits on a channel that works again, in place of after the wait that its failures
-    have brought; how many notifications waited so. Safe beside senders: what one of them has claimed is left to it."""
+    """Cancels the retry delays of a channel that works again; returns the number of pending notifications.
+
+    Safe with concurrent senders: claimed notifications are left to them.
+    """
     due = 0
     for key in objects.list(paths.alerts("spool/")):
         delivery = paths.alert_delivery(key.rpartition("/")[2].removesuffix(".json"), channel)
@@ -127,14 +131,14 @@ def retry_now(objects: ObjectStore, channel: str) -> int:
 
 
 def delete_old_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
-    """Remove records of deliveries of notifications that are over a week old and not in the spool any more; how many."""
+    """Deletes delivery records of notifications that are over a week old and not in the spool; returns their number."""
     before = (now or utc_now()) - timedelta(days=KEEP_DAYS)
-    # The name of a record begins with the notification's id, and that with the time the notification was made.
+    # A record's name begins with the notification id, which begins with its time.
     names = {key: key.rpartition("/")[2] for key in objects.list(paths.alerts("deliveries/"))}
     old = {key: name for key, name in names.items() if name < f"{before:%Y%m%dT%H%M%S}"}
     if not old:
         return 0
-    # Without its record, a notification that still waits on another channel would be sent again on this one.
+    # Without its record, a notification still pending on another channel would be sent again on this one.
     waiting = tuple(key.rpartition("/")[2].removesuffix("json") for key in objects.list(paths.alerts("spool/")))
     ended = [key for key, name in old.items() if not name.startswith(waiting)]
     for key in ended:
@@ -151,7 +155,7 @@ def _is_for(channel: Channel, notification: Notification) -> bool:
 def _deliver(
     objects: ObjectStore, notification: Notification, channel: Channel, blocked: dict[str, str], *, now: datetime
 ) -> str:
-    """Send one notification on one channel, if it is due and nobody else does."""
+    """Sends one notification on one channel if it is due and no other process is sending it."""
     key = paths.alert_delivery(notification.id, channel.name)
     item = objects.get(key)
     before = Delivery.decode(item.data) if item else None
@@ -160,11 +164,11 @@ def _deliver(
     if channel.name in blocked:
         return "waiting"
     if before is not None and not _is_due(before, now):
-        # Those behind it wait too, or the end of an alert could arrive before its beginning.
+        # Later ones wait too, otherwise the end of an alert could arrive before its beginning.
         blocked[channel.name] = before.error
         return "waiting"
     attempts = before.attempts + 1 if before else 1
-    # Equal bytes count as our own write, so that each attempt has something that no other has.
+    # Equal bytes count as our own write, so each attempt needs unique content.
     claim = Delivery(state="sending", at=now.isoformat(), by=_sender_id(), claim=uuid.uuid4().hex, attempts=attempts)
     if item is None:
         claimed = objects.put_if_absent(key, claim.encode())
@@ -175,7 +179,7 @@ def _deliver(
         return "waiting"
     try:
         channel.send(notification)
-    except Exception as error:  # whatever is wrong with one channel, the others are sent to
+    except Exception as error:  # a failing channel must not stop the others
         why = error.message if isinstance(error, DeltaworksError) else f"{type(error).__name__}: {error}"
         blocked[channel.name] = why
         made = parse_iso(notification.at)
@@ -189,7 +193,7 @@ def _deliver(
 
 
 def _is_due(before: Delivery, now: datetime) -> bool:
-    """Whether it may be tried again: a claim is old, or the wait after a failure is over."""
+    """Whether the delivery may be attempted: the claim has expired, or the retry delay is over."""
     wait: float = CLAIM_SECONDS
     if before.state == "failed":
         wait = min(FIRST_RETRY_SECONDS * 2.0 ** (before.attempts - 1), MAX_RETRY_SECONDS)

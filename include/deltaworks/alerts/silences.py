@@ -1,8 +1,8 @@
-"""Silences: somebody's word that people need no notifications of an alert for a while, with a reason and an end.
+"""Silences: a person's request to suppress notifications of an alert for a time, with a reason.
 
-A silence holds notifications back and nothing else: its alerts are raised, shown and resolved as ever. It is of one cause and
-of subjects of one pipeline, for seven days at most. It ends loudly: of what is open then people are notified at once,
-and what ended meanwhile is reported as over where its beginning was. One that cannot be read silences nothing.
+A silence suppresses only notifications: its alerts are still raised, shown and resolved. It applies to one cause and to
+subjects of one pipeline, for at most seven days. When it ends, people are notified immediately of open alerts, and of
+ended alerts whose beginning was notified. An unreadable silence has no effect.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from deltaworks.errors import ConfigError, DeltaworksError
 
 log = logging.getLogger(__name__)
 MAX_HOURS: Final = 7 * 24
-#: Silences of ended times are kept for the record so long.
+#: Ended silences are kept this long.
 KEEP_DAYS: Final = 30
 _MAX_TEXT_LENGTH = 500
-#: What parts the words of a subject: `stream games`, `games.purchase`, `gold__games.rebuild_gold`.
+#: Separators between the words of a subject: `stream games`, `games.purchase`, `gold__games.rebuild_gold`.
 _WORD_SEPARATOR = re.compile(r"[ .:/]|__")
 
 
 def subject_words(subject: str) -> list[str]:
-    """The words of an alert's subject: a silence is of a pipeline that is one of them."""
+    """Splits an alert's subject into words. A silence applies to subjects that contain its pipeline."""
     return [word for word in _WORD_SEPARATOR.split(subject) if word]
 
 
 class Silence(Record):
-    """One silence. `subject` is a glob of the alerts' subjects. `ended_at` is empty until its end was dealt with."""
+    """One silence. `subject` is a glob. `ended_at` is empty until its end was processed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="silence",
         unreadable_condition="SILENCE_UNREADABLE",
-        hint="Delete the object: it silences nothing.",
+        hint="Delete the object: it has no effect.",
         error=ConfigError,
     )
 
@@ -62,12 +62,12 @@ class Silence(Record):
     ended_at: str = ""
 
     def is_active_at(self, now: datetime) -> bool:
-        """Whether notifications are held back."""
+        """Whether notifications are suppressed at this time."""
         until = parse_iso(self.until)
         return not self.ended_at and until is not None and now < until
 
     def covers(self, cause: str, subject: str) -> bool:
-        """Whether the alert is one that it is of, whenever that is."""
+        """Whether the silence applies to an alert, regardless of time."""
         return cause == self.cause and self.pipeline in subject_words(subject) and fnmatchcase(subject, self.subject)
 
 
@@ -82,24 +82,26 @@ def create_silence(
     subject: str = "*",
     now: datetime | None = None,
 ) -> Silence:
-    """Hold notifications of an alert back from now on.
+    """Creates a silence that starts now.
 
     Args:
-        pipeline: which the subjects name: a silence is of one pipeline's alerts alone.
-        subject: a glob: `*` and `?` stand for any characters.
+        pipeline: must be a word of the alert's subject.
+        subject: a glob: `*` and `?` match any characters.
 
     Raises:
         ConfigError: SILENCE_INVALID.
     """
     if cause not in ALERTS:
         nearest = difflib.get_close_matches(cause, ALERTS, n=1, cutoff=0.0)
-        raise _invalid(f"No alert is called {cause!r}.", f"The nearest is {nearest[0]}.")
+        raise _invalid(f"There is no alert {cause!r}.", f"Did you mean {nearest[0]}?")
     if not 0 < hours <= MAX_HOURS:
-        raise _invalid(f"{hours:g} h is no time for a silence.", f"Give more than 0 and at most {MAX_HOURS} h.")
+        raise _invalid(f"A silence cannot last {hours:g} h.", f"Use more than 0 and at most {MAX_HOURS} h.")
     if not reason.strip():
-        raise _invalid("A silence has a reason.", "Say in a few words why nobody needs to be notified.")
+        raise _invalid("A silence needs a reason.", "Describe in a few words why no notification is needed.")
     if not subject or len(subject) > _MAX_TEXT_LENGTH:
-        raise _invalid("The subject is empty or too long.", "Write a glob such as `games.*`, or leave it out for all.")
+        raise _invalid(
+            "The subject is empty or too long.", ("Write a glob such as `games.*`, or omit it for all subjects.")
+        )
     now = now or utc_now()
     silence = Silence(
         id=f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}",
@@ -118,7 +120,7 @@ def create_silence(
 def end_silences(
     objects: ObjectStore, *, pipeline: str, cause: str, subject: str = "*", now: datetime | None = None
 ) -> list[Silence]:
-    """Have the active silences of this pipeline, cause and glob end now; those that do. Idempotent."""
+    """Ends the active silences of this pipeline, cause and glob; returns them. Idempotent."""
     now = now or utc_now()
     ending = [
         silence
@@ -133,31 +135,31 @@ def end_silences(
 
 
 def silences(objects: ObjectStore) -> list[Silence]:
-    """All silences that can be read, those that ended lately among them, the newest first."""
+    """Reads all silences, recently ended ones included, newest first."""
     items = ((key, objects.get(key)) for key in objects.list(silences_folder()))
     decoded = (decode_silence(item.data, key=key) for key, item in items if item is not None)
     return sorted((one for one in decoded if one is not None), key=lambda one: one.at, reverse=True)
 
 
 def decode_silence(data: bytes, *, key: str) -> Silence | None:
-    """The silence that bytes hold; None where they are torn, for then it silences nothing."""
+    """Parses a silence; None if it is damaged."""
     try:
         silence = Silence.decode(data, key=key)
         parse_iso(silence.until)
         return silence
     except (DeltaworksError, ValidationError, ValueError) as error:
-        log.warning("%s silences nothing: %s", key, error)
+        log.warning("%s has no effect: %s", key, error)
         return None
 
 
 def active_silence(stored: Iterable[Silence], *, cause: str, subject: str, now: datetime) -> Silence | None:
-    """The silence that holds notifications of an alert back, None where people are to be notified."""
+    """Returns the silence that suppresses notifications of an alert, or None."""
     active = (one for one in stored if one.is_active_at(now) and one.covers(cause, subject))
     return next(active, None)
 
 
 def expired_silences(objects: ObjectStore, stored: Iterable[Silence], *, now: datetime) -> list[Silence]:
-    """Silences whose time is over and whose end nobody has dealt with. Removes those that ended long ago."""
+    """Returns expired silences whose end was not processed yet. Deletes those that ended long ago."""
     expired = []
     for silence in stored:
         until = parse_iso(silence.until)
@@ -169,7 +171,7 @@ def expired_silences(objects: ObjectStore, stored: Iterable[Silence], *, now: da
 
 
 def mark_ended(objects: ObjectStore, silence: Silence, *, now: datetime) -> None:
-    """Note that the end of a silence was dealt with. Idempotent."""
+    """Records that the end of a silence was processed. Idempotent."""
     objects.put(silence_key(silence.id), silence.replace(ended_at=now.isoformat(timespec="seconds")).encode())
 
 

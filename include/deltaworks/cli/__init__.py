@@ -1,4 +1,4 @@
-"""The `deltaworks` command: what is declared, what runs, what the tables hold."""
+"""The `deltaworks` command."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
     name="deltaworks",
-    help="A self-hosted telemetry lakehouse: events become answers in minutes, unattended.",
+    help="A self-hosted telemetry lakehouse: from events to query results in minutes, unattended.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Rich's help costs more to import than all the rest of this command; the groups and commands below have it.
+    # Importing rich for help costs more than everything else here; groups and commands below have it.
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
     cls=group_class(command_entries()),
@@ -26,12 +26,12 @@ app = typer.Typer(
 
 @app.callback()
 def _commands() -> None:
-    """Commands are in `deltaworks.cli.commands`."""
+    """Commands are declared in `deltaworks.cli.commands`."""
 
 
 def main() -> None:
-    """Run the command; an error of ours is printed as its message and next step, and becomes its exit code."""
-    # Imports make many objects and hardly any garbage; looking for it after every 700 takes a tenth of a short command.
+    """Runs the command. A DeltaworksError is printed with its next step and determines the exit code."""
+    # Imports create many objects and little garbage; collecting after every 700 takes a tenth of a short command.
     gc.set_threshold(20_000)
     skip_pandas_import()
     try:

@@ -1,4 +1,4 @@
-"""`python -m deltaworks.cli`, the same as the installed `deltaworks` command."""
+"""`python -m deltaworks.cli`, the same as the `deltaworks` command."""
 
 from __future__ import annotations
 

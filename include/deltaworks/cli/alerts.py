@@ -1,4 +1,4 @@
-"""`deltaworks alerts` and `deltaworks deadman`: what is open, whether channels work, and whether anybody watches."""
+"""`deltaworks alerts` and `deltaworks deadman`: open alerts, rules, silences, channels, and the dead man's switch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 @listing_command
-def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> list[str | Listing]:
+def show(ended: bool = typer.Option(False, "--all", help="Include recently ended ones.")) -> list[str | Listing]:
     """List open alerts, the most severe first."""
     objects = open_objects(catalog().environment.lake)
     shown = [alert for alert in alerts(objects) if ended or alert.state.is_open]
@@ -34,7 +34,7 @@ def show(ended: bool = typer.Option(False, "--all", help="Those that ended latel
 
 
 def alert_listing(shown: Iterable[Alert]) -> Listing:
-    """Alerts as people read them, the open and most severe first."""
+    """Builds the listing of alerts, open and most severe first."""
     listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"), title="alerts open")
     for alert in sorted(shown, key=lambda alert: (not alert.state.is_open, alert.state.severity, alert.cause)):
         since = alert.state.since
@@ -50,8 +50,8 @@ app.command()(backtest)
 
 @app.command()
 @listing_command
-def silences(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> list[str | Listing]:
-    """List silences: `alerts silence` begins one."""
+def silences(ended: bool = typer.Option(False, "--all", help="Include recently ended ones.")) -> list[str | Listing]:
+    """List silences. Create one with `alerts silence`."""
     now = utc_now()
     shown = [one for one in all_silences(open_objects(catalog().environment.lake)) if ended or one.is_active_at(now)]
     listing = Listing(("pipeline", "cause", "subject", "until", "by", "reason", "state"), title="silences")
@@ -63,7 +63,7 @@ def silences(ended: bool = typer.Option(False, "--all", help="Those that ended l
 
 @app.command()
 def send() -> None:
-    """Send what lies in the spool now, and what was held back and still holds."""
+    """Send pending notifications now, including suppressed ones that are still true."""
     environment = catalog().environment
     objects = open_objects(environment.lake)
     flush_alerts(objects)
@@ -72,18 +72,18 @@ def send() -> None:
     if result.failing:
         raise TransientError(
             "CHANNEL_FAILED",
-            f"These channels accept nothing: {', '.join(result.failing)}.",
-            hint="`deltaworks alerts check` says more.",
+            f"These channels accept no notifications: {', '.join(result.failing)}.",
+            hint="Run `deltaworks alerts check` for details.",
         )
 
 
 @app.command()
 def check(
-    send_one: bool = typer.Option(False, "--send", help="Send a notification on each channel to try it."),
+    send_one: bool = typer.Option(False, "--send", help="Send a test notification on each channel."),
 ) -> None:
-    """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues.
+    """Check every channel: topics, confirmed subscriptions, dead-letter queues.
 
-    What waits on one that takes the notification of `--send` is sent at the next health check.
+    Notifications pending on a channel that accepts the test of `--send` are sent at the next health check.
     """
     environment = catalog().environment
     problem_count = 0
@@ -95,28 +95,28 @@ def check(
         if send_one and not any(problem.is_blocking for problem in problems):
             channel.send(test_notification())
             if retry_now(open_objects(environment.lake), channel.name):
-                print_line(f"{channel.name}: takes notifications again; those that wait are sent within a minute")
+                print_line(f"{channel.name}: accepts notifications again; pending ones are sent within a minute")
         for problem in problems:
             problem_count += 1
             print_line(f"{channel.name}: {problem.text}")
         if not problems:
-            print_line(f"{channel.name}: well")
+            print_line(f"{channel.name}: ok")
     if problem_count:
         raise typer.Exit(1)
 
 
 def deadman() -> None:
-    """Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob."""
+    """Alert if the health check has not run for too long, and exit with 21. For cron, a timer or a CronJob."""
     apply_settings()
     health_check = open_deadman().check()
     if health_check.state == "unreadable":
         raise TransientError(
-            "CONTROL_UNREADABLE", health_check.error, hint="Check the storage, its keys and the network."
+            "CONTROL_UNREADABLE", health_check.error, hint="Check the storage, its credentials and the network."
         )
     if health_check.state == "silent":
         raise TransientError(
             "HEALTH_SILENT",
             f"The health check has not run for {health_check.silent_seconds:.0f} s.",
-            hint="Is the scheduler alive, and stream_health neither paused nor failing?",
+            hint="Check that the scheduler runs, and that stream_health is neither paused nor failing.",
         )
     print_line(f"The health check ran {health_check.silent_seconds:.0f} s ago.")

@@ -1,4 +1,4 @@
-"""The chart of a backtest: its figures over time and how many of them fired, drawn as a dashboard is."""
+"""Chart of a backtest: values over time and the number of firing label sets, as a dashboard page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from deltaworks.rules.minutes import minute_start
 from deltaworks.rules.subjects import Labels
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
-#: Points of a line; of more, the most extreme one of each stretch is drawn.
+#: Points per line; of more, the most extreme one per interval is drawn.
 _MAX_POINTS = 1_500
-#: Label sets that are drawn: those that fired longest, then those with the most extreme values.
+#: Label sets drawn: those that fired longest, then those with the most extreme values.
 _MAX_LINES = 8
 
 
 def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.datetime) -> str:
-    """The page, as HTML that needs no server."""
+    """Returns the page as self-contained HTML."""
     rule = result.rule
     label_sets = _charted_label_sets(result)
     panels = [
@@ -33,11 +33,11 @@ def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.d
             _lines(result, label_sets, "value"),
             f"Fires when {bounds_text(rule.fire)}.",
         ),
-        _panel("Firing", "area", "label_sets", None, _firing(result), "Label sets that fire at once."),
+        _panel("Firing", "area", "label_sets", None, _firing(result), "Label sets firing at the same time."),
     ]
     if rule.baseline is not None and rule.baseline.kind != "fixed":
         usual = _lines(result, label_sets, "baseline")
-        panels.insert(1, _panel("Usual", "line", "baseline", "labels", usual, "What values were compared with."))
+        panels.insert(1, _panel("Usual", "line", "baseline", "labels", usual, "The baseline of the values."))
     dashboard = DashboardSpec(
         name="backtest",
         title=f"{pipeline}.{rule.name}",

@@ -1,4 +1,4 @@
-"""`deltaworks batches`: a pipeline's batches from the ledger, one that is not complete yet among them."""
+"""`deltaworks batches`: a pipeline's batches from the ledger, including an incomplete one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from deltaworks.engine.batch_history import BatchDetail, BatchHistory, BatchSumm
 from deltaworks.tables.lake import Lake
 
 _MAX_FILES_SHOWN = 50
-#: Names that the ledger of an earlier release has for times of arrival.
+#: Names of arrival times in ledgers of earlier releases.
 _RENAMED_FIELDS = {"oldest_event_time": "oldest_arrived_at", "newest_event_time": "newest_arrived_at"}
 
 
 @listing_command
 def batches(
     pipeline: PipelineArgument,
-    last: int = typer.Option(20, min=1, help="How many of the newest batches."),
-    batch_id: int | None = typer.Option(None, "--id", min=0, help="One batch with all that is on record of it."),
+    last: int = typer.Option(20, min=1, help="Number of newest batches."),
+    batch_id: int | None = typer.Option(None, "--id", min=0, help="Show all details of one batch."),
 ) -> list[str | Listing]:
-    """List a pipeline's batches: state, rows, offsets, who ran them; with --id one of them and its steps."""
+    """List a pipeline's batches: state, rows, offsets, run; with --id one batch with its steps."""
     project = catalog()
     spec, storage = project.pipeline(pipeline), project.environment.lake
     history = BatchHistory(Lake(storage), open_objects(storage), spec)
@@ -57,19 +57,18 @@ def _row(batch: BatchSummary) -> tuple[object, ...]:
 
 
 def _offset(offset: Mapping[str, Any] | None) -> str:
-    """An offset as people say it: the bare number where it has one part."""
+    """Formats an offset; a bare number if it has one part."""
     if offset is None:
         return "-"
-    # Which log a number is of, matters to programs.
+    # The log's id matters only to programs.
     shown = {name: value for name, value in offset.items() if name != "log"}
     return ", ".join(str(value) if len(shown) == 1 else f"{name} {value}" for name, value in shown.items())
 
 
 def source_facts(source: Mapping[str, Any]) -> dict[str, str]:
-    """What is on record of what the batch read. Times are those at which objects or records arrived: when the events
-    in them happened, the tables say."""
+    """Formats the recorded facts about a batch's input. Times are arrival times, not event times."""
     facts = {f"source {_RENAMED_FIELDS.get(name, name)}": str(value) for name, value in source.items()}
-    # Of which numbers no event is looked for, matters to programs.
+    # Dropped numbers matter only to programs.
     facts.pop("source dropped_sequence_numbers", None)
     if rejected := source.get("rejected"):
         reasons = (f"{events:,} {code}" + (f" at {path}" if path else "") for code, path, events in rejected)

@@ -1,4 +1,4 @@
-"""`deltaworks collect`: one process of a collector, which takes events over HTTP."""
+"""`deltaworks collect`: one process of a collector, which accepts events over HTTP."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from deltaworks.cli.output import print_line
 def collect(
     name: str = typer.Argument(..., help="The collector: a file in include/collectors."),
     spool: Path = typer.Option(
-        Path("spool"), envvar="DELTAWORKS_SPOOL", help="The folder in which events are safe until their sink has them."
+        Path("spool"), envvar="DELTAWORKS_SPOOL", help=("Folder that keeps events until their sink has accepted them.")
     ),
-    host: str = typer.Option("", help="The address it listens on; as declared by default."),
-    port: int = typer.Option(-1, min=-1, max=65_535, help="The port it listens on; 0 takes a free one."),
-    metrics_port: int = typer.Option(-1, min=-1, max=65_535, help="The port of GET /metrics; 0 takes a free one."),
+    host: str = typer.Option("", help="Address to listen on; by default as declared."),
+    port: int = typer.Option(-1, min=-1, max=65_535, help="Port to listen on; 0 chooses a free one."),
+    metrics_port: int = typer.Option(-1, min=-1, max=65_535, help="Port of GET /metrics; 0 chooses a free one."),
     close_seconds: float = typer.Option(
-        0.0, min=0, help="Close objects that land after so long at most; as declared by default."
+        0.0, min=0, help="Maximum seconds before a landing object is closed; by default as declared."
     ),
-    beat_seconds: float = typer.Option(10.0, min=0.5, help="How often it writes its heartbeat."),
-    drain_seconds: float = typer.Option(-1.0, min=-1, help="For how long it still takes events after SIGTERM."),
+    beat_seconds: float = typer.Option(10.0, min=0.5, help="Seconds between heartbeats."),
+    drain_seconds: float = typer.Option(-1.0, min=-1, help="Seconds to keep accepting events after SIGTERM."),
 ) -> None:
-    """Take events over HTTP, keep them on disk until they are delivered, and answer only then; until it is stopped.
+    """Accept events over HTTP and store them on disk until they are delivered. Runs until it is stopped.
 
-    A declaration in include/collectors says who may send, to which pipeline, and by which sink.
+    An event is acknowledged once it is on disk. A file in include/collectors declares senders, pipelines and sinks.
     """
     from collector.sinks.factory import open_destinations
     from deltaworks.control.objects import open_objects

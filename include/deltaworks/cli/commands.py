@@ -1,6 +1,6 @@
-"""Every command by its words: groups, single commands, and the operations, which derive theirs.
+"""Catalog of all commands: groups, single commands, and commands derived from operations.
 
-Only help texts stand here; what a command needs is imported when it is used.
+Contains only names and help texts; a command's module is imported when it is used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from deltaworks.operations.registry import OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, or a group of commands: its help in one line, and where it is.
+    """A command or a group of commands: one line of help, and the location of its function.
 
-    `place` is `module:name`; a group whose commands are all operations has none. The help of a command is the first
-    line of its docstring again, which a test holds; the help of a group stands here alone, unless it is also a command.
+    `location` is `module:name`, empty for a group that contains only operations. The help equals the first line of the
+        command's
+    docstring, which a test enforces; the help of a group exists only here.
     """
 
     help: str
@@ -31,92 +32,92 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "pipelines": Command("What is declared under include/pipelines.", "deltaworks.cli.pipelines:app"),
+    "pipelines": Command("Declared pipelines: check, show, create, compare.", "deltaworks.cli.pipelines:app"),
     "land": Command(
-        "Put files of events into the bucket that a pipeline reads, as its producers would; - is standard input.",
+        "Upload event files to the bucket that a pipeline reads; - is standard input.",
         "deltaworks.cli.land:land",
     ),
     "start": Command(
-        "Let what was stopped continue where it ended, or call off the wait of a stream that keeps failing.",
+        "Start a stopped stream, relay or group where it left off, or retry a failing one now.",
         "deltaworks.cli.streams:start",
     ),
     "stop": Command(
-        "Stop a pipeline's stream, a relay or a group, after the batch under way, and keep it stopped.",
+        "Stop a stream, relay or group after its current batch, and keep it stopped.",
         "deltaworks.cli.streams:stop",
     ),
     "restart": Command(
-        "End a stream, a relay or a group after the batch under way, and let it run again as it is declared now.",
+        "Restart a stream, relay or group after its current batch, with its current spec.",
         "deltaworks.cli.streams:restart",
     ),
     "batches": Command(
-        "List a pipeline's batches: state, rows, offsets, who ran them; with --id one of them and its steps.",
+        "List a pipeline's batches: state, rows, offsets, run; with --id one batch with its steps.",
         "deltaworks.cli.batches:batches",
     ),
     "status": Command(
-        "Show relays, streams, held tables, alerts; exits with 0 where all is well, 1 where not, 21 without an answer.",
+        "Show relays, streams, collectors, held tables and alerts. Exit code: 0 healthy, 1 unhealthy, 21 storage "
+        "unreachable.",
         "deltaworks.cli.status:status",
     ),
-    "tables": Command("Tables: health, what is held back, who reads old versions.", "deltaworks.cli.tables:app"),
-    "files": Command("Landed objects: when they were seen, in which batch, how many rows.", "deltaworks.cli.files:app"),
-    "quarantine": Command("Rows that did not fit: counted, shown, landed.", "deltaworks.cli.quarantine:app"),
+    "tables": Command("Tables: health, held commits, pinned versions.", "deltaworks.cli.tables:app"),
+    "files": Command("Landed objects: file events, batches and rows.", "deltaworks.cli.files:app"),
+    "quarantine": Command("Quarantined rows: count, show, replay.", "deltaworks.cli.quarantine:app"),
     "gold": Command("Gold tables of a pipeline."),
-    "models": Command("Models that predict: trained, judged, published or not.", "deltaworks.cli.models:app"),
+    "models": Command("Models: training runs and their evaluation.", "deltaworks.cli.models:app"),
     "sql": Command(
-        "Run a query over the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"
+        "Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"
     ),
     "dashboard": Command(
-        "Ask what a dashboard shows, and write it as a page that needs no server; without a name, list the dashboards.",
+        "Query a dashboard's panels, and optionally write an HTML page; without a name, list the dashboards.",
         "deltaworks.cli.dashboard:dashboard",
     ),
-    "feeds": Command(
-        "Feeds: what is delivered to others, how far behind, what is refused.", "deltaworks.cli.feeds:app"
-    ),
+    "feeds": Command("Feeds: delivered position, lag, dead letters.", "deltaworks.cli.feeds:app"),
     "remediations": Command(
-        "What acts by itself when a rule fires: listed, held back, resumed.", "deltaworks.cli.remediations:app"
+        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.remediations:app"
     ),
     "remediate": Command(
-        "Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, take back.",
+        "Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, roll back.",
         "deltaworks.cli.remediations:remediate",
     ),
-    "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
+    "mutations": Command("Mutation requests: rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "privacy": Command(
-        "Personal data: the vault filled, kept, opened for a reason; people erased, with a certificate.",
+        "Personal data: the vault, reveals, erasure requests and certificates.",
         "deltaworks.cli.privacy:app",
     ),
-    "recover": Command("Recover a table that lost commits, files or itself."),
-    "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),
+    "recover": Command("Recover a table that lost commits, files or its folder."),
+    "checkpoint": Command("Spark's checkpoint of a stream, checked against the ledger."),
     "alerts": Command(
-        "Alerts: what is open, how rules stand, what they would have said, whether channels work.",
+        "Alerts: open alerts, rules, backtests, silences and channels.",
         "deltaworks.cli.alerts:app",
     ),
     "console": Command(
-        "Serve the operator console on this machine alone, read-only, until it is ended.",
+        "Serve the operator console on this machine only, read-only, until it is ended.",
         "deltaworks.cli.console:console",
     ),
     "metrics": Command(
-        "Serve figures of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped.",
+        "Serve metrics of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped.",
         "deltaworks.cli.metrics:metrics",
     ),
     "deadman": Command(
-        "Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob.",
+        "Alert if the health check has not run for too long, and exit with 21. For cron, a timer or a CronJob.",
         "deltaworks.cli.alerts:deadman",
     ),
     "wire": Command(
-        "Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted.",
+        "Connect a relay's buckets to its queue: S3 to SNS to SQS. Existing notifications are kept; nothing is "
+        "deleted.",
         "deltaworks.cli.wire:wire",
     ),
     "consumers": Command(
-        "Registered consumers of Kinesis streams, which cost money while they are there.",
+        "Registered consumers of Kinesis streams, which incur costs while they exist.",
         "deltaworks.cli.consumers:app",
     ),
-    "deploy": Command("Manifests of a cluster, rendered from what is declared.", "deltaworks.cli.deploy:app"),
+    "deploy": Command("Kubernetes manifests, rendered from the environment.", "deltaworks.cli.deploy:app"),
     "collect": Command(
-        "Take events over HTTP, keep them on disk until they are delivered, and answer only then; until it is stopped.",
+        "Accept events over HTTP and store them on disk until they are delivered. Runs until it is stopped.",
         "deltaworks.cli.collect:collect",
     ),
 }
-#: Packages with commands of their own, added where they are installed: the sandbox is on a developer's machine, and
-#: not in an image. Each has `COMMANDS` in its `cli`.
+#: Packages that add commands if they are installed: the sandbox exists on a developer's machine, not in an image. Each
+#: has `COMMANDS` in its `cli`.
 EXTENSIONS = ("sandbox",)
 
 
@@ -143,7 +144,7 @@ def _entry(name: str, command: Command) -> Entry:
 
 @functools.cache
 def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand:
-    """A group of commands with its operations, each of which loads its module when it is used."""
+    """Builds a group with its operations, each of which is imported when it is used."""
     group = (
         load_command(command.location)() if command.location else to_click_command(typer.Typer(no_args_is_help=True))
     )

@@ -1,7 +1,6 @@
-"""Arguments that a shell completes: the names of what is declared, read from folders and not from the files in them.
+"""Arguments with shell completion: names of declared pipelines and relays, read from file names only.
 
-A shell asks while somebody types, so nothing is loaded that a list of names does not need, and a broken
-declaration can be named like any other.
+Completion runs while someone types, so it loads no specs. Names of invalid specs are completed, too.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ import typer
 
 
 def pipeline_names(incomplete: str) -> list[str]:
-    """The declared pipelines whose name begins so."""
+    """Returns the declared pipelines with this prefix."""
     return sorted(name for name in _pipelines() if name.startswith(incomplete))
 
 
 def stream_names(incomplete: str) -> list[str]:
-    """The declared pipelines and relays whose name begins so."""
+    """Returns the declared pipelines and relays with this prefix."""
     relays = (path.stem for path in (_root() / "include" / "relays").glob("*.yaml"))
     return sorted(name for name in {*_pipelines(), *relays} if name.startswith(incomplete))
 
 
-#: A pipeline as an argument of a command.
+#: A pipeline.
 PipelineArgument = Annotated[str, typer.Argument(help="The pipeline.", autocompletion=pipeline_names)]
-#: A pipeline whose stream it is about, or a relay.
+#: A stream's pipeline, a relay, or another long-running process.
 StreamArgument = Annotated[
     str,
     typer.Argument(
-        help="A pipeline, a relay, or the DAG of what runs without end, such as rules.",
+        help="A pipeline, a relay, or the DAG of another long-running process, such as rules.",
         autocompletion=stream_names,
     ),
 ]
-#: A pipeline that may be left out.
+#: An optional pipeline.
 OptionalPipelineArgument = Annotated[str, typer.Argument(help="Only this pipeline.", autocompletion=pipeline_names)]
 
 

@@ -1,4 +1,4 @@
-"""`deltaworks console`: the operator console in a process of its own, for this machine alone."""
+"""`deltaworks console`: the operator console in a separate process, for this machine only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ _LOOPBACK = "127.0.0.1"
 
 
 def console(
-    port: int = typer.Option(8990, min=_PORT_RANGE[0], max=_PORT_RANGE[1], help="The port there; 0 takes a free one."),
-    host: str = typer.Option(_LOOPBACK, help="The address it binds to: the loopback address, and no other."),
+    port: int = typer.Option(
+        8990, min=_PORT_RANGE[0], max=_PORT_RANGE[1], help=("Port to listen on; 0 chooses a free one.")
+    ),
+    host: str = typer.Option(_LOOPBACK, help="Address to bind to; only the loopback address is allowed."),
 ) -> None:
-    """Serve the operator console on this machine alone, read-only, until it is ended."""
+    """Serve the operator console on this machine only, read-only, until it is ended."""
     apply_settings()
-    catalog()  # what is declared wrongly is told here, not on the first page
+    catalog()  # report invalid specs here, not on the first page
     listener = open_listener(host, port)
     import uvicorn
 
@@ -28,13 +30,13 @@ def console(
 
     reader = SingleUser()
     print_line(f"The console is at http://{_LOOPBACK}:{listener.getsockname()[1]}/open/{reader.login_key}")
-    print_line("The address works once and for this machine alone. Ctrl-C ends it.")
+    print_line("The URL works once and only on this machine. Press Ctrl-C to stop.")
     config = uvicorn.Config(build_standalone(reader), log_level="warning", access_log=False)
     uvicorn.Server(config).run([listener])
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A socket on the loopback address.
+    """Opens a socket on the loopback address.
 
     Raises:
         ConfigError: CONSOLE_NOT_LOOPBACK, CONSOLE_PORT_TAKEN.
@@ -42,7 +44,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     if host not in (_LOOPBACK, "localhost"):
         raise ConfigError(
             "CONSOLE_NOT_LOOPBACK",
-            f"The console alone has no logins of its own, so it does not bind to {host!r}.",
+            f"This console has no logins, so it does not bind to {host!r}.",
             hint=f"From another machine: `ssh -L {port}:{_LOOPBACK}:{port} THIS_MACHINE` and open its address there. "
             "For several people it is in Airflow, below /deltaworks/, behind Airflow's logins.",
         )
@@ -50,5 +52,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         return socket.create_server((_LOOPBACK, port))
     except OSError as error:
         raise ConfigError(
-            "CONSOLE_PORT_TAKEN", f"{_LOOPBACK}:{port} cannot be bound: {error}.", hint="Give a free one with --port."
+            "CONSOLE_PORT_TAKEN",
+            f"{_LOOPBACK}:{port} cannot be bound: {error}.",
+            hint=("Choose a free port with --port."),
         ) from error

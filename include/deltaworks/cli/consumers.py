@@ -1,4 +1,4 @@
-"""`deltaworks consumers`: who is registered with a pipeline's Kinesis stream; removing those no longer read."""
+"""`deltaworks consumers`: list and deregister consumers of a pipeline's Kinesis stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("list")
 @listing_command
 def list_consumers(pipeline: PipelineArgument) -> Listing:
-    """List the consumers of the pipeline's stream, those of others among them."""
+    """List all registered consumers of the pipeline's stream."""
     source, stream = _stream(pipeline)
     listing = Listing(("consumer", "state", "registered", "whose"))
     for consumer in stream.consumers():
@@ -31,21 +31,21 @@ def list_consumers(pipeline: PipelineArgument) -> Listing:
 @app.command()
 def deregister(
     pipeline: PipelineArgument,
-    name: str = typer.Option("", help="Another consumer of the stream than the pipeline's own."),
-    dry_run: bool = typer.Option(True, help="Only say what would be removed; --no-dry-run removes it."),
+    name: str = typer.Option("", help="Name of the consumer; by default the pipeline's own."),
+    dry_run: bool = typer.Option(True, help="Only print the consumer; --no-dry-run deregisters it."),
 ) -> None:
-    """Remove a consumer no longer needed. A stream that reads through it fails; its next start registers it again."""
+    """Deregister an unused consumer. A stream that reads through it fails; its next start registers it again."""
     source, stream = _stream(pipeline)
     name = name or source.consumer_name_for(pipeline)
     consumer = stream.consumer(name)
     if consumer is None:
-        print_line(f"{source.stream} has no consumer {name}: nothing to remove.")
+        print_line(f"{source.stream} has no consumer {name}: nothing to do.")
         return
     if dry_run:
-        print_line(f"The consumer {name} of {source.stream} would be removed: --no-dry-run does it.")
+        print_line(f"Consumer {name} of {source.stream} would be deregistered; use --no-dry-run.")
         return
     stream.deregister_consumer(name)
-    print_line(f"The consumer {name} of {source.stream} is removed.")
+    print_line(f"Consumer {name} of {source.stream} is deregistered.")
 
 
 def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:
@@ -55,6 +55,6 @@ def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:
         raise ConfigError(
             "PIPELINE_WITHOUT_CONSUMERS",
             f"{pipeline} reads {source.kind}: only Kinesis streams have registered consumers.",
-            hint="Name a pipeline whose source.kind is kinesis.",
+            hint="Use a pipeline whose source.kind is kinesis.",
         )
     return source, KinesisStream(project.environment.messaging, name=source.stream)

@@ -1,4 +1,4 @@
-"""What commands share: the settings of the environment and the catalog."""
+"""Shared parts of commands: the environment's settings and the catalog."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Service = Literal["lake", "landing", "messaging"]
 
 
 def apply_settings() -> None:
-    """Take over the settings file of this checkout, where there is one: the embedded stack's, once it was started.
+    """Loads the settings file of this checkout if there is one, as written by the embedded stack.
 
-    Settings of the file win over variables of the calling shell.
+    Its settings override environment variables.
     """
     from deltaworks.specs.settings_file import load_settings, settings_file
 
@@ -24,16 +24,16 @@ def apply_settings() -> None:
 
 
 def catalog(*, required_service: Service | None = "lake") -> Catalog:
-    """Everything declared, with the environment's settings taken over.
+    """Loads all specs with the environment's settings.
 
-    What is declared wrongly is named on standard error and left out, so that commands work for the rest; asked for by
-    its name, it raises its own error.
+    Invalid specs are named on standard error and skipped, so that commands work for the others. Requesting one by name
+    raises its error.
 
     Args:
-        needs: what the command is about to ask; None where it asks nothing.
+        required_service: the service that the command will use; None if it uses none.
 
     Raises:
-        TransientError: STORAGE_UNREACHABLE within about a second, where nothing answers there.
+        TransientError: STORAGE_UNREACHABLE within about a second if the service does not answer.
     """
     from deltaworks.specs.project import load_catalog
 
@@ -43,14 +43,14 @@ def catalog(*, required_service: Service | None = "lake") -> Catalog:
         from deltaworks.cli.output import print_line
 
         named = ", ".join(f"{kind} {name}" for kind, name in project.broken)
-        print_line(f"Declared wrongly and left out: {named}. `deltaworks pipelines check` says why.", error=True)
+        print_line(f"Invalid and skipped: {named}. Run `deltaworks pipelines check` for details.", error=True)
     if required_service is not None:
         require_reachable(project.environment, required_service)
     return project
 
 
 def require_reachable(environment: EnvironmentSpec, service_name: Service) -> None:
-    """Refuse to go on where nothing answers at a service of the environment.
+    """Raises if a service of the environment does not answer.
 
     Raises:
         TransientError: STORAGE_UNREACHABLE.

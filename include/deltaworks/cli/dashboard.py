@@ -1,4 +1,4 @@
-"""`deltaworks dashboard`: a declared page of panels as an HTML file."""
+"""`deltaworks dashboard`: a declared dashboard as an HTML file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 def dashboard(
     pipeline: PipelineArgument,
     name: str = typer.Argument("", help="The dashboard."),
-    html: Path | None = typer.Option(None, "--html", help="The file to write the page to."),
-    since: str = typer.Option("", "--from", help="A date or time in UTC; without it, as far back as is declared."),
-    until: str = typer.Option("", "--to", help="A date or time in UTC, itself not included; without it, now."),
+    html: Path | None = typer.Option(None, "--html", help="HTML file to write."),
+    since: str = typer.Option("", "--from", help="Start, as a date or time in UTC; by default the declared range."),
+    until: str = typer.Option("", "--to", help="End (exclusive), as a date or time in UTC; by default now."),
 ) -> CommandOutput | Listing:
-    """Ask what a dashboard shows, and write it as a page that needs no server; without a name, list the dashboards."""
+    """Query a dashboard's panels, and optionally write an HTML page; without a name, list the dashboards."""
     project = catalog()
     spec = project.pipeline(pipeline)
     if not name:
         return _dashboard_listing(spec)
     declared = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
     span = parse_span(declared, since=since, until=until)
-    # Loaded here: it loads DuckDB and Arrow.
+    # Imported here: it loads DuckDB and Arrow.
     from deltaworks.operations.dashboard_data import load_dashboard
 
     answer = load_dashboard(project, pipeline, declared, span)
@@ -74,4 +74,4 @@ def _panel_state(answer: PanelAnswer) -> str:
         return f"failed: {answer.problem}"
     if answer.missing_tables:
         return f"{', '.join(answer.missing_tables)} is not there yet"
-    return "the first rows only" if answer.is_truncated else "ok"
+    return "truncated" if answer.is_truncated else "ok"

@@ -1,4 +1,4 @@
-"""`deltaworks deploy`: what is applied to a cluster, rendered from the environment and from what is declared."""
+"""`deltaworks deploy`: Kubernetes manifests, rendered from the environment and the specs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 app = typer.Typer(no_args_is_help=True)
-SETTINGS_OPTION = typer.Option(..., "--settings", help="File of variables that are no secrets, as docker/aws.env.")
+SETTINGS_OPTION = typer.Option(..., "--settings", help="File of non-secret variables, such as docker/aws.env.")
 
 
 @app.command()
 def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
     """Print the manifests of the environment that DELTAWORKS_ENVIRONMENT of the settings names, for kubectl apply -f -.
 
-    What goes where is said on standard error: the keys that the Secret needs. No value of a secret is printed or read.
+    The required keys of the Secret are printed to standard error. Values of secrets are neither read nor printed.
     """
     from deltaworks.kubernetes.manifests import manifests, require_kubernetes, secret_keys, to_yaml
 
@@ -36,7 +36,7 @@ def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
 
 
 def _load_settings(settings: Path) -> tuple[Catalog, dict[str, str]]:
-    """What is declared, as processes with these settings read it: a mistake anywhere is refused."""
+    """Loads the specs with these settings. Any invalid spec raises."""
     from deltaworks.kubernetes.settings import read_variables, reject_secrets
     from deltaworks.specs.project import load_catalog
 

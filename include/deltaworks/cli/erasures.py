@@ -1,4 +1,5 @@
-"""`deltaworks privacy erase`, `erasures`, `refuse`, `extend` and `certificate`: what a data protection officer does."""
+"""`deltaworks privacy erase`, `erasures`, `refuse`, `extend` and `certificate`: commands of a data protection
+officer."""
 
 from __future__ import annotations
 
@@ -20,22 +21,24 @@ from deltaworks.errors import ConfigError
 if TYPE_CHECKING:
     from deltaworks.erasure.namespace import Namespace
 
-_NAMESPACE = typer.Argument(help="The namespace of personal data.", show_default=False)
-_REQUEST = typer.Argument(help="The request, as `deltaworks privacy erasures` lists it.", show_default=False)
-_REASON = typer.Option(help="The ground, as the person is told it.", show_default=False)
+_NAMESPACE = typer.Argument(help="Namespace of personal data.", show_default=False)
+_REQUEST = typer.Argument(help="Request id, as in `deltaworks privacy erasures`.", show_default=False)
+_REASON = typer.Option(help="Reason, as given to the person.", show_default=False)
 
 
 def erase(
     namespace: str = _NAMESPACE,
-    kind: str = typer.Option(help="Of what kind the identifier is, such as email; `token` for a token itself."),
-    value: str | None = typer.Option(None, help="The identifier; without it you are asked, and no history has it."),
-    received: str = typer.Option("", help="The day the person asked, such as 2026-11-02; today by default."),
-    dry_run: bool = typer.Option(True, help="Only count rows and dates by table."),
+    kind: str = typer.Option(help="Kind of the identifier, such as email; `token` for a token."),
+    value: str | None = typer.Option(
+        None, help=("Identifier; prompted for by default, which keeps it out of the shell history.")
+    ),
+    received: str = typer.Option("", help="Day the person asked, such as 2026-11-02; by default today."),
+    dry_run: bool = typer.Option(True, help="Only count rows and dates per table."),
 ) -> None:
-    """Receive the request of a person to be erased, suppress what comes in of them, and destroy their key.
+    """Create an erasure request: suppress new events of the person, and destroy their key.
 
-    The identifier becomes a token at once and is kept nowhere. Rows are taken out by the DAG erase__<namespace> in its
-    next night, files of older versions a week later; the certificate says all of it.
+    The identifier becomes a token immediately and is not stored. The DAG erase__<namespace> deletes the rows in its
+    next night, and files of older versions a week later. The certificate documents each step.
     """
     from deltaworks.erasure.namespace import open_namespace
     from deltaworks.erasure.requests import token_of
@@ -78,18 +81,18 @@ def _parse_received(text: str) -> datetime:
     try:
         received = parse_iso(text) or utc_now()
     except ValueError as error:
-        raise ConfigError("DATE_INVALID", f"{text!r} is no day.", hint="Give it as 2026-11-02.") from error
+        raise ConfigError("DATE_INVALID", f"{text!r} is not a date.", hint="Write it as 2026-11-02.") from error
     if received > utc_now():
-        raise ConfigError("DATE_INVALID", f"{text} is to come.", hint="Give the day on which the person asked.")
+        raise ConfigError("DATE_INVALID", f"{text} is in the future.", hint="Use the day on which the person asked.")
     return received
 
 
 @listing_command
 def list_erasures(
     namespace: str = _NAMESPACE,
-    ended: bool = typer.Option(False, help="Those too that are certified or refused."),
+    ended: bool = typer.Option(False, help="Include certified and refused requests."),
 ) -> Listing:
-    """List the requests of a namespace: state, deadlines, and since when it is there."""
+    """List the erasure requests of a namespace: state, its start, and deadlines."""
     listing = Listing(("request", "received", "state", "since", "purge by", "deadline", "extended"), title="erasures")
     for request in _erasures(namespace).all_requests():
         if request.is_open or ended:
@@ -101,14 +104,14 @@ def list_erasures(
 
 
 def refuse(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _REASON) -> None:
-    """Refuse a request (article 17(3)), before anything of it is done."""
+    """Refuse a request (article 17(3)) before any of its work is done."""
     erasures = _erasures(namespace)
     erasures.refuse(erasures.request(request), reason=reason, by=getpass.getuser())
-    print_line(f"{request} is refused. Tell the person why, and where they may complain.")
+    print_line(f"{request} is refused. Inform the person of the reason and of their right to complain.")
 
 
 def extend(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _REASON) -> None:
-    """Move the deadline of a request by two months (article 12(3)); the person is told within the first."""
+    """Extend the deadline of a request by two months (article 12(3)); inform the person within the first month."""
     erasures = _erasures(namespace)
     extended = erasures.extend(erasures.request(request), reason=reason, by=getpass.getuser(), now=utc_now())
     print_line(f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month.")
@@ -116,9 +119,9 @@ def extend(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _
 
 def reapply(
     pipeline: str = typer.Argument(help="The pipeline.", show_default=False),
-    dry_run: bool = typer.Option(True, help="Only count them."),
+    dry_run: bool = typer.Option(True, help="Only count the rows."),
 ) -> None:
-    """Take rows of erased people out again that something brought back, such as a bucket restored from outside."""
+    """Delete rows of erased people that reappeared, for example after a bucket was restored."""
     from deltaworks.erasure.reapply import ErasureReapplier
 
     reapplier = ErasureReapplier(catalog(), pipeline)
@@ -127,7 +130,7 @@ def reapply(
     if dry_run:
         for back in reapplier.find_reappeared_rows(tables):
             shown.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
-        print_parts([shown, "Nothing was changed: --no-dry-run does it."])
+        print_parts([shown, "Nothing was changed; use --no-dry-run."])
         return
     for purge in reapplier.purge_reappeared_rows(tables):
         shown.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
@@ -135,7 +138,7 @@ def reapply(
 
 
 def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
-    """Print the certificate of a request, once the whole chain of the namespace was checked."""
+    """Print the certificate of a request after verifying the namespace's certificate chain."""
     project = catalog()
     project.namespace(namespace)
     certificates = Certificates(open_objects(project.environment.lake), namespace)
@@ -145,7 +148,7 @@ def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
         raise ConfigError(
             "ERASURE_UNKNOWN",
             f"{request} has no certificate yet.",
-            hint=f"`deltaworks privacy erasures {namespace}` says how far it is.",
+            hint=f"`deltaworks privacy erasures {namespace}` shows its state.",
         )
     print_document(data.decode())
 

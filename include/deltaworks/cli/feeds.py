@@ -1,4 +1,4 @@
-"""`deltaworks feeds`: where each feed is, how far behind, and what its receiver refuses for good."""
+"""`deltaworks feeds`: position, lag and dead letters of feeds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from deltaworks.specs.feeds import FeedSpec
 
 app = typer.Typer(no_args_is_help=True)
-_PIPELINE = typer.Argument("", help="A pipeline; by default all that declare feeds.")
+_PIPELINE = typer.Argument("", help="A pipeline; by default all pipelines with feeds.")
 _COLUMNS = ("feed", "reads", "to", "delivery", "position", "lag_seconds", "changes", "dead", "under_way", "delivered")
 
 
 @app.command("list")
 @listing_command
 def list_feeds(pipeline: str = _PIPELINE) -> Listing:
-    """List feeds: the position each has delivered, how long its oldest change waits, and what is under way."""
+    """List feeds: delivered position, age of the oldest undelivered change, and current delivery."""
     project = catalog()
     objects = open_objects(project.environment.lake)
     chosen = [project.pipeline(pipeline)] if pipeline else list(project.pipelines.values())
@@ -42,7 +42,7 @@ def _add(listing: Listing, pipeline: str, feed: FeedSpec, records: FeedRecords) 
     record = records.read()
     name = f"{pipeline}.{feed.name}"
     if record is None:
-        listing.add(name, feed.reads, feed.to.kind, 0, "not begun", None, 0, 0, "", "")
+        listing.add(name, feed.reads, feed.to.kind, 0, "not started", None, 0, 0, "", "")
         return
     at = parse_iso(record.delivered_at)
     listing.add(
@@ -80,9 +80,9 @@ def _current_activity(record: FeedRecord, records: FeedRecords) -> str:
 def dead_letters(
     pipeline: str = typer.Argument(help="The pipeline."),
     feed: str = typer.Argument(help="The feed."),
-    forget: bool = typer.Option(False, "--forget", help="Remove them once they are read, and end their alert."),
+    forget: bool = typer.Option(False, "--forget", help="Delete them after listing, and resolve their alert."),
 ) -> Listing:
-    """List changes that the receiver refuses for good, with the reason of each and the message."""
+    """List changes that the receiver permanently rejects, with reason and message."""
     records, objects = _records(catalog(), pipeline, feed)
     listing = Listing(("delivery", "reason", "key", "op", "detail", "message"), title="dead letters")
     for letters in records.dead_letters():
@@ -94,7 +94,7 @@ def dead_letters(
 
         removed = records.delete_dead_letters()
         resolve_alert(objects, cause="FEED_DEAD_LETTERS", subject=f"{pipeline}.{feed}")
-        print_line(f"{removed} parts of deliveries with dead letters are removed.", error=True)
+        print_line(f"Deleted the dead letters of {removed} delivery parts.", error=True)
     return listing
 
 

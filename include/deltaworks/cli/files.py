@@ -1,4 +1,4 @@
-"""`deltaworks files`: what became of objects, from the bucket to the tables."""
+"""`deltaworks files`: the state of objects, from the bucket to the tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ app = typer.Typer(no_args_is_help=True)
 @listing_command
 def list_files(
     relay: str,
-    last: int = typer.Option(20, min=1, max=10_000, help="How many of the newest."),
+    last: int = typer.Option(20, min=1, max=10_000, help="Number of newest objects."),
     bucket: str = typer.Option("", help="Only objects of this bucket."),
-    glob: str = typer.Option("", help="Only objects whose key fits, such as 'games/**/*.gz'."),
+    glob: str = typer.Option("", help="Only objects whose key matches, such as 'games/**/*.gz'."),
 ) -> Listing:
-    """List the newest objects in a relay's file event log, and which batch of each pipeline has read them."""
+    """List the newest objects in a relay's file event log, and the batch of each pipeline that has read them."""
     answers = ObjectStatusReader(catalog(), relay)
     listing = Listing(("seq", "object", "size", "by", "received", "read by"))
     for answer in answers.newest_events(last, bucket=bucket or None, glob=glob or None):
@@ -42,9 +42,9 @@ def list_files(
 @app.command()
 @listing_command
 def show(
-    relay: str, key: str, bucket: str = typer.Option("", help="Where several buckets have the key.")
+    relay: str, key: str, bucket: str = typer.Option("", help="Bucket, if several have the key.")
 ) -> list[str | Listing]:
-    """Show what became of one object, or why it was not read."""
+    """Show the state of one object, or why it was not read."""
     project = catalog()
     answers = ObjectStatusReader(project, project.relay(relay).relay)
     object_answers = answers.by_key(key, bucket=bucket or None)
@@ -77,7 +77,7 @@ def _object_facts(answer: ObjectStatus) -> Listing:
         "logged": f"seq {event['seq']}, append {event['batch']}",
     }
     read = {f"read by {reading.pipeline}": _outcome(reading) for reading in answer.outcomes}
-    facts |= read or {"read by": "no pipeline: none declares its place"}
+    facts |= read or {"read by": "no pipeline: no source matches it"}
     listing = Listing(tuple(facts), layout="blocks")
     listing.add(*facts.values())
     return listing

@@ -1,4 +1,4 @@
-"""`deltaworks land`: files of events into the bucket that a pipeline reads."""
+"""`deltaworks land`: uploads event files to the bucket that a pipeline reads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @listing_command
 def land(
     pipeline: PipelineArgument,
-    files: list[str] = typer.Argument(help="Files, folders with everything below them, or - for standard input."),
-    object_mib: int = typer.Option(16, min=1, max=512, help="About how much is in an object before it is compressed."),
-    folder: str = typer.Option("", help="A folder below the pipeline's place, such as day=2026-01-31."),
-    force: bool = typer.Option(False, help="Land what is there already once more, under new names."),
+    files: list[str] = typer.Argument(help="Files, folders (recursively), or - for standard input."),
+    object_mib: int = typer.Option(16, min=1, max=512, help="Approximate uncompressed size of an object in MiB."),
+    folder: str = typer.Option("", help="Folder below the pipeline's prefix, such as day=2026-01-31."),
+    force: bool = typer.Option(False, help="Upload existing files again, under new names."),
 ) -> list[str | Listing]:
-    """Put files of events into the bucket that a pipeline reads, as its producers would; - is standard input.
+    """Upload event files to the bucket that a pipeline reads; - is standard input.
 
-    Large files become several objects; no event is cut. What lies there already with the same content is left out.
+    Large files become several objects; events are not split. Existing objects with the same content are skipped.
     """
     from deltaworks.sources.objects.landing.inputs import find_inputs
     from deltaworks.sources.objects.landing.land import land as land_files

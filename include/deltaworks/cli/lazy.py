@@ -1,4 +1,4 @@
-"""Commands that are imported when they are used, so that `deltaworks --help` loads nothing but their help texts."""
+"""Lazily imported commands, so that `deltaworks --help` loads only help texts."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: The command that typer makes of a function or of a Typer; it does not name that type in public.
+#: The click command that typer creates; typer has no public name for its type.
 LoadedCommand = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A command or a group of commands: its help in one line, and what makes it."""
+    """A command or group: one line of help, and the function that loads it."""
 
     help: str
     load: Callable[[], LoadedCommand]
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command until it is used."""
+    """A placeholder for a command that is imported on use."""
 
     def __init__(self, name: str, entry: Entry) -> None:
-        # A short help is not cut to the width of the terminal.
+        # The short help is not truncated to the width of the terminal.
         super().__init__(name, help=entry.help, short_help=entry.help)
         self._entry = entry
 
     def load(self) -> LoadedCommand:
-        """The command itself."""
+        """Imports the command."""
         command = self._entry.load()
         command.name = self.name
-        # The help of a group stands once, in the list of commands, unless it does something itself.
+        # The help of a group is declared only once, in the list of commands.
         command.help = command.help or self._entry.help
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the command itself, which so takes over from here."""
+        """Delegates to the imported command."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are entries. `entries` is set by a subclass."""
+    """A group of lazily imported commands. A subclass sets `entries`."""
 
     entries: Mapping[str, Entry] = {}
 
@@ -57,12 +57,12 @@ class LazyGroup(TyperGroup):
 
 
 def group_class(entries: Mapping[str, Entry]) -> type[LazyGroup]:
-    """A group of these entries, as `cls` of a Typer."""
+    """Creates a group class with these entries, for `cls` of a Typer."""
     return type("Commands", (LazyGroup,), {"entries": entries})
 
 
 def load_command(location: str) -> Callable[[], LoadedCommand]:
-    """Loads `module:name`: a group where it is a Typer, and a command where it is a function."""
+    """Returns a loader for `module:name`: a Typer becomes a group, a function a command."""
 
     def load() -> LoadedCommand:
         module, _, name = location.partition(":")
@@ -72,7 +72,7 @@ def load_command(location: str) -> Callable[[], LoadedCommand]:
 
 
 def to_click_command(loaded: typer.Typer | Callable[..., Any]) -> LoadedCommand:
-    """A Typer as a group, a function as a command."""
+    """Converts a Typer to a group, a function to a command."""
     if isinstance(loaded, typer.Typer):
         return typer.main.get_group(loaded)
     app = typer.Typer(add_completion=False)

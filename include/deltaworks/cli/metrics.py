@@ -1,4 +1,4 @@
-"""`deltaworks metrics`: the figures of everything declared, for Prometheus, until it is stopped."""
+"""`deltaworks metrics`: serves metrics of all declared processes to Prometheus."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from deltaworks.errors import ConfigError
 from deltaworks.metrics.samples import Sample, read_samples
 from deltaworks.specs.catalog import Catalog
 
-#: Beside those of other exporters that are registered with Prometheus.
+#: Not used by other exporters registered with Prometheus.
 PORT = 9478
 
 
 def metrics(
-    port: int = typer.Option(PORT, min=0, max=65535, help="Where it answers; 0 takes a free port."),
-    host: str = typer.Option("127.0.0.1", help="The address it binds to. There is no login: let Prometheus alone in."),
-    once: bool = typer.Option(False, "--once", help="Print the figures of now, and end."),
+    port: int = typer.Option(PORT, min=0, max=65535, help="Port to listen on; 0 chooses a free one."),
+    host: str = typer.Option("127.0.0.1", help="Address to bind to. There is no login: allow only Prometheus."),
+    once: bool = typer.Option(False, "--once", help="Print current metrics and exit."),
 ) -> None:
-    """Serve figures of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped."""
+    """Serve metrics of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped."""
     from deltaworks.console.catalog_cache import CatalogCache
     from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
 
-    # What is declared is read again where a file of it has changed: a scrape must not cost what reading it does.
+    # Specs are read again only if a file has changed, to keep scrapes cheap.
     cache = CatalogCache(lambda: catalog(required_service=None))
     cache.current()
     figures = MetricsCollector(lambda: _read(cache.current()))

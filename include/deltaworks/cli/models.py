@@ -1,4 +1,4 @@
-"""`deltaworks models`: the trainings of models, and what each of them came to."""
+"""`deltaworks models`: training runs of models and their evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("list")
 @listing_command
 def list_models(pipeline: PipelineArgument, name: str = typer.Argument("", help="Only this model.")) -> Listing:
-    """List the models of a pipeline with every training: as of when, what came of it, and by how much it gains."""
+    """List the models of a pipeline with every training run: time, outcome and gain."""
     spec = catalog().pipeline(pipeline)
     declared = {model.name: model for model in spec.models}
     models = [find_by_name(name, declared, "model")] if name else list(spec.models)
@@ -48,9 +48,9 @@ def list_models(pipeline: PipelineArgument, name: str = typer.Argument("", help=
 def show(
     pipeline: PipelineArgument,
     name: str = typer.Argument(..., help="The model."),
-    number: int = typer.Argument(0, help="The training; without it the newest."),
+    number: int = typer.Argument(0, help="Training run; by default the newest."),
 ) -> CommandOutput:
-    """Show one training: what it was made of, and how it and its baselines did in each fold."""
+    """Show one training run: its inputs, and the evaluation of the model and its baselines in each fold."""
     find_by_name(name, {model.name: model for model in catalog().pipeline(pipeline).models}, "model")
     runs = _runs(pipeline)
     numbers = runs.numbers(name)
@@ -58,7 +58,7 @@ def show(
     if run is None:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(
-            "MODEL_RUN_UNKNOWN", f"There is no training {name}/{number or 1}.", hint=f"Its trainings are {there}."
+            "MODEL_RUN_UNKNOWN", f"There is no training run {name}/{number or 1}.", hint=f"Its trainings are {there}."
         )
     made = Listing(("table", "version"))
     for table, version in run.versions.items():

@@ -1,4 +1,4 @@
-"""`deltaworks mutations`: the final ids of requests in a file, and the batches of a pipeline."""
+"""`deltaworks mutations`: final ids of a request file, and the mutation batches of a pipeline."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-#: Batches that are listed.
+#: Batches to list.
 _MAX_BATCHES_SHOWN = 10
 ENTITY_COLUMNS = ("org_id", "origin_id", "final_id", "hops", "component_id", "component_size")
 INTERVAL_COLUMNS = ("org_id", "id", "valid_from", "valid_to", "final_id", "deleted", "fields", "hops")
 
 
 class OutputFormat(StrEnum):
-    """How rows are printed."""
+    """Output format of rows."""
 
     CSV = "csv"
     JSON = "json"
@@ -41,19 +41,19 @@ class OutputFormat(StrEnum):
 @app.command()
 def resolve(
     file: Path = typer.Argument(help="CSV: ts, old_id, new_id; optional org_id, seq, commit, op, fields."),
-    as_csv: bool = typer.Option(False, "--csv", help="Print CSV. This is the default."),
-    as_json: bool = typer.Option(False, "--json", help="Print an array of JSON objects."),
-    show_all: bool = typer.Option(False, "--all", help="Every id and interval of time, with where its rows end."),
+    as_csv: bool = typer.Option(False, "--csv", help="Print CSV (default)."),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON array of objects."),
+    show_all: bool = typer.Option(False, "--all", help="Print every id and time interval with its final id."),
 ) -> None:
-    """Print every entity of a file of requests: the id it had before its first request, and the one it ends with.
+    """Print every entity of a request file: its first id, and its final id.
 
-    An id that two entities used in turn gives two rows; a deleted one has no final id.
+    An id that two entities used in turn gives two rows; a deleted entity has no final id.
     """
     from deltaworks.mutations.request_file import read_request_file
     from deltaworks.mutations.requests import resolving
 
     if as_csv and as_json:
-        raise typer.BadParameter("give one of --csv and --json")
+        raise typer.BadParameter("use either --csv or --json")
     form = OutputFormat.JSON if as_json else OutputFormat.CSV
     requests = read_request_file(file)
     if requests.ignored:
@@ -67,7 +67,7 @@ def resolve(
 @app.command()
 @listing_command
 def status(pipeline: PipelineArgument) -> list[str | Listing]:
-    """Show the last batches, the requests that wait, the age of the oldest, and the last pause of the stream."""
+    """Show the last batches, the pending requests, the age of the oldest, and the last pause of the stream."""
     from deltaworks.control.clock import utc_now
     from deltaworks.control.objects import open_objects
     from deltaworks.control.records.mutation import MutationBatches
@@ -85,19 +85,19 @@ def status(pipeline: PipelineArgument) -> list[str | Listing]:
     ends = [end for end in recorded if end is not None]
     parts: list[str | Listing] = [batch_listing(ends)]
     if fixed > ended:
-        parts.append(f"Batch {fixed} was begun and has not ended; the next run completes it.")
+        parts.append(f"Batch {fixed} is incomplete; the next run completes it.")
     if not waiting.requests:
-        parts.append("No request waits.")
+        parts.append("No requests are pending.")
     else:
         minutes = waiting.age_seconds(utc_now()) / 60
-        parts.append(f"{waiting.requests:,} requests wait, the oldest for {minutes:.0f} minutes.")
+        parts.append(f"{waiting.requests:,} requests are pending, the oldest for {minutes:.0f} minutes.")
     if ends:
         parts.append(f"The last batch kept the stream from a table for {ends[-1].pause_seconds:.1f} s.")
     return parts
 
 
 def resolved_entities(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
-    """The entities of a file, by organisation, origin and time."""
+    """Yields the entities of a file, by organisation, origin and time."""
     from deltaworks.mutations.entities import resolve_entities
 
     entities = resolve_entities(spark.createDataFrame(file.requests)).orderBy("org_id", "origin_id", "valid_from")
@@ -106,9 +106,9 @@ def resolved_entities(spark: SparkSession, file: RequestFile) -> Iterator[dict[s
 
 
 def resolved_intervals(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
-    """The intervals of a file, by organisation, id and time, with times as the file writes them.
+    """Yields the intervals of a file, by organisation, id and time, with times as the file writes them.
 
-    Between two commits of one time there is no time a row could have: such an interval is left out.
+    Empty intervals, between two commits at the same time, are omitted.
     """
     from deltaworks.mutations.resolve import resolve as resolve_requests
 
@@ -125,7 +125,7 @@ def _interval_row(row: Row, file: RequestFile) -> dict[str, Any]:
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], form: OutputFormat, to: TextIO) -> None:
-    """Write rows as CSV with a header, or as a JSON array with one object a line."""
+    """Writes rows as CSV with a header, or as a JSON array with one object per line."""
     if form is OutputFormat.JSON:
         separator = "["
         for row in rows:
@@ -146,7 +146,7 @@ def _cell(value: Any) -> Any:
 
 
 def _session() -> SparkSession:
-    """A session of its own, which needs no stack and no lake."""
+    """Creates a local Spark session that needs neither stack nor lake."""
     from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
     from deltaworks.specs.storage import AwsSpec, StorageSpec
     from deltaworks.tables.spark.session import build_session

@@ -1,4 +1,4 @@
-"""`deltaworks pipelines infer` and `new`: from files of events to a declaration that lands them."""
+"""`deltaworks pipelines infer` and `new`: infer a pipeline's spec from event files."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from deltaworks.operations.infer_pipeline import InferredPipeline
     from deltaworks.specs.catalog import Catalog
 
-_FILES = "Files, or folders with everything below them: how producers write."
-_TIME = "The field of the time, by its path; chosen where it is left out."
-_TIME_FORMAT = "How the field of the time is written, in strptime's directives; chosen where it is left out."
-_TYPE = "The field of the type, by its path; chosen where it is left out."
-_ID = "The field of the id, by its path; chosen where it is left out."
-_RELAY = "The relay whose bucket the files are to land in, where there are several."
-_MEBIBYTES = "Look at no more than about so much, decompressed."
+_FILES = "Event files, or folders (recursively)."
+_TIME = "Path of the time field; inferred by default."
+_TIME_FORMAT = "Format of the time field, in strptime directives; inferred by default."
+_TYPE = "Path of the type field; inferred by default."
+_ID = "Path of the id field; inferred by default."
+_RELAY = "Relay whose bucket receives the files, if there are several."
+_MEBIBYTES = "Maximum sample size, in MiB decompressed."
 
 
 def infer(
     files: list[str] = typer.Argument(help=_FILES),
-    write: str = typer.Option("", help="Write include/pipelines/NAME/pipeline.yaml, instead of printing it."),
+    write: str = typer.Option("", help="Write include/pipelines/NAME/pipeline.yaml instead of printing it."),
     time: str = typer.Option("", help=_TIME),
     time_format: str = typer.Option("", help=_TIME_FORMAT),
-    type: str = typer.Option("", help=_TYPE),  # the option is called so
+    type: str = typer.Option("", help=_TYPE),  # the name of the option
     id: str = typer.Option("", help=_ID),
     relay: str = typer.Option("", help=_RELAY),
     mebibytes: int = typer.Option(64, min=1, max=4_096, help=_MEBIBYTES),
 ) -> None:
-    """Infer a pipeline from files of events: types, times, an id, and a table for each frequent type.
+    """Infer a pipeline from event files: types, times, an id, and a table for each frequent type.
 
-    It is tried on what was looked at: how many of these events would go to quarantine is said, and why.
+    The spec is tested on the sample; the number of events that it would quarantine is printed, with reasons.
     """
     project = _project()
     fields = _overrides(time=time, time_format=time_format, type=type, id=id)
@@ -47,7 +47,7 @@ def infer(
 
 
 def new(
-    name: str = typer.Argument(help="The name of the pipeline, and of its folder."),
+    name: str = typer.Argument(help="Name of the pipeline and of its folder."),
     sample: list[str] = typer.Option(..., "--from", help=f"{_FILES} May be given several times."),
     time: str = typer.Option("", help=_TIME),
     time_format: str = typer.Option("", help=_TIME_FORMAT),
@@ -56,7 +56,7 @@ def new(
     relay: str = typer.Option("", help=_RELAY),
     mebibytes: int = typer.Option(64, min=1, max=4_096, help=_MEBIBYTES),
 ) -> None:
-    """Make a pipeline from files of events: its folder with pipeline.yaml, checked, and the commands that come next."""
+    """Create a pipeline from event files: its folder with a checked pipeline.yaml. Prints the next commands."""
     project = _project()
     fields = _overrides(time=time, time_format=time_format, type=type, id=id)
     inferred = _infer(project, sample, name, fields, relay, mebibytes)
@@ -71,7 +71,7 @@ def new(
 
 
 def _project() -> Catalog:
-    """What is declared, but for what is broken: that need not be mended before a new pipeline is made."""
+    """Loads the specs without invalid ones, which need not be fixed before a new pipeline is created."""
     from deltaworks.specs.project import load_catalog
 
     return load_catalog(skip_invalid=True, only=())
@@ -83,7 +83,7 @@ def _overrides(*, time_format: str, time: str, **fields: str) -> Overrides:
 
     if time_format:
         if not time:
-            raise typer.BadParameter("--time-format needs --time, the field that is written so")
+            raise typer.BadParameter("--time-format needs --time")
         try:
             parse_pattern(time_format)
         except ValueError as error:
@@ -114,7 +114,7 @@ def _write(project: Catalog, inferred: InferredPipeline) -> None:
 
 
 def _print_summary(inferred: InferredPipeline, *, error: bool = False) -> None:
-    """What was chosen, and what of the sample the pipeline does not land."""
+    """Prints the inferred choices, and the events of the sample that would be quarantined."""
     proposal, sample = inferred.proposal, inferred.sample
     looked = "" if sample.is_complete else ", of the beginning of the files"
     print_line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)

@@ -1,4 +1,4 @@
-"""Commands of operations: derived from what an operation declares, its help and its options included."""
+"""Commands derived from operations, with help and options."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from deltaworks.operations.job import run_operation
 from deltaworks.operations.options import OptionField, option_fields
 
 _WAIT_MINUTES = 60.0
-_IN_AIRFLOW = "Trigger its DAG with these options in place of running it here, and follow the run."
-_WAIT = f"How long the run is followed, {_WAIT_MINUTES:.0f} by default; 0: not at all."
+_IN_AIRFLOW = "Trigger the operation's DAG with these options instead of running it here, and follow the run."
+_WAIT = f"Minutes to follow the run, {_WAIT_MINUTES:.0f} by default; 0: not at all."
 _PYTHON_TYPES: dict[str, Any] = {"text": str, "integer": int, "number": float, "switch": bool, "names": list[str]}
 
 
 def operation_command(declared: Operation) -> Callable[..., None]:
-    """The function that typer makes a command of: the subject, then an argument or an option for each option."""
+    """Builds the command of an operation: the subject, then an argument or option for each of its options."""
 
     def command(**values: Any) -> None:
         subject = values.pop(declared.scope)
         form = chosen_format(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
         in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
-        # What an operation says while it works is not what it lists.
+        # Progress messages are separate from the listing.
         say = functools.partial(print_line, error=form != "table")
         if not in_airflow:
             if wait_minutes is not None:
-                raise typer.BadParameter("--wait-minutes is of a run with --in-airflow")
+                raise typer.BadParameter("--wait-minutes needs --in-airflow")
             show_report(run_operation(declared, catalog(), subject, values, echo=say), form=form)
             return
-        # Nothing of it is needed by a run here.
+        # Imported only if needed.
         from deltaworks.operations.in_airflow import run_in_airflow
 
         minutes = _WAIT_MINUTES if wait_minutes is None else wait_minutes
@@ -50,7 +50,7 @@ def operation_command(declared: Operation) -> Callable[..., None]:
 
 
 def query_command(run: Callable[[OperationContext, Any], Report]) -> Callable[..., None]:
-    """The command of a function that only reads: declared like an operation's, and reachable by command alone."""
+    """Builds the command of a read-only function, declared like an operation but available only as a command."""
     summary = (run.__doc__ or "").splitlines()[0]
     declared = Operation(name=run.__name__, command="", summary=summary, run=f"{run.__module__}:{run.__name__}")
     return operation_command(declared)
@@ -76,7 +76,7 @@ def _add_options(command: Callable[..., None], declared: Operation) -> Callable[
 
 
 def _airflow_parameters() -> list[inspect.Parameter]:
-    """Whether Airflow runs it, and for how long the run is followed; of no command that only reads."""
+    """The options --in-airflow and --wait-minutes; not for read-only commands."""
     return [
         inspect.Parameter(
             name,
@@ -116,7 +116,7 @@ def _parameter(field: OptionField) -> inspect.Parameter:
 
 
 def show_report(report: Report, *, form: OutputFormat = "table") -> None:
-    """Print a report, as JSON its records; and end with its exit code where that is not 0."""
+    """Prints a report (as JSON: its records), and exits with its exit code unless that is 0."""
     if form == "json" and report.results:
         print_parts([part for part in report.parts if isinstance(part, str)], form="csv")
         print_json([plain_record(result) for result in report.results])

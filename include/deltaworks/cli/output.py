@@ -1,8 +1,7 @@
-"""What commands print, and the one place that prints: nothing a text says is taken for markup or acted on.
+"""Output of commands. Only this module prints, so that no text is interpreted as markup or as control characters.
 
-Listings are tables on a terminal, whose wide columns are wrapped; aligned text in a pipe, with every name whole; and
-JSON or CSV where that is asked for, which every command that lists takes by `listing_command`. No other module of a
-command imports rich or writes to standard output: a test holds that.
+Listings are tables with wrapped columns on a terminal, and aligned text in a pipe. Commands with `listing_command` also
+print JSON and CSV. A test ensures that no other command module imports rich or writes to standard output.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ if TYPE_CHECKING:
 
 OutputFormat = Literal["table", "json", "csv"]
 OutputPart = str | Listing
-#: Variables by which rich takes a pipe for a terminal.
+#: Variables that make rich treat a pipe as a terminal.
 _FORCE_TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-_AS_JSON = typer.Option("--json", help="Print JSON instead of a table: every field, nothing cut.")
+_AS_JSON = typer.Option("--json", help="Print JSON instead of a table, with all fields.")
 _AS_CSV = typer.Option("--csv", help="Print CSV instead of a table.")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command prints, and its exit code where that is not 0."""
+    """The output of a command, and its exit code."""
 
     parts: Sequence[OutputPart]
     exit_code: int = 0
 
 
 def print_line(text: str, *, style: str = "", error: bool = False) -> None:
-    """Print one line. A line end in it is shown as an escape: data cannot pretend to be a line of ours."""
+    """Prints one line. Line ends in the text are escaped, so data cannot imitate output."""
     _write(escape_invisible(text), style=style, error=error)
 
 
 def print_heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
-    """Print one line whose beginning is marked."""
+    """Prints one line with a highlighted beginning."""
     if not _is_terminal(error):
         _write(f"{escape_invisible(title)} {escape_invisible(text)}", error=error)
         return
@@ -64,17 +63,17 @@ def print_heading(title: str, text: str, *, style: str = "bold", error: bool = F
 
 
 def print_document(text: str) -> None:
-    """Print a text of ours of several lines, such as YAML or JSON."""
+    """Prints a text of several lines, such as YAML or JSON."""
     _write(escape_invisible_lines(text))
 
 
 def print_json(value: Any) -> None:
-    """Print data as JSON."""
+    """Prints data as JSON."""
     sys.stdout.write(json_text(value) + "\n")
 
 
 def print_listing(shown: Listing) -> None:
-    """Print a listing for people: as a table on a terminal, as aligned text in a pipe."""
+    """Prints a listing for people: a table on a terminal, aligned text in a pipe."""
     if shown.title:
         print_line(shown.title, style="bold")
     if not _is_terminal(error=False) or shown.layout != "table":
@@ -85,7 +84,7 @@ def print_listing(shown: Listing) -> None:
 
     table = Table()
     for header in shown.headers:
-        # Folded and not cut: a name that is half there is of no use.
+        # Folded, not truncated: half a name is of no use.
         table.add_column(Text(escape_invisible(header)), overflow="fold")
     for row in shown.rows:
         table.add_row(*(Text(escape_invisible(cell)) for cell in row))
@@ -94,14 +93,14 @@ def print_listing(shown: Listing) -> None:
 
 @contextlib.contextmanager
 def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """A bar on standard error while people watch it: takes how much of the total is done, and what is under way."""
+    """Shows a progress bar on standard error if it is a terminal. Yields a function of completed units and a label."""
     console = _console(error=True)
     if not console.is_terminal:
         yield lambda done, text: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    # The text stands for itself, as everywhere here.
+    # Markup in the label is not interpreted.
     columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
@@ -109,14 +108,14 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
 
 
 def print_parts(parts: Sequence[OutputPart], *, form: OutputFormat = "table") -> None:
-    """Print listings and sentences in their order; of another form than `table` the listings go to standard output,
-    alone as a list of records or by their titles, and the sentences to standard error.
+    """Prints listings and sentences in order. For JSON and CSV the listings go to standard output (one as a list of
+    records, several by title), and the sentences to standard error.
     """
     if form == "table":
         for part in parts:
             if isinstance(part, str):
                 print_line(part)
-            elif part.cells or len(parts) == 1:  # beside sentences an empty table says nothing
+            elif part.cells or len(parts) == 1:  # with sentences, an empty table is omitted
                 print_listing(part)
         return
     for part in parts:
@@ -132,7 +131,7 @@ def print_parts(parts: Sequence[OutputPart], *, form: OutputFormat = "table") ->
 
 
 def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | CommandOutput]) -> Callable[..., None]:
-    """A command of a function that returns what it lists: with `--json` and `--csv` beside the function's options."""
+    """Converts a function that returns its output to a command with the options `--json` and `--csv`."""
 
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, as_csv: bool, **values: Any) -> None:
@@ -159,13 +158,13 @@ def format_parameters() -> tuple[inspect.Parameter, ...]:
 
 
 def chosen_format(*, as_json: bool, as_csv: bool) -> OutputFormat:
-    """The form that the options ask for.
+    """Returns the format that the options select.
 
     Raises:
         typer.BadParameter: both are given.
     """
     if as_json and as_csv:
-        raise typer.BadParameter("give one of --csv and --json")
+        raise typer.BadParameter("use either --csv or --json")
     return "json" if as_json else "csv" if as_csv else "table"
 
 
@@ -177,7 +176,7 @@ def _write(text: str, *, style: str = "", error: bool = False) -> None:
     if not style or not _is_terminal(error):
         stream = sys.stderr if error else sys.stdout
         stream.write(text + "\n")
-        # Whoever reads a pipe follows what takes long, too.
+        # Flushed, so that readers of a pipe see progress.
         stream.flush()
         return
     from rich.text import Text
@@ -186,7 +185,7 @@ def _write(text: str, *, style: str = "", error: bool = False) -> None:
 
 
 def _is_terminal(error: bool) -> bool:
-    """Whether a terminal shows what is printed, as rich has it, which is not loaded where its answer is plain."""
+    """Whether output goes to a terminal, by rich's rules. Loads rich only if that may be the case."""
     if (sys.stderr if error else sys.stdout).isatty() or any(map(os.environ.get, _FORCE_TERMINAL_VARIABLES)):
         return _console(error).is_terminal
     return False
@@ -195,5 +194,5 @@ def _is_terminal(error: bool) -> bool:
 def _console(error: bool) -> Console:
     from rich.console import Console
 
-    # Made anew for each use: standard output may have been replaced since.
+    # Created for each use: standard output may have been replaced.
     return Console(stderr=error, highlight=False, markup=False, emoji=False)

@@ -1,4 +1,4 @@
-"""`deltaworks pipelines`: check and show what is declared."""
+"""`deltaworks pipelines`: check and show specs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 @listing_command
 def check() -> CommandOutput:
-    """Look through every spec and all gold SQL, and list every mistake with its file and line; exits with 10 on any."""
+    """Check every spec and all gold SQL, and list each error with file and line; exits with 10 on errors."""
     from deltaworks.specs.checks.check_cache import cached_project_check
 
     project = cached_project_check()
@@ -63,7 +63,7 @@ def _mistakes(title: str, mistakes: list[SpecError]) -> Listing:
 
 @app.command()
 def show(pipeline: PipelineArgument) -> None:
-    """Print the effective spec of one pipeline: defaults and overrides included."""
+    """Print the effective spec of a pipeline, with defaults and overrides."""
     from ruamel.yaml import YAML
 
     from deltaworks.specs.project import load_catalog
@@ -86,7 +86,7 @@ def schema() -> None:
 
 @app.command()
 def pools() -> None:
-    """Print the pools that the DAGs of this environment use, as `airflow pools import` reads them."""
+    """Print the pools of this environment's DAGs, for `airflow pools import`."""
     from deltaworks.specs.project import load_catalog
     from deltaworks.specs.shares import airflow_pools
 
@@ -101,12 +101,12 @@ app.command("new")(new)
 @listing_command
 def diff(
     pipeline: PipelineArgument,
-    accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
-    reason: str = typer.Option("", help="Kept with the acceptance."),
+    accept: bool = typer.Option(False, help="Accept that old and new rows will differ in meaning."),
+    reason: str = typer.Option("", help="Reason, stored with the acceptance."),
 ) -> CommandOutput:
-    """Compare pipeline.yaml with what the stream last ran with, and show what each edit needs.
+    """Compare pipeline.yaml with the spec the stream last ran with, and show the effect of each change.
 
-    Exits with 11 where the stream would refuse to start.
+    Exits with 11 if the stream would refuse to start.
     """
     from deltaworks.control.home import PipelineHome
     from deltaworks.specs.spec_diff import unsafe_changes
@@ -116,11 +116,11 @@ def diff(
     records = PipelineHome.open(project.environment.lake, pipeline).specs
     if records.current() is None:
         return CommandOutput(
-            [f"{pipeline} has not run yet: its first start takes pipeline.yaml as it is.", _change_listing([])]
+            [f"{pipeline} has not run yet: its first start uses pipeline.yaml as it is.", _change_listing([])]
         )
     changes = records.changes(spec)
     if not changes:
-        unchanged = f"{pipeline} last ran with pipeline.yaml as it is ({spec.fingerprint()})."
+        unchanged = f"{pipeline} last ran with the current pipeline.yaml ({spec.fingerprint()})."
         return CommandOutput([unchanged, _change_listing([])])
     parts: list[str | Listing] = [_change_listing(changes)]
     if accept:

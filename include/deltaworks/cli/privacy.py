@@ -1,4 +1,4 @@
-"""`deltaworks privacy`: who opened what of the vault, and why; and the requests of people to be erased."""
+"""`deltaworks privacy`: the reveal log of the vault, and erasure requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ app.command()(erasures.refuse)
 app.command()(erasures.extend)
 app.command()(erasures.certificate)
 app.command()(erasures.reapply)
-_NAMESPACE = typer.Argument(help="The namespace of personal data.", show_default=False)
+_NAMESPACE = typer.Argument(help="Namespace of personal data.", show_default=False)
 
 
 @app.command("reveals")
 @listing_command
 def list_reveals(namespace: str = _NAMESPACE) -> Listing:
-    """List what was opened of the vault of a namespace, the newest first: when, by whom, of whom, and why."""
+    """List the reveals of a namespace, newest first: time, user, subject and reason."""
     from deltaworks.tables.lake import Lake
     from deltaworks.vault.namespace_vault import privacy_settings_of
     from deltaworks.vault.reveal import read_reveals

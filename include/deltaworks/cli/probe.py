@@ -1,6 +1,6 @@
-"""Whether anything answers where a command is about to ask: one connection, before clients try for a long time.
+"""Tests whether a service accepts connections before clients start long retries.
 
-Jobs do without: a stream waits patiently for a storage that is away, a person does not.
+For commands only: a stream waits for unreachable storage, a person does not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def check_reachable(service: AwsSpec, *, section: str, environment: str) -> None:
-    """Connect once to a declared endpoint. A storage on disk, one of AWS itself, and one behind a proxy are not tried.
+    """Connects once to a declared endpoint. Skips local disk, AWS endpoints and proxied endpoints.
 
     Args:
-        what: the section of the environment that declares it, such as `lake`.
+        section: the environment's section, such as `lake`.
 
     Raises:
         TransientError: STORAGE_UNREACHABLE, within about a second.

@@ -1,4 +1,4 @@
-"""`deltaworks quarantine`: rows that did not fit, counted and shown; the operation that lands them is derived."""
+"""`deltaworks quarantine`: counts and shows quarantined rows; the replay command is derived from its operation."""
 
 from __future__ import annotations
 

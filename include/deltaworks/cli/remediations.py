@@ -1,4 +1,4 @@
-"""`deltaworks remediations` and `remediate`: what acts by itself, holding it back, letting it go on, running one."""
+"""`deltaworks remediations` and `remediate`: list, hold, resume and run remediations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.remediation import RemediationRecords
 
 app = typer.Typer(no_args_is_help=True)
-_NAME = typer.Argument(help="The remediation, as the environment declares it.")
+_NAME = typer.Argument(help="Name of the remediation in the environment.")
 
 
 @app.command("list")
 @listing_command
 def list_remediations(
-    limit: int = typer.Option(20, help="At most so many notifications of each, the newest first."),
+    limit: int = typer.Option(20, help="Maximum notifications per remediation, newest first."),
 ) -> list[Listing]:
-    """List remediations with who holds them back, and what each did about the last notifications."""
+    """List remediations, their holds, and their last actions."""
     project = catalog()
     records = RemediationRecords(open_objects(project.environment.lake))
     declared = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
@@ -40,26 +40,26 @@ def list_remediations(
 @app.command()
 def hold(
     name: str = _NAME,
-    reason: str = typer.Option("held by hand", help="Kept for whoever finds it held."),
+    reason: str = typer.Option("held by hand", help="Reason, shown in listings."),
 ) -> None:
-    """Hold a remediation back: it plans nothing more. What is under way is verified all the same."""
+    """Hold a remediation: it plans no more actions. Open actions are still verified."""
     records = _records(name)
     records.hold(name, by=getpass.getuser(), reason=reason)
-    print_line(f"{name} is held. `deltaworks remediations resume {name}` lets it go on.")
+    print_line(f"{name} is held. Resume it with `deltaworks remediations resume {name}`.")
 
 
 @app.command()
 def resume(name: str = _NAME) -> None:
-    """Let a remediation that is held go on, and end the alerts that ask for a person."""
+    """Resume a held remediation, and resolve the alerts that ask for a person."""
     from deltaworks.remediation.step_notifier import resolve_hold_alerts
 
     was_held = _records(name).resume(name)
     resolve_hold_alerts(open_objects(catalog().environment.lake), name)
-    print_line(f"{name} may act again." if was_held else f"{name} was not held.")
+    print_line(f"{name} is resumed." if was_held else f"{name} was not held.")
 
 
 def remediate(name: str = _NAME) -> None:
-    """Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, take back."""
+    """Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, roll back."""
     from deltaworks.remediation.__main__ import main
 
     apply_settings()

@@ -1,4 +1,4 @@
-"""`deltaworks alerts rules` and `alerts backtest`: how rules stand, and what they would have said."""
+"""`deltaworks alerts rules` and `alerts backtest`: current state of rules, and simulation on past data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deltaworks.rules.incidents import Detection
     from deltaworks.rules.stored_state import RuleState
 
-_SETTINGS = typer.Option(None, "--set", help="Another value of a key, such as fire.above=0.07; several times.")
+_SETTINGS = typer.Option(None, "--set", help="Override a key, such as fire.above=0.07; repeatable.")
 _MAX_LISTED = 200
 
 
@@ -89,14 +89,14 @@ def _value_cell(value: float | None) -> Cell:
 def backtest(
     pipeline: PipelineArgument,
     rule: str = typer.Argument(help="The rule."),
-    since: str = typer.Option(..., "--from", help="A date or time in UTC."),
-    until: str = typer.Option("", "--to", help="A date or time in UTC, itself not included; without it, now."),
+    since: str = typer.Option(..., "--from", help="Start, as a date or time in UTC."),
+    until: str = typer.Option("", "--to", help="End (exclusive), as a date or time in UTC; by default now."),
     settings: list[str] = _SETTINGS,
-    incidents: Path | None = typer.Option(None, "--incidents", help="A CSV file with from, to, and labels."),
-    point_in_time: bool = typer.Option(
-        False, "--as-known", help="Read the tables as they were when each minute was judged."
+    incidents: Path | None = typer.Option(
+        None, "--incidents", help=("CSV file of incidents with from, to, and labels.")
     ),
-    html: Path | None = typer.Option(None, "--html", help="The file to write a chart to."),
+    point_in_time: bool = typer.Option(False, "--as-known", help="Read the tables as of each evaluated minute."),
+    html: Path | None = typer.Option(None, "--html", help="HTML file for a chart."),
 ) -> CommandOutput:
     """Judge a rule over a time that has passed: its episodes, its notifications, how soon it told, what it made up."""
     project = catalog()
@@ -136,14 +136,14 @@ def _parse_span(since: str, until: str) -> tuple[dt.datetime, dt.datetime]:
         try:
             times.append(parse_iso(text.strip()) or utc_now())
         except ValueError:
-            raise _span_error(f"{text!r} is no date and no time.") from None
+            raise _span_error(f"{text!r} is neither a date nor a time.") from None
     if times[0] >= times[1]:
         raise _span_error(f"{times[0]:%Y-%m-%d %H:%M} is not before {times[1]:%Y-%m-%d %H:%M} UTC.")
     return times[0], times[1]
 
 
 def _span_error(message: str) -> ConfigError:
-    hint = "Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC, the earlier one as --from."
+    hint = "Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC, with the earlier one as --from."
     return ConfigError("BACKTEST_SPAN_INVALID", message, hint=hint)
 
 

@@ -1,7 +1,6 @@
-"""Commands without pandas: half a second less of each that reads a table.
+"""Keeps pandas from being imported by pyarrow, which saves half a second in each command that reads a table.
 
-pyarrow looks for pandas when its datasets are imported, and loads it where it is installed, so as to recognise objects
-of pandas among what it converts. Commands convert none.
+pyarrow.dataset imports pandas if it is installed, to recognise pandas objects. Commands convert none.
 """
 
 from __future__ import annotations
@@ -14,21 +13,22 @@ from types import ModuleType
 
 
 class _PyarrowPandasBlocker(importlib.abc.MetaPathFinder):
-    """Says that there is no pandas while pyarrow's datasets are being imported, and at no other time."""
+    """Hides pandas while pyarrow.dataset is being imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "pandas":
             return None
         datasets = sys.modules.get("pyarrow.dataset")
-        # The function is made where the module ends.
+        # The function is defined at the end of the module.
         if datasets is not None and not hasattr(datasets, "dataset"):
             raise ModuleNotFoundError("pandas is left out of pyarrow's datasets", name=name)
         return None
 
 
 def skip_pandas_import() -> None:
-    """Keep pyarrow from loading pandas with its datasets in this process. Whoever imports pandas itself has it, and so
-    has `to_pandas`; only pandas' objects are no longer recognised by `pyarrow.array`. Idempotent.
+    """Prevents pyarrow.dataset from importing pandas in this process. Idempotent.
+
+    pandas can still be imported, and `to_pandas` works; only `pyarrow.array` no longer recognises pandas objects.
     """
     if not any(isinstance(finder, _PyarrowPandasBlocker) for finder in sys.meta_path):
         sys.meta_path.insert(0, _PyarrowPandasBlocker())

@@ -1,4 +1,4 @@
-"""`deltaworks sql`: DuckDB over the lake, with every table by name."""
+"""`deltaworks sql`: runs DuckDB on the lake, with every table by name."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @listing_command
 def sql(
-    query: str = typer.Argument("", help='A query, such as "SELECT * FROM games.daily_active_users".'),
-    limit: int = typer.Option(100, help="Rows to print at most."),
+    query: str = typer.Argument("", help='Query, such as "SELECT * FROM games.daily_active_users".'),
+    limit: int = typer.Option(100, help="Maximum number of rows to print."),
 ) -> list[str | Listing]:
-    """Run a query over the tables (`<pipeline>.<table>`); without one, list the tables."""
+    """Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables."""
     project = catalog()
     if not query:
         _, names = connect(project)
@@ -39,13 +39,14 @@ def sql(
 
 
 def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns of the answer, and `limit` rows of it and one more where there are more."""
+    """Returns the columns and up to `limit` + 1 rows, so the caller can tell whether there are more."""
     connection, names = connect(project, statement=query)
     travel = _time_travel(query, connection, project)
     try:
         return _rows(connection, query if travel is None else travel.rewrite(query), limit)
     except duckdb.CatalogException as error:
-        # A name that is nowhere, of which DuckDB says the nearest among all; or one that the query itself makes up.
+        # Either an unknown name, for which DuckDB suggests the closest of all tables; or a name defined in the query
+        # itself.
         connection, names = connect(project)
         try:
             return _rows(connection, query, limit)
@@ -57,7 +58,7 @@ def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], 
 
 
 def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Catalog) -> TimeTravel | None:
-    """What finds tables as they were; None for most queries, which so need no parser of SQL."""
+    """Returns the resolver of time-travel tables; None for most queries, which then need no SQL parser."""
     if not AS_OF_CLAUSE.search(query):
         return None
     from deltaworks.tables.time_travel import TimeTravel
@@ -71,7 +72,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> 
 
 
 def _query_error(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
-    """The error of a query: that of a pipeline it names and that is declared wrongly, or what DuckDB says."""
+    """Builds the error of a query: that of an invalid pipeline it names, or DuckDB's message."""
     for name, wrong in project.invalid_pipelines().items():
         if re.search(rf'\b{name}"?\s*\.', query):
             return wrong
@@ -79,7 +80,7 @@ def _query_error(error: duckdb.Error, query: str, project: Catalog, names: Seque
 
 
 def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> ConfigError:
-    """What DuckDB says, on one line; of a table that is declared and has never had a stream, that."""
+    """Formats DuckDB's message on one line, or explains that a declared table does not exist yet."""
     for name, spec in project.pipelines.items():
         tables = [table.name for table in spec.tables] + [table.name for table in spec.live]
         tables += [gold.name for gold in spec.gold.tables]
@@ -89,8 +90,11 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
             if f"{name}.{table}" not in names and re.search(rf"\b{name}\.{table}\b", query):
                 return ConfigError(
                     "SQL_REFUSED",
-                    f"There is no table {name}.{table} yet: it is declared, and nothing has made it so far.",
-                    hint=f"Start the stream, or wait until it has started: `deltaworks status` says how {name} is.",
+                    f"Table {name}.{table} is declared but does not exist yet.",
+                    hint=(
+                        "Start the stream, or wait until it has started; `deltaworks status` shows the state of "
+                        f"{name}."
+                    ),
                 )
     text, _, place = str(error).partition("\n\n")
     line = f" ({place.partition(':')[0].lower()})" if place.startswith("LINE ") else ""
@@ -102,7 +106,7 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
 
 
 def _unique_names(columns: Sequence[str]) -> tuple[str, ...]:
-    """Names of columns that differ as fields of records do: a query may give one name twice."""
+    """Makes column names unique: a query may return duplicates."""
     names: list[str] = []
     taken: set[str] = set()
     for column in columns:

@@ -1,4 +1,4 @@
-"""`deltaworks status`: relays, streams, collectors, tables that are held back, open alerts, and whether all is well."""
+"""`deltaworks status`: relays, streams, collectors, held tables, open alerts, and an overall exit code."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ from deltaworks.control.records.held_tables import HeldTableRecords
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
-#: The exit code where something that runs is not well; nothing that answers has that of other commands, 21.
+#: Exit code if something is unhealthy. Unreachable storage has that of other commands, 21.
 UNHEALTHY_EXIT_CODE = 1
 _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
 
 @listing_command
 def status() -> CommandOutput:
-    """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, else 1, unanswered 21."""
+    """Show relays, streams, collectors, held tables and alerts. Exit code: 0 healthy, 1 unhealthy, 21 storage
+    unreachable.
+    """
     return lake_status()
 
 
 def lake_status() -> CommandOutput:
-    """What is on record in the lake of how everything is.
+    """Reads the state of everything from the lake.
 
     Raises:
-        ConfigError: the environment is declared wrongly. What is wrong with a pipeline is part of the answer.
+        ConfigError: the environment is invalid. Errors of pipelines are part of the output.
         TransientError: STORAGE_UNREACHABLE.
     """
     apply_settings()
@@ -59,16 +61,16 @@ def lake_status() -> CommandOutput:
     opened = [alert for alert in alerts(objects) if alert.state.is_open]
     parts: list[OutputPart] = [_stream_listing(reports, now)]
     parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.is_unhealthy]
-    parts += [held] if held.cells else ["No table is held back.", held]
+    parts += [held] if held.cells else ["No table is held.", held]
     parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
-    # No reason to exit with 1: what runs is well, and a person at a terminal has just looked.
+    # Does not change the exit code: the processes are healthy, and a person is reading this.
     parts += [unheard] if (unheard := channel_warning(catalog.environment.alerts)) else []
     well = not (suspended or opened or any(item.verdict.is_unhealthy for item in reports))
     return CommandOutput(parts, exit_code=0 if well else UNHEALTHY_EXIT_CODE)
 
 
 def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
-    """All verdicts as of now. Since when each holds and which DAG is paused, the health check has noted."""
+    """Evaluates all subjects. The start of a verdict and paused DAGs come from the health check's records."""
     previous = read_verdicts(objects)
     paused_keys = {key for key, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
     judged = [
@@ -109,7 +111,7 @@ def _stream_listing(reports: Iterable[Report], now: datetime) -> Listing:
 
 
 def _facts(item: Report, now: datetime) -> dict[str, Any]:
-    """What came in within the last hour, and what waits."""
+    """Input of the last hour, and the lag."""
     hour = item.throughput.last_hour(now)
     is_stream = item.subject.kind == "stream"
     return {
@@ -120,7 +122,7 @@ def _facts(item: Report, now: datetime) -> dict[str, Any]:
 
 
 def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
-    """For how long the oldest waits that is not read yet; in seconds for programs."""
+    """Age of the oldest unread input; in seconds for programs."""
     if parse_iso(heartbeat.oldest_pending_at) is None:
         return Cell(0.0, describe_backlog(heartbeat))
     seconds = age_seconds(heartbeat.oldest_pending_at, now)
@@ -128,7 +130,7 @@ def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
 
 
 def _held_listing(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
-    """The tables that are held back, and whether any is since its commits failed."""
+    """Lists held tables; returns also whether any is suspended."""
     listing = Listing(("pipeline", "table", "held", "since", "from batch", "why"), title="tables held")
     suspended = False
     for pipeline in catalog.pipelines:

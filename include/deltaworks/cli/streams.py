@@ -1,4 +1,4 @@
-"""`deltaworks stop`, `start` and `restart`: end a stream, a relay or a group between batches, and let it continue."""
+"""`deltaworks stop`, `start` and `restart`: control a stream, relay or group."""
 
 from __future__ import annotations
 
@@ -21,50 +21,52 @@ from deltaworks.operations.continuous_jobs import (
     stop_job,
 )
 
-GROUP_OPTION = typer.Option("", help="A group of streams, in place of a name: its driver and all of its pipelines.")
-WAIT_OPTION = typer.Option(180.0, help="How long to wait for the stream to end.")
+GROUP_OPTION = typer.Option("", help="A stream group, instead of a name: its driver and all its pipelines.")
+WAIT_OPTION = typer.Option(180.0, help="Seconds to wait for the stream to end.")
 
 
 def stop(
     name: StreamArgument = "",
-    reason: str = typer.Option("stopped by hand", help="Kept in the stop flag for whoever finds the stream stopped."),
+    reason: str = typer.Option("stopped by hand", help="Reason, stored in the stop flag."),
     wait_seconds: float = WAIT_OPTION,
     group: str = GROUP_OPTION,
 ) -> None:
-    """Stop a pipeline's stream, a relay or a group, after the batch under way, and keep it stopped."""
+    """Stop a stream, relay or group after its current batch, and keep it stopped."""
     job, connect = _select_job(name, group, to_start=False)
     stop_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
 
 
 def start(name: StreamArgument = "", group: str = GROUP_OPTION) -> None:
-    """Let what was stopped continue where it ended, or call off the wait of a stream that keeps failing."""
+    """Start a stopped stream, relay or group where it left off, or retry a failing one now."""
     job, connect = _select_job(name, group, to_start=True)
     start_job(job, connect=connect, echo=print_line)
 
 
 def restart(
     name: StreamArgument = "",
-    reason: str = typer.Option("restarted by hand", help="Kept in the stop flag until the stream has ended."),
+    reason: str = typer.Option(
+        "restarted by hand", help=("Reason, stored in the stop flag until the stream has ended.")
+    ),
     wait_seconds: float = WAIT_OPTION,
     group: str = GROUP_OPTION,
 ) -> None:
-    """End a stream, a relay or a group after the batch under way, and let it run again as it is declared now."""
+    """Restart a stream, relay or group after its current batch, with its current spec."""
     job, connect = _select_job(name, group, to_start=True)
     restart_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
 
 
 def _select_job(name: str, group: str, *, to_start: bool) -> tuple[ContinuousJob, Connect]:
-    """What is named, one of a pipeline, a relay and a group, and the way to the Airflow that runs it.
+    """Returns the named stream, relay, group or other process, and a function that connects to its Airflow.
 
     Raises:
-        ConfigError: GROUP_UNKNOWN, PIPELINE_UNKNOWN, or what is wrong with a declaration.
+        ConfigError: GROUP_UNKNOWN, PIPELINE_UNKNOWN, or an invalid spec.
         TransientError: STORAGE_UNREACHABLE.
-        typer.BadParameter: both are given, or neither.
+        typer.BadParameter: both name and group are given, or neither.
     """
     project = catalog()
     if bool(name) == bool(group):
         raise typer.BadParameter(
-            "give the name of a pipeline, a relay or a DAG without end, or --group with that of a group"
+            "pass a pipeline, a relay or the DAG of a long-running process, or --group with a stream group"
         )
     job = group_job(project, group) if group else continuous_job(project, name, is_start=to_start)
     return job, functools.partial(airflow_client, project.environment)

@@ -1,4 +1,4 @@
-"""`deltaworks tables`, `tables show`, `tables trend`: the health of every table, from the Delta logs, without a JVM."""
+"""`deltaworks tables`, `tables show`, `tables trend`: health of tables, read from Delta logs without a JVM."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 _MAX_PARTITIONS_SHOWN = 20
-_AS_JSON = typer.Option(False, "--json", help="One JSON document instead of a table.")
+_AS_JSON = typer.Option(False, "--json", help="Print one JSON document instead of a table.")
 _LIST_FOLDERS = typer.Option(
-    False, "--unreferenced", help="List folders too, for files that nothing needs: it takes longer."
+    False, "--unreferenced", help="Also list folders to find unreferenced files; takes longer."
 )
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to `deltaworks tables`."""
+    """Adds the commands to `deltaworks tables`."""
     app.command("list")(tables)
     app.command()(show)
     app.command()(trend)
@@ -43,10 +43,10 @@ def register(app: typer.Typer) -> None:
 @listing_command
 def tables(
     pipeline: OptionalPipelineArgument = "",
-    control: bool = typer.Option(False, help="The engine's own tables too."),
+    control: bool = typer.Option(False, help="Include internal tables."),
     unreferenced: bool = _LIST_FOLDERS,
 ) -> list[str | Listing]:
-    """List tables: score and what costs most of it, files, size, rows, and what maintenance would do and save."""
+    """List tables: score and main penalty, files, size, rows, and the planned maintenance."""
     project = catalog()
     if pipeline and pipeline not in project.relays:
         project.pipeline(pipeline)
@@ -74,7 +74,7 @@ def show(
     unreferenced: bool = _LIST_FOLDERS,
     as_json: bool = _AS_JSON,
 ) -> None:
-    """Show one table in detail: its score by parts, its files, partitions, log and last operations."""
+    """Show one table: score by part, files, partitions, log and last operations."""
     project = catalog()
     pipeline, _, name = table.partition(".")
     report = report_table(project, pipeline, name, list_folder=unreferenced, now=utc_now())
@@ -91,7 +91,7 @@ def show(
     if report.error:
         print_heading("error:", report.error, style="bold red")
     if report.health is None:
-        print_line("" if report.error else "It has not been created yet.")
+        print_line("" if report.error else "Not created yet.")
         return
     health = report.health
     show_parts(
@@ -104,11 +104,11 @@ def show(
 @listing_command
 def trend(
     which: str = typer.Argument("", metavar="[PIPELINE or PIPELINE.TABLE]", help="Only these tables."),
-    days: int = typer.Option(14, min=1, help="How far back."),
-    worst: int = typer.Option(8, min=1, help="How many tables the charts have, the worst first."),
-    chart: Path | None = typer.Option(None, help="Write a page with charts here."),
+    days: int = typer.Option(14, min=1, help="Number of days."),
+    worst: int = typer.Option(8, min=1, help="Tables in the charts, the worst first."),
+    chart: Path | None = typer.Option(None, help="HTML file for charts."),
 ) -> list[str | Listing]:
-    """Show how tables grew and how their health changed, by the snapshots the nightly maintenance keeps."""
+    """Show the growth and health of tables over time, from nightly snapshots."""
     project = catalog()
     pipeline, _, name = which.partition(".")
     if pipeline and pipeline not in project.relays:
@@ -129,12 +129,12 @@ def trend(
     for table_trend in table_trends:
         listing.add(*_trend_row(table_trend))
     if not table_trends:
-        parts.append("There are no snapshots yet: the maintenance DAG makes one each night.")
+        parts.append("There are no snapshots yet; the maintenance DAG takes one each night.")
     return [*parts, listing]
 
 
 def as_record(report: TableReport) -> dict[str, Any]:
-    """A report as plain data."""
+    """Converts a report to plain data."""
     record = dataclasses.asdict(report)
     if report.health is not None:
         record["health"] |= {

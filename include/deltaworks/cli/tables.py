@@ -1,4 +1,4 @@
-"""`deltaworks tables`: the health of tables, who reads old versions of them, and what is damaged."""
+"""`deltaworks tables`: health, damage, registration and pinned versions of tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deltaworks.tables.lake import Lake
 
 
 class _DefaultToList(TyperGroup):
-    """`tables`, `tables games` and `tables --control` list; the other words are commands."""
+    """`tables`, `tables games` and `tables --control` list; other words are commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] != "--help"):
@@ -32,7 +32,7 @@ class _DefaultToList(TyperGroup):
 
 
 _TABLE = typer.Argument(help="As PIPELINE.TABLE.")
-_READER = typer.Argument(help="A name for who reads.")
+_READER = typer.Argument(help="Name of the reader.")
 
 app = typer.Typer(cls=_DefaultToList)
 table_health.register(app)
@@ -42,9 +42,9 @@ table_health.register(app)
 @listing_command
 def check(
     pipeline: OptionalPipelineArgument = "",
-    table: str = typer.Argument("", help="Only this table of it."),
+    table: str = typer.Argument("", help="Only this table."),
 ) -> CommandOutput:
-    """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
+    """Check for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on damage."""
     from deltaworks.recovery.repair.damage import check_pipeline
 
     project = catalog()
@@ -53,13 +53,13 @@ def check(
     listing = Listing(("pipeline", "what", "damage", "mended by"))
     for damage in damages:
         listing.add(damage.pipeline, damage.subject, damage.description, damage.repair)
-    return CommandOutput([listing], exit_code=11) if damages else CommandOutput(["Nothing is damaged.", listing])
+    return CommandOutput([listing], exit_code=11) if damages else CommandOutput(["No damage found.", listing])
 
 
 @app.command()
 @listing_command
 def readers(pipeline: PipelineArgument) -> list[str | Listing]:
-    """List who keeps VACUUM back from a pipeline's tables: streams, and readers with a version they keep."""
+    """List readers that hold VACUUM back on a pipeline's tables: streams, and pinned versions."""
     project = catalog()
     spec = project.pipeline(pipeline)
     lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
@@ -79,11 +79,11 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
 @app.command()
 def register(
     pipeline: OptionalPipelineArgument = "",
-    into: str = typer.Option("", help="The catalog of Spark, such as unity; by default the session's own."),
-    scheme: str = typer.Option("s3a", help="How addresses on S3 begin: s3a for Spark, s3 for Unity, Trino and Glue."),
-    settings: bool = typer.Option(False, "--settings", help="Print what the session needs, for spark-defaults.conf."),
+    into: str = typer.Option("", help="Spark catalog, such as unity; by default the session's."),
+    scheme: str = typer.Option("s3a", help="Scheme of S3 URLs: s3a for Spark, s3 for Unity, Trino and Glue."),
+    settings: bool = typer.Option(False, "--settings", help="Print the session's settings, for spark-defaults.conf."),
 ) -> None:
-    """Print the SQL that makes every table one of Spark's by name; `spark-sql -f` runs it, again for new tables."""
+    """Print SQL that registers every table in a Spark catalog; run it with `spark-sql -f`, and again for new tables."""
     from deltaworks.tables.registration import external_session_settings, registration_statements
 
     project = catalog(required_service=None if settings else "lake")
@@ -101,8 +101,8 @@ def register(
 def keep(
     table: str = _TABLE,
     reader: str = _READER,
-    version: int = typer.Option(-1, help="The version that is read; by default the newest."),
-    hours: float = typer.Option(72.0, help="For how long; repeat the command to extend it."),
+    version: int = typer.Option(-1, help="Version to pin; by default the newest."),
+    hours: float = typer.Option(72.0, help="Hours to pin it; repeat the command to extend."),
 ) -> None:
     """Keep a version of a table, and those after it, from VACUUM while it is read."""
     project = catalog()

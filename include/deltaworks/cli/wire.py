@@ -1,4 +1,4 @@
-"""`deltaworks wire`: has buckets announce their objects to a relay's queue, and prints who needs which rights."""
+"""`deltaworks wire`: connects buckets to a relay's queue, and prints the IAM policies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream
 
 def wire(
     relay: str,
-    name: str = typer.Option("", help="What queue and topic are called; deltaworks-RELAY by default."),
-    prefix: str = typer.Option("", help="Announce only keys with this prefix."),
+    name: str = typer.Option("", help="Name of queue and topic; by default deltaworks-RELAY."),
+    prefix: str = typer.Option("", help="Send events only for keys with this prefix."),
     policies: bool = typer.Option(True, help="Print the IAM policies of relay, streams and this command."),
-    dry_run: bool = typer.Option(True, help="Only list what is missing; --no-dry-run creates it."),
+    dry_run: bool = typer.Option(True, help="Only list missing parts; --no-dry-run creates them."),
 ) -> None:
-    """Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted."""
+    """Connect a relay's buckets to its queue: S3 to SNS to SQS. Existing notifications are kept; nothing is deleted."""
     project = catalog(required_service="messaging")
     spec, lake = project.relay(relay), project.environment.lake
     name = name or f"deltaworks-{relay.replace('_', '-')}"

@@ -1,6 +1,6 @@
-"""The ways a notification reaches people, a file each. All take the same record.
+"""Channels that deliver notifications to people, one module each. All send the same record.
 
-A channel is a spec in `deltaworks.specs.environment`, a file here that makes its sender, and a line in `SENDERS`.
+To add one: a spec in `deltaworks.specs.environment`, a module here that creates its sender, and an entry in `SENDERS`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from deltaworks.specs.storage import AwsSpec
 
 __all__ = ["SENDERS", "Channel", "Send", "SnsSender", "channel_problems", "open_channels"]
 
-#: Makes the sender of a topic: Airflow has one of its own.
+#: Creates the sender of a topic; Airflow has its own.
 SnsSender = Callable[[SnsChannelSpec, AwsSpec], Send]
 
-#: What makes the sender of each kind of channel, from its spec and the environment's `messaging`.
+#: Creates the sender of each kind of channel, from its spec and the environment's `messaging`.
 SENDERS: Final[Mapping[str, Callable[[Any, AwsSpec], Send]]] = {
     "sns": boto3_sns,
     "webhook": webhook,
@@ -30,7 +30,7 @@ SENDERS: Final[Mapping[str, Callable[[Any, AwsSpec], Send]]] = {
 
 
 def open_channels(alerts: AlertsSpec, messaging: AwsSpec, *, sns: SnsSender = boto3_sns) -> list[Channel]:
-    """Every declared channel. No connection is made yet, and no secret read."""
+    """Opens every declared channel. Connects to nothing and reads no secret yet."""
     senders = {**SENDERS, "sns": sns}
     return [
         Channel(spec, _with_runbook_urls(alerts.docs_url, senders[spec.kind](spec, messaging)))
@@ -39,12 +39,12 @@ def open_channels(alerts: AlertsSpec, messaging: AwsSpec, *, sns: SnsSender = bo
 
 
 def channel_problems(channel: Channel, messaging: AwsSpec) -> list[ChannelProblem]:
-    """What is wrong with a channel, as far as can be seen without sending; none for webhooks and logs."""
+    """Returns the problems of a channel that can be detected without sending; none for webhooks and logs."""
     return subscription_problems(channel.spec, messaging) if isinstance(channel.spec, SnsChannelSpec) else []
 
 
 def _with_runbook_urls(docs_url: str, send: Send) -> Send:
-    """The same sender, with runbooks as addresses below the one where the pages are read."""
+    """Wraps a sender so that runbooks are URLs below `docs_url`."""
     if not docs_url:
         return send
     return lambda notification: send(

@@ -1,4 +1,4 @@
-"""What every channel is made of: its declaration, a function that sends one notification, and the error of a refusal."""
+"""Shared types of channels: spec with sender, problems, and the error for a rejected notification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltaworks.specs.environment import AnyChannelSpec
 
 
 class Send(Protocol):
-    """Sends one notification. Raises TransientError CHANNEL_FAILED where it was not accepted."""
+    """Sends one notification. Raises TransientError CHANNEL_FAILED if it is not accepted."""
 
     def __call__(self, notification: Notification) -> None: ...
 
@@ -25,22 +25,22 @@ class Channel:
 
     @property
     def name(self) -> str:
-        """Its declared name."""
+        """The declared name."""
         return self.spec.name
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelProblem:
-    """What is wrong with a channel. `blocks`: nothing would arrive."""
+    """A problem of a channel. `is_blocking`: no notification would arrive."""
 
     text: str
     is_blocking: bool = False
 
 
 def rejection_error(channel: str, why: object) -> TransientError:
-    """The error of a channel that did not accept a notification."""
+    """Builds the error for a notification that a channel did not accept."""
     return TransientError(
         "CHANNEL_FAILED",
-        f"The channel {channel!r} did not take a notification: {why}.",
-        hint="The notification is kept and sent again. Check the topic, address and keys under `alerts` of the environment.",
+        f"Channel {channel!r} did not accept a notification: {why}.",
+        hint="The notification is retried. Check topic, URL and credentials under `alerts` of the environment.",
     )

@@ -1,4 +1,4 @@
-"""The channel `log`: the log of whatever process sends."""
+"""Channel `log`: the log of the sending process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": loggin
 
 
 def log_lines(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
-    """The sender: one line a notification, at the level of its severity."""
+    """Creates the sender: one line per notification, at the level of its severity."""
 
     def send(notification: Notification) -> None:
         log.log(_LEVELS[notification.severity], "%s: %s", notification.title, notification.text.replace("\n", " "))

@@ -1,4 +1,4 @@
-"""The channel `sns`: a topic, and whether its subscriptions can reach anybody."""
+"""Channel `sns`: publishes to a topic, and checks its subscriptions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
-#: What the notification of a rule says of it in its detail, for filter policies.
+#: Details of rule notifications that become message attributes, for filter policies.
 _RULE_ATTRIBUTES = ("pipeline", "rule")
 
 
 @dataclass(frozen=True, slots=True)
 class SnsMessage:
-    """A message as SNS takes it. `group` and `deduplication_id` are for FIFO topics only."""
+    """A message for SNS. `group` and `deduplication_id` are for FIFO topics only."""
 
     topic: str
     subject: str
@@ -30,10 +30,10 @@ class SnsMessage:
 
 
 def sns_message(topic: str, notification: Notification) -> SnsMessage:
-    """The notification for a topic. Attributes let subscriptions filter by severity, cause and kind, and notifications of rules by
-    pipeline and rule too.
+    """Builds the message for a topic. Attributes let subscriptions filter by severity, cause and kind, and rule
+    notifications also by pipeline and rule.
 
-    On a FIFO topic SNS itself drops a notification of the same id within five minutes.
+    On a FIFO topic SNS drops a second notification of the same id within five minutes.
     """
     fifo = topic.endswith(".fifo")
     named = {name: notification.detail.get(name) for name in _RULE_ATTRIBUTES if notification.cause.startswith("RULE_")}
@@ -50,19 +50,19 @@ def sns_message(topic: str, notification: Notification) -> SnsMessage:
 
 
 def sns_client(messaging: AwsSpec) -> Any:
-    """A client that gives up within seconds: whoever raises an alert waits for it."""
+    """Creates a client with short timeouts, because raising an alert waits for it."""
     from botocore.config import Config
 
     from deltaworks.control.aws_sessions import aws_session
 
     config = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "max_attempts": 2})
-    # Chosen at run time, since the stubs of boto3 are not installed.
+    # The stubs of boto3 are not installed.
     session: Any = aws_session()
     return session.client("sns", config=config, **messaging.boto3_options())
 
 
 def publish(client: Any, message: SnsMessage) -> None:
-    """Publish a message. Raises what boto3 does."""
+    """Publishes a message. Raises boto3's errors."""
     fifo = {"MessageGroupId": message.group, "MessageDeduplicationId": message.deduplication_id}
     client.publish(
         TopicArn=message.topic,
@@ -76,7 +76,7 @@ def publish(client: Any, message: SnsMessage) -> None:
 
 
 def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
-    """The sender outside Airflow."""
+    """Creates the sender used outside Airflow."""
     client: Any = None
 
     def send(notification: Notification) -> None:
@@ -93,8 +93,7 @@ def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
 
 
 def subscription_problems(spec: SnsChannelSpec, messaging: AwsSpec) -> list[ChannelProblem]:
-    """What is wrong with a topic: it is missing, nobody is subscribed, a subscription is unconfirmed or drops what it
-    cannot deliver."""
+    """Returns the problems of a topic: missing, without subscriptions, unconfirmed, or without a dead-letter queue."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     topic = resolve_text(spec.topic)
@@ -103,7 +102,7 @@ def subscription_problems(spec: SnsChannelSpec, messaging: AwsSpec) -> list[Chan
         pages = client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=topic)
         subscriptions = [subscription for page in pages for subscription in page["Subscriptions"]]
         if not subscriptions:
-            return [ChannelProblem(f"nobody listens to {topic}", is_blocking=True)]
+            return [ChannelProblem(f"{topic} has no subscriptions", is_blocking=True)]
         dead_letters = resolve_text(spec.dead_letters) if spec.dead_letters is not None else None
         problems = [_subscription_problem(client, subscription, dead_letters) for subscription in subscriptions]
     except (BotoCoreError, ClientError) as error:

@@ -1,4 +1,4 @@
-"""The channel `webhook`: an address that takes each notification as JSON by POST."""
+"""Channel `webhook`: posts each notification as JSON to a URL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltaworks.specs.storage import AwsSpec
 
 
 def webhook(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
-    """The sender. Its errors never hold the address, which may be a secret."""
+    """Creates the sender. Its errors never contain the URL, which may be a secret."""
 
     def send(notification: Notification) -> None:
         import httpx

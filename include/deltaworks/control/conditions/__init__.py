@@ -1,7 +1,7 @@
-"""The table of troubles: every condition of an error, every cause of a health verdict, every alert, a row each.
+"""Catalog of conditions: every error condition, every cause of a health verdict and every alert, one row each.
 
-What can go wrong is declared here and nowhere else: which alert reports it, and the tables of docs/reference/conditions.md and
-docs/reference/alerts.md, follow from the rows (`deltaworks.control.conditions.docs_tables` writes the tables).
+The alert of a condition, and the tables in docs/reference/conditions.md and docs/reference/alerts.md, are derived from
+these rows (`deltaworks.control.conditions.docs_tables` writes the tables).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Row = TypeVar("Row", Condition, AlertCause)
 
 
 def index_by_code(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, Row]:
-    """The rows by code.
+    """Indexes rows by code.
 
     Raises:
         ValueError: two rows have the same code.
@@ -62,10 +62,10 @@ def _code(row: Condition) -> str:
     return row.code
 
 
-#: What the health check finds of a relay or a stream.
+#: Causes of health verdicts.
 HEALTH_CAUSES: Final[dict[str, Condition]] = index_by_code(HEALTH, _code)
 
-#: What errors and warnings carry; a few are causes of verdicts as well.
+#: Conditions of errors and warnings; a few are causes of verdicts as well.
 CONDITIONS: Final[dict[str, Condition]] = index_by_code(
     (
         row
@@ -78,7 +78,7 @@ CONDITIONS: Final[dict[str, Condition]] = index_by_code(
     _code,
 )
 
-#: What people are alerted on.
+#: All alerts, by name.
 ALERTS: Final[dict[str, AlertCause]] = index_by_code(
     (*STREAMS, *JOBS, *RULES, *OUTBOUND, *ERASURES, *MONITORING), lambda row: row.name
 )
@@ -86,10 +86,10 @@ _JOB_ALERTS: Final = frozenset(alert.name for alert in JOBS)
 
 
 def get_alert_cause(name: str) -> AlertCause:
-    """The row of an alert.
+    """Returns the row of an alert.
 
     Raises:
-        ConfigError: ALERT_CAUSE_UNKNOWN with the nearest one.
+        ConfigError: ALERT_CAUSE_UNKNOWN with the closest name.
     """
     if name in ALERTS:
         return ALERTS[name]
@@ -102,19 +102,21 @@ def get_alert_cause(name: str) -> AlertCause:
 
 
 def alert_for_failure(condition: str | None) -> str:
-    """The alert that a job's failure raises."""
+    """Returns the alert that a failed job raises."""
     row = CONDITIONS.get(condition or "")
     return row.alert if row is not None and row.alert in _JOB_ALERTS else "JOB_FAILED"
 
 
 def alert_for_verdict(cause: str) -> str:
-    """The alert of an unhealthy verdict, whose cause is one of the health check or a condition of the heartbeat."""
+    """Returns the alert of an unhealthy verdict, whose cause is one of the health check or a condition from the
+    heartbeat.
+    """
     row = HEALTH_CAUSES.get(cause)
     return row.alert if row is not None and row.alert is not None else "STREAM_UNHEALTHY"
 
 
 def next_step_for(cause: str) -> str:
-    """What to do about an alert or the cause of a verdict, where nothing says it of the very case; empty for others."""
+    """Returns the general next step of an alert or verdict cause; empty for unknown causes."""
     if cause in ALERTS and ALERTS[cause].next_step:
         return ALERTS[cause].next_step
     row = HEALTH_CAUSES.get(cause) or CONDITIONS.get(cause)
@@ -122,10 +124,10 @@ def next_step_for(cause: str) -> str:
 
 
 def failure_alerts() -> frozenset[str]:
-    """Every alert that failures of jobs raise, and their success resolves."""
+    """Returns every alert that failed jobs raise and successful ones resolve."""
     return frozenset(alert_for_failure(condition) for condition in CONDITIONS)
 
 
 def verdict_alerts() -> frozenset[str]:
-    """Every alert that unhealthy verdicts raise."""
+    """Returns every alert that unhealthy verdicts raise."""
     return frozenset(alert_for_verdict(cause) for cause in (*HEALTH_CAUSES, *CONDITIONS))

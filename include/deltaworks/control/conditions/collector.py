@@ -1,4 +1,4 @@
-"""Conditions of the collector: its declaration, its spool and its process."""
+"""Conditions of collectors: spec, spool and process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, Tran
 COLLECTOR: Final = (
     *conditions_of(
         ConfigError,
-        Condition("COLLECTOR_UNKNOWN", "there is no such collector", "use the nearest one that is given"),
+        Condition("COLLECTOR_UNKNOWN", "there is no such collector", "use the suggested name"),
         Condition(
             "COLLECTOR_WITHOUT_SPOOL",
-            "a collector declares `ack: sink` and is run as a process, which answers from its spool",
-            "write `ack: spool`, or run it as a Lambda",
+            "a collector with `ack: sink` was started as a process, which acknowledges from its spool",
+            "declare `ack: spool`, or deploy it as a Lambda function",
             runbook="how-to/collect-over-http.md#running-it",
         ),
         Condition(
             "COLLECTOR_SINK_UNDEFINED",
-            "neither a sink nor the pipeline of its source says which bucket or stream is meant",
+            "neither the sink nor its source's pipeline names the bucket or stream",
             "name it in the collector's file",
         ),
     ),
@@ -27,8 +27,8 @@ COLLECTOR: Final = (
         ConcurrencyError,
         Condition(
             "SPOOL_LOCKED",
-            "another process has the folder of the spool",
-            "end it, or give this process a folder of its own; two never share one",
+            "another process uses the spool folder",
+            "stop it, or use another folder; processes never share one",
             runbook="how-to/collect-over-http.md#the-spool",
         ),
     ),
@@ -36,25 +36,25 @@ COLLECTOR: Final = (
         ContractError,
         Condition(
             "SPOOL_SEGMENT_UNKNOWN",
-            "a file of the spool was written by another release",
-            "let that release drain the folder, or run it or a later one",
+            "a spool file was written by another release",
+            "drain the folder with that release, or run that release or a later one",
             runbook="how-to/collect-over-http.md#the-spool",
         ),
         Condition(
             "SPOOL_PROGRESS_UNREADABLE",
-            "what of a spool is delivered cannot be read: damaged, or written by another release",
-            "put back that release; or move the file away, and what is in the folder is delivered once more",
+            "the delivery progress of a spool cannot be read: damaged, or written by another release",
+            "restore that release; or move the file away, and all events in the folder are delivered again",
             runbook="how-to/collect-over-http.md#the-spool",
         ),
         Condition(
             "COLLECTOR_RECORD_UNREADABLE",
-            "a heartbeat or count of a collector is of another release, or torn",
-            "run the release that the collector runs, or a later one",
+            "a heartbeat or count of a collector is damaged or of another release",
+            "run the collector's release, or a later one",
         ),
         Condition(
             "SPOOL_FOLDER_DAMAGED",
-            "a file of the spool's folder that names the collector or its sources cannot be read",
-            "put it back from a copy; a new folder begins a new collector, and leaves this one to be drained",
+            "the spool file that names the collector or its sources cannot be read",
+            "restore it from a copy; or use a new folder, and drain this one",
             runbook="how-to/collect-over-http.md#the-spool",
         ),
     ),
@@ -62,8 +62,8 @@ COLLECTOR: Final = (
         TransientError,
         Condition(
             "SPOOL_FAILED",
-            "the disk of the spool did not take two groups of events in a row",
-            "look at the disk; the process starts again by itself, and no answered event depends on it",
+            "the spool's disk failed two writes in a row",
+            "check the disk; the process restarts by itself, and no acknowledged event is affected",
             runbook="how-to/collect-over-http.md#the-spool",
         ),
     ),

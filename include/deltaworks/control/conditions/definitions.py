@@ -1,4 +1,4 @@
-"""The rows of the table of troubles: what can go wrong (`Trouble`) and what people are alerted on (`AlertCause`)."""
+"""Row types of the catalog of conditions: `Condition` and `AlertCause`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Final
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.environment import Severity
 
-#: In ascending order: nobody has to act; act in working hours; act now.
+#: In ascending order: no action, action in working hours, immediate action.
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 
 
 def severity_rank(severity: Severity) -> int:
-    """A number that grows with the severity."""
+    """Returns a number that grows with the severity."""
     return SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One code that an error, a warning or a health verdict carries.
+    """One code of an error, a warning or a health verdict.
 
-    A row with `error` is the condition of errors of that class; a row of `health` is the cause of a verdict; a code may
-    be both. `meaning` and `next_step` are one sentence each, in Markdown, as docs/reference/conditions.md shows them.
+    A row with `error` is a condition of errors of that class; a row of `health` is a cause of verdicts; a code may be
+    both.
+    `meaning` and `next_step` are one sentence each, in Markdown, as docs/reference/conditions.md shows them.
 
-    `alert` names the row of the alert that reports it. Without one, a job that fails with this condition raises
-    JOB_FAILED, a stream whose heartbeat reports it STREAM_UNHEALTHY, and a verdict that is not unhealthy nothing.
-    `runbook` is a page below docs, with the anchor of a heading where one is meant. `default_retryable` overrides that
-    of `error`.
+    `alert` names the row of its alert. Without one, a job that fails with this condition raises JOB_FAILED, a stream
+        whose
+    heartbeat reports it raises STREAM_UNHEALTHY, and a healthy verdict raises nothing. `runbook` is a page below docs,
+    with an anchor if one heading is meant. `default_retryable` overrides that of `error`.
     """
 
     code: str
@@ -40,7 +41,7 @@ class Condition:
 
     @property
     def retryable(self) -> bool:
-        """Whether a retry can succeed, where the error that is raised does not say otherwise."""
+        """Whether a retry can succeed, unless the raised error says otherwise."""
         if self.default_retryable is not None:
             return self.default_retryable
         return self.error is not None and self.error.default_retryable
@@ -48,11 +49,11 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class AlertCause:
-    """A kind of alert: how severe it is, the runbook (page and heading below docs), and how often people are notified.
+    """One kind of alert: severity, runbook (page and heading below docs), and limits of its notifications.
 
-    After a notification of its raising the next one waits for `cooldown_seconds`; while the alert stays open it is repeated
-    every `repeat_seconds`; and no subject gets more than `max_notifications_per_hour`. `next_step` is what to do where whoever
-    raises it does not say so: one sentence.
+    After a raising notification the next one waits for `cooldown_seconds`; an open alert is repeated every
+    `repeat_seconds`; a subject gets at most `max_notifications_per_hour`. `next_step` is used if the alert has none of
+    its own: one sentence.
     """
 
     name: str
@@ -66,5 +67,5 @@ class AlertCause:
 
 
 def conditions_of(error: type[DeltaworksError], *rows: Condition) -> tuple[Condition, ...]:
-    """The rows as conditions of that class of error."""
+    """Sets the error class of the rows."""
     return tuple(replace(row, error=error) for row in rows)

@@ -1,6 +1,6 @@
-"""Writes the tables of docs/reference/conditions.md and docs/reference/alerts.md from the rows: `make docs`.
+"""Writes the tables of docs/reference/conditions.md and docs/reference/alerts.md from the catalog: `make tables`.
 
-A page holds each table between `<!-- table: NAME -->` and `<!-- end -->`; everything else on it is written by hand.
+A page contains each table between `<!-- table: NAME -->` and `<!-- end -->`; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PAGES: Final = ("reference/conditions.md", "reference/alerts.md")
 
 
 def page_with_tables(text: str) -> str:
-    """The text of a page with its tables as the rows have them.
+    """Returns the text of a page with current tables.
 
     Raises:
-        KeyError: the page asks for a table that does not exist.
+        KeyError: the page names an unknown table.
     """
     return _TABLE.sub(lambda marked: f"{marked[1]}{_relative_links(TABLES[marked[2]]())}{marked[3]}", text)
 
@@ -114,7 +114,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the tables into the pages of a folder."""
+    """Writes the tables into the pages of a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("docs", type=Path, help="the folder of the pages")
     folder: Path = parser.parse_args(arguments).docs

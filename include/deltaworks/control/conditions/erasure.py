@@ -1,4 +1,4 @@
-"""Conditions of erasures: of requests, of taking rows out, and of certificates."""
+"""Conditions of erasures: requests, row deletion and certificates."""
 
 from __future__ import annotations
 
@@ -18,47 +18,48 @@ ERASURE: Final = (
         Condition(
             "ERASURE_KIND_UNKNOWN",
             "the namespace has no identifiers of this kind",
-            "give one of the kinds that its pipelines declare",
+            "use one of the kinds that its pipelines declare",
             runbook="how-to/erase-a-person.md#receive-a-request",
         ),
         Condition(
             "ERASURE_VALUE_INVALID",
-            "the identifier is empty, or no token where one is given",
-            "give it with `--value`",
+            "the identifier is empty, or not a token",
+            "pass it with `--value`",
             runbook="how-to/erase-a-person.md#receive-a-request",
         ),
         Condition(
             "ERASURE_LANDING_REFUSED",
-            "an erasure may not read, put or delete landed objects, so that they keep the person's events",
-            "grant what the message names; or `erase: {landing: expire}`, see [erasing](how-to/erase-a-person.md#landed-objects)",
+            "an erasure is not permitted to read, write or delete landed objects, so they keep the person's events",
+            "grant the named permission; or declare `erase: {landing: expire}`, see "
+            "[erasing](how-to/erase-a-person.md#landed-objects)",
         ),
         Condition(
             "ERASURE_ENDED",
-            "the request is certified or refused, and nothing of it can be changed",
-            "receive a new one, if the person asks again",
+            "the request is certified or refused, and cannot be changed",
+            "create a new one if the person asks again",
         ),
         Condition(
             "ERASURE_STARTED",
-            "the request is suppressed, and can be refused no more",
-            "let it end",
+            "the request is suppressed, and can no longer be refused",
+            "let it finish",
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
         Condition(
             "ERASURE_REASON_MISSING",
             "a refusal or an extension has no reason",
-            "give `--reason`",
+            "pass `--reason`",
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
         Condition(
             "ERASURE_NOT_EXTENDED",
-            "a deadline moves once, and only before it has passed",
-            "bring the request to its end",
+            "a deadline can be extended once, and only before it has passed",
+            "complete the request",
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
         Condition(
             "ERASURE_SUBJECT_DELETED",
-            "the vault no longer says whom a request is about",
-            "receive it again, under the day it was received",
+            "the vault no longer has the person of a request",
+            "create it again, with the day it was received",
             runbook="how-to/erase-a-person.md#receive-a-request",
         ),
     ),
@@ -66,36 +67,36 @@ ERASURE: Final = (
         ContractError,
         Condition(
             "ERASURE_UNREADABLE",
-            "a record of an erasure is torn or of another release",
-            "put it back, or run the release that wrote it",
+            "a record of an erasure is damaged or of another release",
+            "restore it, or run the release that wrote it",
         ),
         Condition(
             "ERASURE_FILE_SHARED",
-            "a table has a file that belongs to another table too",
-            "copy the table with its rows into files of its own",
+            "a table has a file that belongs to another table, too",
+            "copy the table into files of its own",
             runbook="how-to/erase-a-person.md#an-erasure-is-blocked",
         ),
         Condition(
             "ERASURE_FILE_DAMAGED",
-            "a data file cannot be read, so nobody can say whose rows it has",
-            "`deltaworks tables check` says how to have it again",
+            "a data file cannot be read, so its people are unknown",
+            "`deltaworks tables check` names the repair",
             runbook="how-to/erase-a-person.md#an-erasure-is-blocked",
         ),
         Condition(
             "ERASURE_MISCOUNTED",
-            "rows of others would go, or rows of the person stay; nothing was committed or certified",
-            "run it again; keep the file and report it, if it comes again",
+            "rows of others would be deleted, or rows of the person remain; nothing was committed or certified",
+            "run it again; if it recurs, keep the file and report it",
             runbook="how-to/erase-a-person.md#what-a-certificate-says",
         ),
         Condition(
             "DELETION_VECTOR_UNREADABLE",
             "a deletion vector cannot be read",
-            "have Spark write the file without it: `REORG TABLE … APPLY (PURGE)`",
+            "rewrite the file without it: `REORG TABLE … APPLY (PURGE)`",
         ),
         Condition(
             "CERTIFICATES_BROKEN",
-            "a certificate was changed, or one is missing",
-            "put the object back from the storage's versions",
+            "a certificate was changed or is missing",
+            "restore the object from the storage's versions",
             runbook="how-to/erase-a-person.md#what-a-certificate-says",
         ),
     ),
@@ -103,13 +104,13 @@ ERASURE: Final = (
         ConcurrencyError,
         Condition(
             "ERASURE_CONTENDED",
-            "another process has brought the request on",
+            "another process advanced the request",
             "nothing: it is run again",
         ),
         Condition(
             "ERASURE_RUNNING",
-            "another run brings the requests of the namespace on",
-            "nothing: it does what this one would have done",
+            "another run advances the requests of the namespace",
+            "nothing: that run does the same work",
         ),
     ),
 )

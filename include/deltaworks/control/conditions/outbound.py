@@ -1,4 +1,4 @@
-"""Conditions of what is handed to others and of what acts by itself: feeds and remediations."""
+"""Conditions of feeds and remediations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, Delt
 OUTBOUND_CONDITIONS: Final = (
     *conditions_of(
         ConfigError,
-        Condition("FEED_UNKNOWN", "the pipeline declares no such feed", "use the nearest one that is given"),
+        Condition("FEED_UNKNOWN", "the pipeline declares no such feed", "use the suggested name"),
         Condition(
             "PIPELINE_WITHOUT_FEEDS",
             "the pipeline declares no feeds",
@@ -18,65 +18,66 @@ OUTBOUND_CONDITIONS: Final = (
         ),
         Condition(
             "FEED_SINK_REFUSED",
-            "where a feed delivers to is not there, or takes nothing from us",
-            "check the address under `to`, and who may write there; the feed goes on by itself",
+            "the sink of a feed does not exist, or rejects the login",
+            "check the address under `to` and its permissions; the feed retries by itself",
         ),
         Condition(
             "FEED_REPLAY_UNBOUNDED",
-            "a replay would send more changes than --limit",
-            "choose a later delivery, or a larger --limit",
+            "a replay would send more changes than `--limit`",
+            "choose a later delivery, or a larger `--limit`",
         ),
         Condition(
             "FEED_DELIVERY_UNKNOWN",
-            "the delivery to repeat is not on record any more",
-            "choose one of those that are named, or --everything",
+            "the delivery to repeat is no longer stored",
+            "choose one of the named deliveries, or `--everything`",
         ),
-        Condition(
-            "REMEDIATION_UNKNOWN", "the environment declares no such remediation", "use the nearest one that is given"
-        ),
+        Condition("REMEDIATION_UNKNOWN", "the environment declares no such remediation", "use the suggested name"),
     ),
     *conditions_of(
         ContractError,
         Condition(
             "FEED_POSITION_UNAVAILABLE",
-            "what a feed delivered last can be read no more: files were vacuumed, or the table recreated",
-            "send every row anew: `deltaworks feeds replay PIPELINE FEED --everything --no-dry-run`",
+            "the last delivered position of a feed can no longer be read: files were vacuumed, or the table was "
+            "recreated",
+            "send all rows again: `deltaworks feeds replay PIPELINE FEED --everything --no-dry-run`",
         ),
         Condition(
             "FEED_SOURCE_UNREADABLE",
-            "the view or table that a feed reads cannot be read",
-            "ask for it by `deltaworks sql`, and mend its SQL",
+            "the view or table of a feed cannot be read",
+            "run it with `deltaworks sql`, and fix its SQL",
         ),
-        Condition("FEED_COLUMN_MISSING", "a feed names a column that is not there", "use one of those that are listed"),
+        Condition("FEED_COLUMN_MISSING", "a feed names an unknown column", "use one of the listed columns"),
         Condition(
             "FEED_TOO_MANY_ROWS",
-            "the answer of a view has more rows than `most_rows`",
+            "the result of a view has more rows than `max_rows`",
             "aggregate further, or feed a gold table",
         ),
         Condition(
             "FEED_TOO_MANY_DEAD_LETTERS",
-            "more changes of one delivery are dead letters than `max_dead_letters`",
-            "read why by `deltaworks feeds dead`, mend the receiver, raise the bound, and replay",
+            "a delivery has more dead letters than `max_dead_letters`",
+            "read the reasons with `deltaworks feeds dead-letters`, fix the receiver, raise the limit, and replay",
         ),
         Condition(
             "FEED_RECORD_UNREADABLE",
-            "the object that says where a feed is cannot be read",
+            "the position of a feed cannot be read",
             "restore it from the storage's versions",
         ),
         Condition(
             "REMEDIATION_UNREADABLE",
             "a record of a remediation cannot be read",
-            "see what the weights are, restore the object or delete it",
+            "check the current weights, then restore the object or delete it",
         ),
         Condition(
-            "TRAFFIC_REFUSED", "the address that carries weights refused, or told none", "check `do.url` and `do.token`"
+            "TRAFFIC_REFUSED",
+            "the traffic API rejected a request, or returned no weights",
+            "check `action.url` and `action.token`",
         ),
     ),
     *conditions_of(
         TransientError,
         Condition(
             "TRAFFIC_UNREACHABLE",
-            "the address that carries weights gave no answer",
+            "the traffic API did not answer",
             "nothing: it is asked again, and no call is repeated",
         ),
     ),
@@ -84,28 +85,30 @@ OUTBOUND_CONDITIONS: Final = (
         ConcurrencyError,
         Condition(
             "FEED_REPLAY_PENDING",
-            "another replay of the feed is asked for already",
-            "wait until `deltaworks feeds list` shows it gone",
+            "another replay of the feed is already pending",
+            "wait until `deltaworks feeds list` no longer shows it",
         ),
     ),
     *conditions_of(
         FencedError,
-        Condition("FEED_TAKEN_OVER", "another process delivers this feed now", "nothing: the other one goes on"),
+        Condition("FEED_TAKEN_OVER", "another process delivers this feed now", "nothing: the other process continues"),
         Condition(
-            "REMEDIATION_TAKEN_OVER", "another process works on this notification now", "nothing: the other one goes on"
+            "REMEDIATION_TAKEN_OVER",
+            "another process handles this notification now",
+            "nothing: the other process continues",
         ),
     ),
     *conditions_of(
         DeltaworksError,
         Condition(
             "FEEDS_FAILED",
-            "the process of a pipeline's feeds failed in a way nobody foresaw",
+            "the feed process of a pipeline failed unexpectedly",
             "read the traceback in its log",
             default_retryable=True,
         ),
         Condition(
             "REMEDIATION_PROCESS_FAILED",
-            "the process of a remediation failed in a way nobody foresaw",
+            "the process of a remediation failed unexpectedly",
             "read the traceback in its log",
             default_retryable=True,
         ),

@@ -1,4 +1,4 @@
-"""Conditions of personal data: keys, what is sealed, and the list of who is suppressed."""
+"""Conditions of personal data: keys, encrypted files and the suppression list."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ PRIVACY: Final = (
         ConfigError,
         Condition(
             "KEY_SERVICE_UNDECLARED",
-            "a pipeline has personal data, and the environment no key service and vault for it",
+            "a pipeline has personal data, but the environment declares no key service and vault",
             "declare `privacy` in include/environments",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "REDACTION_KEYS_MISSING",
-            "events with personal data are to be read without the keys by which it is stripped",
-            "declare `privacy` in the environment, and give the process its key service",
+            "events with personal data cannot be read without the redaction keys",
+            "declare `privacy` in the environment, and give the process access to its key service",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "KEY_SERVICE_REFUSED",
-            "the key service refuses this role, or has no such key",
-            "check `privacy.keys` of the environment; grant the role the key for the context that is given",
+            "the key service rejects this role, or has no such key",
+            "check `privacy.keys` of the environment; grant the role the key for the named context",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "KEYRING_UNUSABLE",
-            "the folder of a keyring can be read by others, lacks a key, or cannot be written",
-            "give it to the user of the process alone, or name another folder",
+            "a keyring folder is readable by others, lacks a key, or cannot be written",
+            "restrict it to the process's user, or use another folder",
             runbook="explanation/personal-data.md#keys",
         ),
     ),
@@ -39,32 +39,32 @@ PRIVACY: Final = (
         ContractError,
         Condition(
             "KEY_CONTEXT_DIFFERS",
-            "a wrapped key was wrapped for another namespace or purpose, or is damaged",
-            "put back what was written there; nothing opens it for another use",
+            "a wrapped key belongs to another namespace or purpose, or is damaged",
+            "restore the original; a key cannot be used for another purpose",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "KEY_DESTROYED",
-            "a key was destroyed, and what it had wrapped with it",
-            "nothing: that is what it was destroyed for",
+            "a key was destroyed, so its data cannot be decrypted",
+            "nothing: this is the purpose of its destruction",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "STORED_KEY_UNREADABLE",
-            "an object that holds a wrapped key is torn or of another release",
-            "put it back as it was; with another key tokens would not join",
+            "a wrapped key is damaged or of another release",
+            "restore it; with another key, tokens would not match",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "SEALED_UNREADABLE",
-            "a sealed file or value is damaged, was moved, or was sealed by another keyring",
-            "put it back as it was written",
+            "an encrypted file or value is damaged, was moved, or was encrypted by another keyring",
+            "restore the original",
             runbook="explanation/personal-data.md#what-is-sealed",
         ),
         Condition(
             "SUPPRESSION_UNREADABLE",
-            "a record of the list of erased subjects cannot be read, and nothing is read without the whole list",
-            "put the object back, or run the release that wrote it",
+            "a record of the suppression list cannot be read, and input is not read without the full list",
+            "restore the object, or run the release that wrote it",
             runbook="explanation/personal-data.md#suppression",
         ),
     ),
@@ -72,8 +72,8 @@ PRIVACY: Final = (
         TransientError,
         Condition(
             "KEY_SERVICE_UNREACHABLE",
-            "the key service does not answer; nothing is kept in plain meanwhile",
-            "see whether it can be reached; it is tried again",
+            "the key service does not answer; no plain-text data is stored meanwhile",
+            "check the network; it is retried",
             runbook="explanation/personal-data.md#keys",
         ),
     ),
