@@ -37,7 +37,7 @@ from deltaworks.control.summaries.tables import HealthPoint, ScorePenalty, Table
 from sandbox.airflow.settings import airflow_settings, passwords_path
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST, choose_ports
-from sandbox.stack.secrets import keep_secrets, write_private
+from sandbox.stack.secrets import load_or_create_secrets, write_private
 
 READERS, VERSIONS, PAGES = 10, 200, 60
 _ROOT = Path(__file__).resolve().parents[1]
@@ -95,7 +95,7 @@ def api_server(project: Path, folder: Path, **variables: str) -> Iterator[Server
     """A real API server with the plugin; it ends with the block."""
     home = StackHome.at(folder, project=_ROOT, dags_folder=_ROOT / "dags")
     home.create()
-    secrets, port = keep_secrets(home.secrets_file), choose_ports({})["airflow"]
+    secrets, port = load_or_create_secrets(home.secrets_file), choose_ports({})["airflow"]
     people = {f"reader{number}": secrets.admin_password for number in range(READERS)}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
     environment = {

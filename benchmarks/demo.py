@@ -20,14 +20,14 @@ PROMISED_SECONDS = 240.0
 
 def run(options: Options) -> list[Figure]:
     """Run it once; every answer must be right, or there are no figures."""
-    from sandbox.demo.fresh import demo_settings, empty_lake
+    from sandbox.demo.demo_options import delete_lake, demo_settings
     from sandbox.demo.run import Demo
 
-    empty_lake(options.progress)
+    delete_lake(options.progress)
     settings = demo_settings(None)
     report = Demo(settings, progress=options.progress).run()
-    if not report.right:
-        wrong = ", ".join(answer.question for answer in report.answers if not answer.right)
+    if not report.is_right:
+        wrong = ", ".join(answer.question for answer in report.answers if not answer.is_right)
         raise RuntimeError(f"the demo did not end well: {wrong or report.health}")
     sizes = {"events": settings.games.target_events or 0, "answers": len(report.answers)}
     return list(figures(report, sizes))

@@ -38,19 +38,19 @@ def run(options: Options) -> list[Figure]:
     from deltaworks.specs.catalog import project_root
     from deltaworks.specs.project import load_catalog
     from generator.settings import GamesSettings
-    from sandbox.demo.fresh import empty_lake
+    from sandbox.demo.demo_options import delete_lake
     from sandbox.demo.run import Demo, DemoSettings, find_edits
 
-    empty_lake(options.progress)
+    delete_lake(options.progress)
     settings = DemoSettings(
         games=GamesSettings(target_events=options.events, days=9, buffer_seconds=3_600),
         edits=find_edits(project_root(), None),
         landing_seconds=60 * options.minutes,
-        to_running_streams=True,
+        wait_for_streams=True,
     )
     report = Demo(settings, progress=options.progress).run()
-    if not all(answer.right for answer in report.answers):
-        wrong = ", ".join(answer.question for answer in report.answers if not answer.right)
+    if not all(answer.is_right for answer in report.answers):
+        wrong = ", ".join(answer.question for answer in report.answers if not answer.is_right)
         raise RuntimeError(f"these answers were wrong: {wrong}")
     sizes = {"events": options.events, "minutes": options.minutes}
     beside = {

@@ -29,9 +29,9 @@ def _login(values: Mapping[str, str]) -> str:
     return json.dumps({"conn_type": "http", "host": "http://airflow-apiserver:8080", **login})
 
 
-Maker = Callable[[Mapping[str, str]], str]
+SecretFactory = Callable[[Mapping[str, str]], str]
 #: File -> variable -> how its value is made from the values before it.
-FILES: dict[str, dict[str, Maker]] = {
+FILES: dict[str, dict[str, SecretFactory]] = {
     "postgres.env": {"POSTGRES_PASSWORD": lambda _: secrets.token_urlsafe(32)},
     "airflow.env": {
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database,
@@ -72,7 +72,7 @@ def make_secrets(folder: Path) -> list[str]:
     return added
 
 
-def offer_webhook(folder: Path, *, ask: Callable[[str], str] | None) -> str:
+def prompt_for_webhook(folder: Path, *, ask: Callable[[str], str] | None) -> str:
     """Ask once where alerts are to go, and keep the answer; the warning to show where they reach nobody.
 
     Args:
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     added = make_secrets(options.folder)
     sys.stdout.write(f"==> {options.folder}: {', '.join(added) if added else 'nothing was missing'}\n")
-    warning = offer_webhook(options.folder, ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None)
+    warning = prompt_for_webhook(options.folder, ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None)
     if warning:
         sys.stdout.write(f"==> {warning}\n")
     return 0

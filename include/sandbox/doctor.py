@@ -71,10 +71,10 @@ class Check:
     name: str
     state: State
     detail: str
-    next: str = ""
+    next_step: str = ""
 
 
-def check_machine(root: Path, *, which: Callable[[str], str | None] = shutil.which) -> list[Check]:
+def check_machine(root: Path, *, find_command: Callable[[str], str | None] = shutil.which) -> list[Check]:
     """Look for everything; takes about half a second, since it starts Java.
 
     Args:
@@ -82,14 +82,14 @@ def check_machine(root: Path, *, which: Callable[[str], str | None] = shutil.whi
         which: where a command is.
     """
     checks = [
-        _python(which),
-        _command("make", "GNU make runs every command of the project", which),
+        _python(find_command),
+        _command("make", "GNU make runs every command of the project", find_command),
         _environment(root),
-        *_java_and_maven(root, which),
+        *_java_and_maven(root, find_command),
         _memory(),
         _disk(root),
         _host_name(),
-        _command("chromium", "only the tests of Airflow's forms open a browser", which, is_needed=False),
+        _command("chromium", "only the tests of Airflow's forms open a browser", find_command, is_needed=False),
     ]
     return checks + list(_proxy(os.environ))
 
@@ -208,18 +208,18 @@ def _proxy(environ: Mapping[str, str]) -> Iterator[Check]:
     yield Check("proxy", "warning", detail, "export no_proxy=127.0.0.1,localhost NO_PROXY=127.0.0.1,localhost")
 
 
-def listing_of_checks(checks: list[Check]) -> Listing:
+def format_checks(checks: list[Check]) -> Listing:
     """The checks for people and programs."""
     listing = Listing(("what", "state", "detail", "next"))
     for check in checks:
-        listing.add(check.name, check.state, check.detail, check.next)
+        listing.add(check.name, check.state, check.detail, check.next_step)
     return listing
 
 
 def main() -> int:
     """Print what was looked for; 1 where something is missing."""
     checks = check_machine(Path(__file__).resolve().parents[2])
-    sys.stdout.write(plain_text(listing_of_checks(checks)) + "\n")
+    sys.stdout.write(plain_text(format_checks(checks)) + "\n")
     return 0 if is_ready(checks) else 1
 
 

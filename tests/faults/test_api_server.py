@@ -11,9 +11,9 @@ import pytest
 
 from sandbox.airflow.settings import airflow_settings
 from sandbox.stack import environment
-from sandbox.stack.programs import API_SERVER
 from sandbox.stack.stack import up
-from sandbox.stack.supervision import Supervisor
+from sandbox.stack.stack_programs import API_SERVER
+from sandbox.stack.supervisor import Supervisor
 from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage
 
 #: Airflow's default gives a task up about half a minute after its API server is gone.

@@ -39,7 +39,7 @@ def losing(table: str, *, every: int) -> fault_proxy.Fault:
 
 
 def unseen_puts(proxy: FaultProxy) -> int:
-    return sum(incident.succeeded_unseen for incident in proxy.incidents)
+    return sum(incident.is_lost_reply for incident in proxy.incidents)
 
 
 @OFF

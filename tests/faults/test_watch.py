@@ -16,8 +16,8 @@ from deltaworks.airflow.restarts import parse_restarts
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from sandbox.stack.programs import DEADMAN, SCHEDULER
-from sandbox.stack.supervision import Supervisor
+from sandbox.stack.stack_programs import DEADMAN, SCHEDULER
+from sandbox.stack.supervisor import Supervisor
 from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage, wait
 
 #: Stale after twenty seconds and young for sixty, looked at each minute, and a task that is slow to start.

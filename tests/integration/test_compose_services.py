@@ -99,9 +99,9 @@ def test_the_services_start_as_declared_land_events_and_end(running: RunningProj
     volumes_belong_to_who_writes_them(running)
 
     path = edits_file(tmp_path)
-    truth = EditsTruth.of_file(path)
+    truth = EditsTruth.from_file(path)
     send(running, path)
-    expected = {"rows": truth.rows, "users": truth.users, "added": truth.added}
+    expected = {"rows": truth.rows, "users": truth.users, "added": truth.added_bytes}
     eventually(lambda: counts(running) == expected, f"{expected} are in bronze", seconds=LANDS_WITHIN_SECONDS)
 
     secrets_are_where_they_are_needed_and_on_no_command_line(running)

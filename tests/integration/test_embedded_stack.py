@@ -18,9 +18,9 @@ from sandbox.stack.environment import read_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.report import StackAddresses
+from sandbox.stack.shutdown import StopFlags
 from sandbox.stack.stack import down, status, up
-from sandbox.stack.stopping import StopFlags
-from sandbox.stack.supervision import Supervisor
+from sandbox.stack.supervisor import Supervisor
 
 pytestmark = pytest.mark.integration
 
@@ -185,7 +185,7 @@ def test_down_leaves_nothing_alive_and_up_goes_on_where_it_was(home: StackHome, 
         secret_key=environment["DELTAWORKS_LAKE_SECRET_KEY"],
     )
     lake.put_object(Bucket=LAKE_BUCKET, Key="kept", Body=b"kept")
-    flags = StopFlags.of(home)
+    flags = StopFlags.load(home)
     declared = [*flags.relays.values(), *flags.pipelines.values()]
     with addresses.airflow_api() as api:
         api.pause("asleep")

@@ -26,7 +26,7 @@ from deltaworks.tables.query import connect
 from generator.engagement import Piece, pieces
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
-from sandbox.demo.tokens import tokens_of
+from sandbox.demo.tokens import get_tokens
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 from tests.batch_points import call_at_points
@@ -75,7 +75,7 @@ class Platform:
 
     @property
     def truth(self) -> EngagementTruth:
-        return self.log.truth().as_tokens(tokens_of(self.catalog, PIPELINE))
+        return self.log.truth().as_tokens(get_tokens(self.catalog, PIPELINE))
 
 
 @dataclass

@@ -13,8 +13,8 @@ import pytest
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.environment import process_environment
 from sandbox.stack.processes import stack_processes
+from sandbox.stack.shutdown import StopFlags
 from sandbox.stack.stack import down, up
-from sandbox.stack.stopping import StopFlags
 from tests.integration.airflow_stage import BACK_SECONDS, Stage, running_stage, wait
 
 pytestmark = pytest.mark.integration
@@ -32,7 +32,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def test_what_landed_unread_before_a_stop_is_read_once_after_the_start(stage: Stage) -> None:
     stage.await_progress(0)
     sent, *_ = stage.settle()
-    relay = StopFlags.of(stage.home).relays["landing"]
+    relay = StopFlags.load(stage.home).relays["landing"]
     relay.set(by="a test", reason="so that nobody reads what lands now")
     wait(lambda: "relay" not in _kinds(stage), "the relay has not ended", BACK_SECONDS)
     put = landing_sink(stage.catalog.environment.landing)

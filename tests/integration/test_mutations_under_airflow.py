@@ -25,7 +25,7 @@ from deltaworks.tables.lake import Lake
 from generator.engagement import Piece, pieces
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
-from sandbox.demo.tokens import tokens_of
+from sandbox.demo.tokens import get_tokens
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import BrokerAddress
 from sandbox.stack.home import StackHome
@@ -89,7 +89,7 @@ class Platform:
     @property
     def truth(self) -> EngagementTruth:
         """What must become of everything that was sent."""
-        return self.log.truth().as_tokens(tokens_of(self.catalog, "engagement"))
+        return self.log.truth().as_tokens(get_tokens(self.catalog, "engagement"))
 
     @property
     def beat(self) -> Heartbeat:

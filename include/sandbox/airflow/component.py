@@ -14,7 +14,7 @@ from pathlib import Path
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import kill_processes, stack_processes, with_descendants
 
-_AIRFLOWS_OWN = ("worker-idle", "worker-busy", "task")
+_AIRFLOW_COMMAND = ("worker-idle", "worker-busy", "task")
 
 
 def end_abandoned_workers(home: StackHome) -> int:
@@ -25,7 +25,7 @@ def end_abandoned_workers(home: StackHome) -> int:
     Returns:
         How many processes were killed.
     """
-    abandoned = [process for process in stack_processes(home) if process.kind in _AIRFLOWS_OWN]
+    abandoned = [process for process in stack_processes(home) if process.kind in _AIRFLOW_COMMAND]
     return len(kill_processes(with_descendants(abandoned)))
 
 

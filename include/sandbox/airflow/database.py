@@ -11,20 +11,20 @@ import sqlite3
 from typing import Any, Self
 
 
-class _Cursor(sqlite3.Cursor):
+class _RetryingCursor(sqlite3.Cursor):
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         if sql.startswith("SAVEPOINT") and not self.connection.in_transaction:
             super().execute("BEGIN IMMEDIATE")
         return super().execute(sql, parameters)
 
 
-class WaitingConnection(sqlite3.Connection):
+class RetryingConnection(sqlite3.Connection):
     """A connection that waits for other writers before a savepoint, for as long as its time-out says."""
 
-    def cursor(self, factory: Any = _Cursor) -> Any:
+    def cursor(self, factory: Any = _RetryingCursor) -> Any:
         """A cursor of this connection."""
         return super().cursor(factory)
 
 
 #: What Airflow gives `sqlite3.connect` besides.
-CONNECT_ARGS: dict[str, Any] = {"factory": WaitingConnection}
+CONNECT_ARGS: dict[str, Any] = {"factory": RetryingConnection}

@@ -11,7 +11,7 @@ from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 from sandbox.cli.stack import print_addresses, say
-from sandbox.demo.fresh import chosen_pipelines, demo_settings, empty_lake
+from sandbox.demo.demo_options import delete_lake, demo_settings, parse_pipelines
 from sandbox.demo.report import DemoReport
 from sandbox.demo.run import Demo, find_edits
 
@@ -36,9 +36,9 @@ def demo(
     edits = find_edits(project_root(), events)
     if events is not None and (edits is None or not edits.is_file()):
         raise ConfigError("EVENTS_MISSING", f"There is no file {events}.", hint="Give a file of JSON lines.")
-    chosen = chosen_pipelines(pipelines)
+    chosen = parse_pipelines(pipelines)
     if fresh:
-        empty_lake(say)
+        delete_lake(say)
     settings = demo_settings(
         edits,
         pipelines=chosen,
@@ -51,18 +51,20 @@ def demo(
     )
     report = Demo(settings, progress=say).run()
     print_report(report)
-    raise typer.Exit(0 if report.right else 1)
+    raise typer.Exit(0 if report.is_right else 1)
 
 
 def print_report(report: DemoReport) -> None:
     """The answers beside the truth, and how it went."""
     answers = Listing(("pipeline", "question", "answer", "truth", "verdict"), title="Answers and truth")
     for answer in report.answers:
-        verdict = "right" if answer.right else "WRONG"
-        answers.add(answer.pipeline, answer.question, shown(answer.computed), shown(answer.truth), verdict)
+        verdict = "right" if answer.is_right else "WRONG"
+        answers.add(
+            answer.pipeline, answer.question, format_value(answer.computed), format_value(answer.truth), verdict
+        )
     print_listing(answers)
     facts = Listing(("what", "how"), title="How it went")
-    for what, how in report.facts():
+    for what, how in report.describe():
         facts.add(what, how)
     facts.add("report", str(report.html))
     print_listing(facts)
@@ -74,12 +76,12 @@ def print_report(report: DemoReport) -> None:
     if report.addresses is not None:
         print_line("Look around: `make up` starts it again with these tables; `make down` ends it.")
         print_addresses(report.addresses)
-    if report.right:
+    if report.is_right:
         print_line("Every answer was right.", style="bold green")
     else:
-        print_line(f"Something was wrong: {'; '.join(report.broken_promises())}.", style="bold red")
+        print_line(f"Something was wrong: {'; '.join(report.failures())}.", style="bold red")
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value for people."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from deltaworks.cli.output import CommandOutput, listing_command
 from deltaworks.specs.catalog import project_root
-from sandbox.doctor import check_machine, is_ready, listing_of_checks
+from sandbox.doctor import check_machine, format_checks, is_ready
 
 
 @listing_command
 def doctor() -> CommandOutput:
     """Look for what the demo and the tests need on this machine; exits with 1 where something is missing."""
     checks = check_machine(project_root())
-    return CommandOutput([listing_of_checks(checks)], exit_code=0 if is_ready(checks) else 1)
+    return CommandOutput([format_checks(checks)], exit_code=0 if is_ready(checks) else 1)

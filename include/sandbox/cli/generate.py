@@ -60,7 +60,7 @@ def generate(
     if directory is not None:
         answers = write_files(settings, directory)
     else:
-        answers = generate_games(settings, _sink(post, key), pause_seconds=pause_seconds)
+        answers = generate_games(settings, _post_sink(post, key), pause_seconds=pause_seconds)
         if truth is not None:
             answers.write(truth)
     print_line(
@@ -69,7 +69,7 @@ def generate(
     )
 
 
-def _sink(post: str, key: str) -> Sink:
+def _post_sink(post: str, key: str) -> Sink:
     if post:
         from sandbox.demo.collector_sink import collector_sink
 
@@ -105,7 +105,7 @@ def engagement(
     if directory is not None:
         answers = write_engagement(settings, directory)
     else:
-        answers = _send(settings)
+        answers = _kafka_sender(settings)
         if truth is not None:
             answers.write(truth)
     print_line(
@@ -114,7 +114,7 @@ def engagement(
     )
 
 
-def _send(settings: EngagementSettings) -> EngagementTruth:
+def _kafka_sender(settings: EngagementSettings) -> EngagementTruth:
     from sandbox.demo.topic_sink import topic_sink
     from sandbox.servers.kafka_broker import BrokerAddress
     from sandbox.stack.environment import KAFKA_BOOTSTRAP
@@ -150,7 +150,9 @@ def viewers(
     answers = ViewersTruth()
     published = _deliver(viewer_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
-    print_line(f"{len(answers.views):,} views: {_amount(published)}, {_refused(answers)} that will be quarantined.")
+    print_line(
+        f"{len(answers.views):,} views: {_published_amount(published)}, {_rejection_summary(answers)} that will be quarantined."
+    )
 
 
 @app.command()
@@ -168,7 +170,9 @@ def market(
     answers = MarketTruth()
     published = _deliver(market_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
-    print_line(f"{len(answers.days):,} prices: {_amount(published)}, {_refused(answers)} that will be quarantined.")
+    print_line(
+        f"{len(answers.days):,} prices: {_published_amount(published)}, {_rejection_summary(answers)} that will be quarantined."
+    )
 
 
 def _deliver(deliveries: Iterable[Delivery], directory: Path | None, *, land: bool, pause_seconds: float) -> Published:
@@ -176,7 +180,7 @@ def _deliver(deliveries: Iterable[Delivery], directory: Path | None, *, land: bo
         raise ConfigError(
             "GENERATE_DESTINATION_MISSING", "Say where the events go.", hint="Give one of --directory PATH and --land."
         )
-    sink = _sink("", "") if directory is None else directory_sink(directory)
+    sink = _post_sink("", "") if directory is None else directory_sink(directory)
     return publish(deliveries, sink, pause_seconds=pause_seconds)
 
 
@@ -186,11 +190,11 @@ def _write_truth(answers: bytes, directory: Path | None, truth: Path | None) -> 
         path.write_bytes(answers)
 
 
-def _amount(published: Published) -> str:
+def _published_amount(published: Published) -> str:
     return f"{published.events:,} events in {published.objects:,} objects"
 
 
-def _refused(answers: ViewersTruth | MarketTruth) -> str:
+def _rejection_summary(answers: ViewersTruth | MarketTruth) -> str:
     return f"{sum(rows for reasons in answers.quarantined.values() for rows in reasons.values()):,}"
 
 
@@ -200,7 +204,7 @@ def _instant(text: str) -> datetime:
     except ValueError:
         instant = None
     if instant is None:
-        raise _no_time(text)
+        raise _time_error(text)
     return instant.astimezone(UTC)
 
 
@@ -208,10 +212,10 @@ def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise _no_time(text) from None
+        raise _time_error(text) from None
 
 
-def _no_time(text: str) -> ConfigError:
+def _time_error(text: str) -> ConfigError:
     return ConfigError(
         "GENERATOR_SETTING_INVALID",
         f"The generator's settings are wrong: {text!r} is no date and no time.",

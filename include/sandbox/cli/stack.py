@@ -13,7 +13,7 @@ from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.specs.project import load_catalog
 from sandbox.stack import stack
-from sandbox.stack.alert_channel import keep_webhook, kept_webhook
+from sandbox.stack.alert_channel import read_webhook, store_webhook
 from sandbox.stack.home import StackHome
 from sandbox.stack.report import StackAddresses, StackStatus
 
@@ -25,23 +25,23 @@ def say(text: str) -> None:
 
 def up(foreground: bool = typer.Option(False, help="Stay in front and end the stack with Ctrl-C.")) -> None:
     """Start the stack and keep it running: object stores, notifications and Airflow, supervised."""
-    offer_channel(StackHome.default(), interactive=sys.stdin.isatty() and sys.stdout.isatty())
+    prompt_for_channel(StackHome.default(), interactive=sys.stdin.isatty() and sys.stdout.isatty())
     addresses = stack.up(foreground=foreground, progress=say)
     print_addresses(addresses)
 
 
-def offer_channel(home: StackHome, *, interactive: bool) -> None:
+def prompt_for_channel(home: StackHome, *, interactive: bool) -> None:
     """Ask once for an address that alerts go to where none reaches a person; where nobody can be asked, say so."""
     try:
         declared = load_catalog(root=home.project, skip_invalid=True).environment
     except DeltaworksError:
         return  # whatever is wrong with it, the start says
-    kept = kept_webhook(home)
+    kept = read_webhook(home)
     if not channel_warning(declared.with_webhook(kept or "").alerts):
         return
     if kept is None and interactive:
         _ask_for_channel(home)
-        if kept_webhook(home):
+        if read_webhook(home):
             return
     print_heading("No alert reaches a person:", f"{CHANNEL_SETUP_HINT}.", style="yellow")
 
@@ -56,7 +56,7 @@ def _ask_for_channel(home: StackHome) -> None:
             )
         )
         try:
-            keep_webhook(home, url.strip())
+            store_webhook(home, url.strip())
         except ValueError as error:
             print_line(str(error))
         else:
@@ -92,7 +92,7 @@ def down() -> None:
     if not report.was_running:
         print_line("Nothing was running.")
         return
-    print_line(report.in_words())
+    print_line(report.describe())
     for note in report.notes:
         print_line(note)
     for process in report.killed:

@@ -32,7 +32,7 @@ class Answer:
     question: str
     computed: Any
     truth: Any
-    right: bool
+    is_right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class EditsTruth:
 
     rows: int
     users: int
-    added: int
+    added_bytes: int
     per_hour: dict[datetime, int]
     top_pages: list[tuple[date, str, int]]
 
     @classmethod
-    def of_file(cls, path: Path) -> EditsTruth:
+    def from_file(cls, path: Path) -> EditsTruth:
         """Count a file of JSON lines, gzipped or not. A line without readable time, page or user is not an edit."""
         users: set[str] = set()
         hours: Counter[datetime] = Counter()
@@ -85,63 +85,66 @@ class AnswerSheet:
         self._tables = set(tables)
         self.answers: list[Answer] = []
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
+    def fetch_rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query."""
         return self._connection.execute(query).fetchall()
 
-    def one(self, query: str) -> Any:
+    def fetch_one(self, query: str) -> Any:
         """The single value of a query."""
-        return self.rows(query)[0][0]
+        return self.fetch_rows(query)[0][0]
 
-    def equal(self, pipeline: str, question: str, computed: Any, truth: Any) -> None:
+    def check_equal(self, pipeline: str, question: str, computed: Any, truth: Any) -> None:
         """An answer that is right when it equals the truth."""
         self.answers.append(Answer(pipeline, question, computed, truth, computed == truth))
 
-    def between(self, pipeline: str, question: str, computed: int, least: int, most: int) -> None:
+    def check_between(self, pipeline: str, question: str, computed: int, least: int, most: int) -> None:
         """An answer that is right within bounds."""
         self.answers.append(Answer(pipeline, question, computed, f"{least:,} to {most:,}", least <= computed <= most))
 
-    def table_equal(self, pipeline: str, question: str, computed: dict[Any, Any], truth: dict[Any, Any]) -> None:
+    def check_rows(self, pipeline: str, question: str, computed: dict[Any, Any], truth: dict[Any, Any]) -> None:
         """An answer of many rows; what is shown is how many of them are right."""
         wrong = [key for key in computed.keys() | truth.keys() if computed.get(key) != truth.get(key)]
         shown = f"{len(truth) - len(wrong):,} of {len(truth):,} rows" + (f", wrong: {wrong[:3]}" if wrong else "")
         self.answers.append(Answer(pipeline, question, shown, f"{len(truth):,} rows", not wrong))
 
-    def has(self, table: str) -> bool:
+    def has_table(self, table: str) -> bool:
         """Whether a table exists."""
         return table in self._tables
 
 
 def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None:
     """Everything the games pipeline answers."""
-    bronze = {name: sheet.one(f'SELECT count(*) FROM games."{name}"') for name in truth.bronze_rows}
-    sheet.table_equal("games", "bronze rows by table", bronze, truth.bronze_rows)
-    reasons = dict(sheet.rows("SELECT reasons[1].code, count(*) FROM games.quarantine GROUP BY 1"))
+    bronze = {name: sheet.fetch_one(f'SELECT count(*) FROM games."{name}"') for name in truth.bronze_rows}
+    sheet.check_rows("games", "bronze rows by table", bronze, truth.bronze_rows)
+    reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM games.quarantine GROUP BY 1"))
     expected = truth.posted_quarantine_reasons if posted else truth.quarantine_reasons
-    sheet.table_equal("games", "quarantined rows by reason", reasons, expected)
-    sheet.equal(
-        "games", "distinct events", sheet.one("SELECT sum(events) FROM games.events_per_hour"), truth.distinct_events
+    sheet.check_rows("games", "quarantined rows by reason", reasons, expected)
+    sheet.check_equal(
+        "games",
+        "distinct events",
+        sheet.fetch_one("SELECT sum(events) FROM games.events_per_hour"),
+        truth.distinct_events,
     )
     hours = {
         (_utc(hour), name): n
-        for hour, name, n in sheet.rows("SELECT hour, event_name, events FROM games.events_per_hour")
+        for hour, name, n in sheet.fetch_rows("SELECT hour, event_name, events FROM games.events_per_hour")
     }
-    sheet.table_equal("games", "events per hour and type", hours, truth.events_per_hour)
+    sheet.check_rows("games", "events per hour and type", hours, truth.events_per_hour)
     bookings = {
-        _utc(h): (b, n) for h, b, n in sheet.rows("SELECT hour, bookings, purchases FROM games.bookings_per_hour")
+        _utc(h): (b, n) for h, b, n in sheet.fetch_rows("SELECT hour, bookings, purchases FROM games.bookings_per_hour")
     }
-    sheet.table_equal("games", "bookings per hour", bookings, {h: tuple(b) for h, b in truth.bookings_per_hour.items()})
-    sheet.equal(
-        "games", "bookings in all", sheet.one("SELECT sum(bookings) FROM games.bookings_per_hour"), truth.bookings
+    sheet.check_rows("games", "bookings per hour", bookings, {h: tuple(b) for h, b in truth.bookings_per_hour.items()})
+    sheet.check_equal(
+        "games", "bookings in all", sheet.fetch_one("SELECT sum(bookings) FROM games.bookings_per_hour"), truth.bookings
     )
-    active = dict(sheet.rows("SELECT event_date, users FROM games.daily_active_users"))
-    sheet.table_equal("games", "daily active users", active, truth.daily_active_users)
+    active = dict(sheet.fetch_rows("SELECT event_date, users FROM games.daily_active_users"))
+    sheet.check_rows("games", "daily active users", active, truth.daily_active_users)
     cohorts = {
         row[0]: row[1:]
-        for row in sheet.rows("SELECT cohort_date, installs, retained_day_1, retained_day_7 FROM games.retention")
+        for row in sheet.fetch_rows("SELECT cohort_date, installs, retained_day_1, retained_day_7 FROM games.retention")
     }
-    sheet.table_equal("games", "retention day 1 and 7", cohorts, {day: tuple(c) for day, c in truth.retention.items()})
-    if sheet.has("games.events_per_hour_live"):
+    sheet.check_rows("games", "retention day 1 and 7", cohorts, {day: tuple(c) for day, c in truth.retention.items()})
+    if sheet.has_table("games.events_per_hour_live"):
         answer_live(sheet, truth)
 
 
@@ -149,7 +152,7 @@ def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
     """The live table lies between all that was delivered and that less what its watermark may drop."""
     counted = {
         (_utc(hour), name): n
-        for hour, name, n in sheet.rows("SELECT window_start, event_name, events FROM games.events_per_hour_live")
+        for hour, name, n in sheet.fetch_rows("SELECT window_start, event_name, events FROM games.events_per_hour_live")
     }
     delivered, droppable = truth.delivered_per_hour, truth.droppable_per_hour
     wrong = [
@@ -158,10 +161,10 @@ def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
         if not delivered.get(key, 0) - droppable.get(key, 0) <= counted.get(key, 0) <= delivered.get(key, 0)
     ]
     total = sum(delivered.values())
-    sheet.between("games", "live: events counted", sum(counted.values()), total - sum(droppable.values()), total)
-    sheet.equal("games", "live: hours and types out of bounds", len(wrong), 0)
+    sheet.check_between("games", "live: events counted", sum(counted.values()), total - sum(droppable.values()), total)
+    sheet.check_equal("games", "live: hours and types out of bounds", len(wrong), 0)
     purchases = dict(
-        (_utc(hour), n) for hour, n in sheet.rows("SELECT window_start, events FROM games.bookings_per_hour_live")
+        (_utc(hour), n) for hour, n in sheet.fetch_rows("SELECT window_start, events FROM games.bookings_per_hour_live")
     )
     bought = {hour: n for (hour, name), n in delivered.items() if name == "purchase"}
     wrong_hours = [
@@ -171,7 +174,7 @@ def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
         <= purchases.get(hour, 0)
         <= bought.get(hour, 0)
     ]
-    sheet.equal("games", "live: hours with purchases out of bounds", len(wrong_hours), 0)
+    sheet.check_equal("games", "live: hours with purchases out of bounds", len(wrong_hours), 0)
     answer_players(sheet)
 
 
@@ -180,26 +183,26 @@ def answer_players(sheet: AnswerSheet) -> None:
     recent = "event_time >= (SELECT max(event_time) FROM games.events) - INTERVAL 30 MINUTES"
     newest = "row_number() OVER (PARTITION BY device_id ORDER BY event_time DESC, _seq DESC, _position DESC) = 1"
     columns = "device_id, event_name, _seq, _position"
-    merged = {row[0]: row[1:] for row in sheet.rows(f"SELECT {columns} FROM games.players_now WHERE {recent}")}
-    owed = sheet.rows(f"SELECT {columns} FROM games.events WHERE {recent} QUALIFY {newest}")
-    sheet.table_equal("games", "live: newest event of each player", merged, {row[0]: row[1:] for row in owed})
+    merged = {row[0]: row[1:] for row in sheet.fetch_rows(f"SELECT {columns} FROM games.players_now WHERE {recent}")}
+    owed = sheet.fetch_rows(f"SELECT {columns} FROM games.events WHERE {recent} QUALIFY {newest}")
+    sheet.check_rows("games", "live: newest event of each player", merged, {row[0]: row[1:] for row in owed})
 
 
 def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:
     """Everything the edits pipeline answers."""
     totals = {
-        "rows": sheet.one("SELECT count(*) FROM edits.edits"),
-        "users": sheet.one("SELECT count(DISTINCT user_name) FROM edits.edits"),
-        "added": sheet.one("SELECT coalesce(sum(added), 0)::BIGINT FROM edits.edits"),
+        "rows": sheet.fetch_one("SELECT count(*) FROM edits.edits"),
+        "users": sheet.fetch_one("SELECT count(DISTINCT user_name) FROM edits.edits"),
+        "added": sheet.fetch_one("SELECT coalesce(sum(added), 0)::BIGINT FROM edits.edits"),
     }
-    expected = PUBLISHED_EDITS if published else {"rows": truth.rows, "users": truth.users, "added": truth.added}
+    expected = PUBLISHED_EDITS if published else {"rows": truth.rows, "users": truth.users, "added": truth.added_bytes}
     origin = "published" if published else "plain pass"
     for question, value in totals.items():
-        sheet.equal("edits", f"{question} ({origin})", int(value), expected[question])
-    hours = {_utc(hour): edits for hour, edits in sheet.rows("SELECT hour, edits FROM edits.edits_per_hour")}
-    sheet.table_equal("edits", "edits per hour", hours, truth.per_hour)
-    top = sheet.rows("SELECT event_date, page, edits FROM edits.top_pages ORDER BY edits DESC, page LIMIT 10")
-    sheet.table_equal("edits", "top 10 pages", dict(enumerate(map(tuple, top))), dict(enumerate(truth.top_pages)))
+        sheet.check_equal("edits", f"{question} ({origin})", int(value), expected[question])
+    hours = {_utc(hour): edits for hour, edits in sheet.fetch_rows("SELECT hour, edits FROM edits.edits_per_hour")}
+    sheet.check_rows("edits", "edits per hour", hours, truth.per_hour)
+    top = sheet.fetch_rows("SELECT event_date, page, edits FROM edits.top_pages ORDER BY edits DESC, page LIMIT 10")
+    sheet.check_rows("edits", "top 10 pages", dict(enumerate(map(tuple, top))), dict(enumerate(truth.top_pages)))
 
 
 def _utc(value: datetime) -> datetime:

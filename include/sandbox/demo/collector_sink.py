@@ -15,7 +15,7 @@ from generator.reference_scan import scan
 LINES_PER_REQUEST = 400
 _LINES = "application/x-ndjson"
 _JSON = "application/json"
-_AGAIN = (408, 429, 502, 503, 504)
+_RETRYABLE_STATUS = (408, 429, 502, 503, 504)
 
 
 class BusyError(Exception):
@@ -71,7 +71,7 @@ class CollectorSink:
             answer = self._client.post(self._url, content=content, headers={"Content-Type": kind}, auth=self._auth)
         except httpx.TransportError as error:
             raise BusyError(f"{self._url}: {error}") from error
-        if answer.status_code in _AGAIN:
+        if answer.status_code in _RETRYABLE_STATUS:
             raise BusyError(f"{self._url} answered {answer.status_code}: {answer.text[:200]}")
         return answer.raise_for_status()
 

@@ -17,7 +17,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 #: What is of the last instant is in the span too.
-_AFTER = dt.timedelta(minutes=1)
+_SPAN_MARGIN = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class DashboardPage:
     pipeline: str
     name: str
     panels: int
-    with_rows: int
-    failed: tuple[str, ...]
+    panels_with_rows: int
+    failed_panels: tuple[str, ...]
     path: Path
 
     @property
@@ -44,7 +44,7 @@ def write_dashboards(
     pages = []
     for pipeline in pipelines:
         declared = catalog.pipeline(pipeline).dashboards
-        span = _span_of_events(catalog, pipeline, connection) if declared else None
+        span = _event_span(catalog, pipeline, connection) if declared else None
         if span is None:
             continue
         for dashboard in declared:
@@ -62,20 +62,20 @@ def write_dashboards(
     return pages
 
 
-def _span_of_events(catalog: Catalog, pipeline: str, connection: duckdb.DuckDBPyConnection) -> Span | None:
+def _event_span(catalog: Catalog, pipeline: str, connection: duckdb.DuckDBPyConnection) -> Span | None:
     """From the first event of any table to the last one; None where nothing has landed."""
     bounds = [
         connection.execute(f"SELECT min(event_time), max(event_time) FROM {pipeline}.{table}").fetchone()
-        for table in _tables_of_events(catalog, pipeline)
+        for table in _event_tables(catalog, pipeline)
     ]
     landed = [bound for bound in bounds if bound is not None and bound[0] is not None]
     if not landed:
         return None
     first, last = min(bound[0] for bound in landed), max(bound[1] for bound in landed)
-    return Span(first.astimezone(dt.UTC), last.astimezone(dt.UTC) + _AFTER)
+    return Span(first.astimezone(dt.UTC), last.astimezone(dt.UTC) + _SPAN_MARGIN)
 
 
-def _tables_of_events(catalog: Catalog, pipeline: str) -> Iterator[str]:
+def _event_tables(catalog: Catalog, pipeline: str) -> Iterator[str]:
     lake = Lake(catalog.environment.lake)
     for table in catalog.pipeline(pipeline).event_tables:
         if lake.open(paths.table(pipeline, table.name)) is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from generator.engagement_truth import EngagementTruth
 from sandbox.demo.answers import AnswerSheet
 
-_TOP = 20
+_TOP_ROWS = 20
 _ROW = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id")
 
 
@@ -17,31 +17,37 @@ def answer_engagement(sheet: AnswerSheet, truth: EngagementTruth) -> None:
     rows = truth.rows.to_pylist()
     alive = [row for row in rows if not row["deleted"]]
     names = {(row["org_id"], row["id"]): row["name"] for row in truth.names.to_pylist()}
-    requests = dict(sheet.rows("SELECT op, count(*) FROM engagement.requests GROUP BY 1"))
-    sheet.table_equal("engagement", "requests by kind", requests, truth.requests_by_op)
-    there = Counter(sheet.rows(f"SELECT {', '.join(_ROW)} FROM engagement.activities"))
+    requests = dict(sheet.fetch_rows("SELECT op, count(*) FROM engagement.requests GROUP BY 1"))
+    sheet.check_rows("engagement", "requests by kind", requests, truth.requests_by_op)
+    there = Counter(sheet.fetch_rows(f"SELECT {', '.join(_ROW)} FROM engagement.activities"))
     ended = Counter({tuple(row[name] for name in _ROW): row["copies"] for row in alive if row["copies"]})
-    sheet.table_equal("engagement", "activities after renames, merges, updates", dict(there), dict(ended))
+    sheet.check_rows("engagement", "activities after renames, merges, updates", dict(there), dict(ended))
     moved = sum(row["copies"] for row in alive if row["contact_id"] != row["origin_contact_id"])
     of_others = "SELECT count(*) FROM engagement.activities WHERE contact_id <> origin_contact_id"
-    sheet.equal("engagement", "activities under another id than they came", sheet.one(of_others), moved)
+    sheet.check_equal("engagement", "activities under another id than they came", sheet.fetch_one(of_others), moved)
     deleted = truth.activities - sum(row["copies"] for row in alive)
-    sheet.equal("engagement", "activities deleted", truth.activities - there.total(), deleted)
-    quarantined = sheet.one("SELECT count(*) FROM engagement.quarantine") if sheet.has("engagement.quarantine") else 0
-    sheet.equal("engagement", "quarantined rows", quarantined, truth.malformed)
+    sheet.check_equal("engagement", "activities deleted", truth.activities - there.total(), deleted)
+    quarantined = (
+        sheet.fetch_one("SELECT count(*) FROM engagement.quarantine") if sheet.has_table("engagement.quarantine") else 0
+    )
+    sheet.check_equal("engagement", "quarantined rows", quarantined, truth.malformed)
     # In gold an activity counts once, however often it was delivered.
-    per_org = dict(sheet.rows("SELECT org_id, sum(activities)::BIGINT FROM engagement.activities_per_day GROUP BY 1"))
-    sheet.table_equal("engagement", "activities per organisation", per_org, Counter(row["org_id"] for row in alive))
+    per_org = dict(
+        sheet.fetch_rows("SELECT org_id, sum(activities)::BIGINT FROM engagement.activities_per_day GROUP BY 1")
+    )
+    sheet.check_rows("engagement", "activities per organisation", per_org, Counter(row["org_id"] for row in alive))
     top = {
         (org_id, place): rest
-        for org_id, place, *rest in sheet.rows(
+        for org_id, place, *rest in sheet.fetch_rows(
             "SELECT org_id, place, contact_id, contact_name, activities FROM engagement.top_contacts"
         )
     }
-    sheet.table_equal("engagement", "busiest contacts, by their names", top, _busiest(alive, names))
+    sheet.check_rows("engagement", "busiest contacts, by their names", top, _busiest_contacts(alive, names))
 
 
-def _busiest(alive: list[dict[str, Any]], names: dict[tuple[str, str], str]) -> dict[tuple[str, int], list[Any]]:
+def _busiest_contacts(
+    alive: list[dict[str, Any]], names: dict[tuple[str, str], str]
+) -> dict[tuple[str, int], list[Any]]:
     """The twenty busiest contacts of each organisation by place: id, name, activities."""
     per_org: dict[str, Counter[str]] = {}
     for row in alive:
@@ -50,6 +56,6 @@ def _busiest(alive: list[dict[str, Any]], names: dict[tuple[str, str], str]) -> 
         (org_id, place): [contact, names.get((org_id, contact), contact), activities]
         for org_id, contacts in per_org.items()
         for place, (contact, activities) in enumerate(
-            sorted(contacts.items(), key=lambda item: (-item[1], item[0]))[:_TOP], start=1
+            sorted(contacts.items(), key=lambda item: (-item[1], item[0]))[:_TOP_ROWS], start=1
         )
     }

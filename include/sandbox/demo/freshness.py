@@ -43,7 +43,7 @@ class ObjectAge:
     gold_seconds: float | None
 
 
-def ages_of_objects(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
+def object_ages(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
     """The objects of a pipeline that have reached bronze; none while its gold has not been built.
 
     An object is in gold once all tables have it that the stream builds of the first one's input; where it builds none,
@@ -76,7 +76,7 @@ def ages_of_objects(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
     return ages
 
 
-def freshness_of(pipeline: str, ages: Sequence[ObjectAge], *, start_seconds: float = 0.0) -> Freshness | None:
+def compute_freshness(pipeline: str, ages: Sequence[ObjectAge], *, start_seconds: float = 0.0) -> Freshness | None:
     """Freshness over all objects that have reached gold; None where none has.
 
     Args:

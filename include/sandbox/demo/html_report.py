@@ -166,7 +166,7 @@ def _chart(rows: list[Any], title: str, kind: str, axes: tuple[str, str], *, inc
 
 def _answers(report: DemoReport) -> str:
     rows = [
-        (answer.pipeline, answer.question, _shown(answer.computed), _shown(answer.truth), answer.right)
+        (answer.pipeline, answer.question, _format(answer.computed), _format(answer.truth), answer.is_right)
         for answer in report.answers
     ]
     body = "".join(
@@ -179,7 +179,7 @@ def _answers(report: DemoReport) -> str:
 
 
 def _facts(report: DemoReport) -> str:
-    return _table("How it went", ["", ""], report.facts())
+    return _table("How it went", ["", ""], report.describe())
 
 
 def _phases(report: DemoReport) -> str:
@@ -192,13 +192,13 @@ def _table(title: str, names: list[str], rows: list[Any]) -> str:
     kinds = [" class=n" if number else "" for number in numbers]
     head = "".join(f"<th{kind}>{html.escape(name)}" for name, kind in zip(names, kinds, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{html.escape(_shown(value))}" for value, kind in zip(row, kinds, strict=True))
+        "<tr>" + "".join(f"<td{kind}>{html.escape(_format(value))}" for value, kind in zip(row, kinds, strict=True))
         for row in rows
     )
     return f"<h2>{html.escape(title)}</h2><div class=table><table><tr>{head}{body}</table></div>"
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is None:
         return _UNKNOWN
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

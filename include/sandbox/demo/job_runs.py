@@ -12,12 +12,12 @@ from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_resources import DagRun
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
-from sandbox.stack.waiting import busy_steps, wait_while_moving
+from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
 #: For so long nothing may move: tasks start within seconds, and what works takes CPU time.
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 2.0
-_LOOK_SECONDS = 10.0
+_MOVEMENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedJob:
     """A run that ended, as Airflow has it, with its tasks in words."""
 
     job: Job
@@ -47,9 +47,9 @@ class JobRuns:
         self._home = home
         self._say = say
         self._running: dict[str, tuple[Job, DagRun, float]] = {}
-        self.ended: list[Ended] = []
+        self.ended: list[FinishedJob] = []
 
-    def run(self, *chains: Sequence[Job]) -> list[Ended]:
+    def run(self, *chains: Sequence[Job]) -> list[FinishedJob]:
         """Run them to their end, and give what ended in this call.
 
         Raises:
@@ -60,7 +60,7 @@ class JobRuns:
         def all_ended() -> bool:
             self._collect()
             for chain in waiting:
-                if chain and not self._runs_of(chain):
+                if chain and not self._run_chain(chain):
                     chain.pop(0)
                     if chain:
                         self._start(chain[0])
@@ -68,12 +68,12 @@ class JobRuns:
 
         for chain in waiting:
             self._start(chain[0])
-        stalled = wait_while_moving(
+        stalled = wait_while_progressing(
             all_ended,
-            self._movement,
+            self._progress_marker,
             patience_seconds=PATIENCE_SECONDS,
             poll_seconds=_POLL_SECONDS,
-            look_seconds=_LOOK_SECONDS,
+            marker_seconds=_MOVEMENT_SECONDS,
         )
         if stalled is not None:
             runs = ", ".join(f"{dag_id} ({run.run_id}, {run.state})" for dag_id, (_, run, _) in self._running.items())
@@ -84,7 +84,7 @@ class JobRuns:
             )
         return self.ended[before:]
 
-    def _runs_of(self, chain: Sequence[Job]) -> bool:
+    def _run_chain(self, chain: Sequence[Job]) -> bool:
         return chain[0].dag_id in self._running
 
     def _start(self, job: Job) -> None:
@@ -102,7 +102,7 @@ class JobRuns:
             seconds = time.monotonic() - started
             tasks = self._airflow.task_instances(dag_id, run.run_id)
             said = tuple(f"{task.task_id}: {task.state} in {task.duration_seconds or 0:.0f} s" for task in tasks)
-            self.ended.append(Ended(job, run, seconds, said))
+            self.ended.append(FinishedJob(job, run, seconds, said))
             self._say(f"{dag_id}: {run.state} after {seconds:.0f} s")
             if job.must_succeed and run.state != "success":
                 raise TransientError(
@@ -111,7 +111,7 @@ class JobRuns:
                     hint=f"Its task log is under {self._home.airflow / 'logs'}.",
                 )
 
-    def _movement(self) -> Hashable:
+    def _progress_marker(self) -> Hashable:
         jobs = busy_steps(process.pid for process in stack_processes(self._home) if process.kind == "job")
         states = tuple(
             (dag_id, run.state, *((task.task_id, task.state, task.try_number) for task in self._tasks(dag_id, run)))

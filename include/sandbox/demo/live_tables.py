@@ -12,9 +12,9 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from sandbox.stack.waiting import wait_while_moving
+from sandbox.stack.waiting import wait_while_progressing
 
-_COMMITS_LOOKED_AT = 20
+_MAX_COMMITS = 20
 _PATIENCE_SECONDS = 300.0
 
 
@@ -28,21 +28,21 @@ def await_live(catalog: Catalog, pipelines: Sequence[str]) -> bool:
     landed = [_last_data_version(lake, name, table.reads) for name, table in live]
 
     def read() -> Hashable:
-        return tuple(_read_below(catalog, lake, name, table) for name, table in live)
+        return tuple(_consumed_version(catalog, lake, name, table) for name, table in live)
 
     def all_read() -> bool:
         return all(
-            _read_below(catalog, lake, name, table) > version
+            _consumed_version(catalog, lake, name, table) > version
             for (name, table), version in zip(live, landed, strict=True)
         )
 
-    return wait_while_moving(all_read, read, patience_seconds=_PATIENCE_SECONDS, poll_seconds=1.0) is None
+    return wait_while_progressing(all_read, read, patience_seconds=_PATIENCE_SECONDS, poll_seconds=1.0) is None
 
 
-def _read_below(catalog: Catalog, lake: Lake, pipeline: str, table: LiveTableSpec) -> int:
+def _consumed_version(catalog: Catalog, lake: Lake, pipeline: str, table: LiveTableSpec) -> int:
     if table.kind == "counts":
         return live_next_version(PipelineHome(open_objects(catalog.environment.lake), pipeline), table.name)
-    return _merged_below(lake, pipeline, table.name)
+    return _merged_version(lake, pipeline, table.name)
 
 
 def _last_data_version(lake: Lake, pipeline: str, table: str) -> int:
@@ -52,10 +52,10 @@ def _last_data_version(lake: Lake, pipeline: str, table: str) -> int:
     return max((row["delta_version"] for row in rows if row["table_name"] == table), default=-1)
 
 
-def _merged_below(lake: Lake, pipeline: str, name: str) -> int:
+def _merged_version(lake: Lake, pipeline: str, name: str) -> int:
     """The version of the bronze table below which everything is in a live table of newest rows; 0 before its first."""
     key = paths.table(pipeline, name)
     table = lake.open(key)
-    commits = [] if table is None else commit_history(lake, key, newest=table.version(), limit=_COMMITS_LOOKED_AT)
+    commits = [] if table is None else commit_history(lake, key, newest=table.version(), limit=_MAX_COMMITS)
     merges = (commit.metadata for commit in commits if commit.metadata.get("operation") == "keyed_merge")
     return max((int(merge["step_version"]) + 1 for merge in merges), default=0)

@@ -14,47 +14,49 @@ _DIGITS = 6
 
 def answer_filings(sheet: AnswerSheet, truth: MarketTruth) -> None:
     """What the pipeline `filings` answers."""
-    sheet.equal("filings", "figures, once each", sheet.one("SELECT count(*) FROM filings.eps_facts"), truth.facts)
-    restated = sheet.one("SELECT count(*) FROM filings.eps_facts WHERE form LIKE '%/A'")
-    sheet.equal("filings", "figures that were restated", restated, truth.restated)
+    sheet.check_equal(
+        "filings", "figures, once each", sheet.fetch_one("SELECT count(*) FROM filings.eps_facts"), truth.facts
+    )
+    restated = sheet.fetch_one("SELECT count(*) FROM filings.eps_facts WHERE form LIKE '%/A'")
+    sheet.check_equal("filings", "figures that were restated", restated, truth.restated)
 
 
 def answer_stocks(sheet: AnswerSheet, truth: MarketTruth) -> None:
     """What the pipeline `stocks` answers."""
     expected = {reason: rows for reason, rows in truth.quarantined["stocks"].items() if rows}
-    reasons = dict(sheet.rows("SELECT reasons[1].code, count(*) FROM stocks.quarantine GROUP BY 1"))
-    sheet.table_equal("stocks", "quarantined rows by reason", reasons, expected)
+    reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM stocks.quarantine GROUP BY 1"))
+    sheet.check_rows("stocks", "quarantined rows by reason", reasons, expected)
     averages = {
         ticker: (round(raw, _DIGITS), round(adjusted, _DIGITS))
-        for ticker, raw, adjusted in sheet.rows(
+        for ticker, raw, adjusted in sheet.fetch_rows(
             "SELECT ticker, average_close, average_close_adjusted FROM stocks.average_close"
         )
     }
     true_averages = {
         ticker: (round(raw, _DIGITS), round(adjusted, _DIGITS)) for ticker, (raw, adjusted) in truth.averages().items()
     }
-    sheet.table_equal("stocks", "average close, as traded and split-adjusted", averages, true_averages)
+    sheet.check_rows("stocks", "average close, as traded and split-adjusted", averages, true_averages)
     days = {
         (row[0], row[1]): (row[2], row[3], _rounded(row[4]), _rounded(row[5]))
-        for row in sheet.rows(
+        for row in sheet.fetch_rows(
             "SELECT price_date, ticker, close, eps_annual, pe_annual, pe_twelve_months FROM stocks.pe_daily"
         )
     }
     true_days = _days(truth)
-    sheet.table_equal("stocks", "P/E as known on each day, annual and twelve months", days, true_days)
+    sheet.check_rows("stocks", "P/E as known on each day, annual and twelve months", days, true_days)
     newest = max(day for day, _ in truth.days)
     live = {
         row[0]: (row[1], row[2], _rounded(row[3]), _rounded(row[4]))
-        for row in sheet.rows("SELECT ticker, close, eps_annual, pe_annual, pe_twelve_months FROM stocks.live_pe")
+        for row in sheet.fetch_rows("SELECT ticker, close, eps_annual, pe_annual, pe_twelve_months FROM stocks.live_pe")
     }
-    sheet.table_equal(
+    sheet.check_rows(
         "stocks",
         "live P/E, of the newest price",
         live,
         {ticker: answer for (day, ticker), answer in true_days.items() if day == newest},
     )
-    missing = sheet.one("SELECT count(*) FROM stocks.missing_sessions")
-    sheet.equal("stocks", "sessions without a price", missing, 0)
+    missing = sheet.fetch_one("SELECT count(*) FROM stocks.missing_sessions")
+    sheet.check_equal("stocks", "sessions without a price", missing, 0)
 
 
 def _days(truth: MarketTruth) -> dict[tuple[date, str], tuple[Any, ...]]:

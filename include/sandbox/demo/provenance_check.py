@@ -18,7 +18,7 @@ class ProvenanceReport:
     commits: int
     tables: int
     runs: frozenset[str]
-    unnamed: tuple[str, ...]
+    commits_without_origin: tuple[str, ...]
 
 
 def check_provenance(catalog: Catalog, *, dags: frozenset[str]) -> ProvenanceReport:

@@ -40,19 +40,21 @@ class DemoReport:
     addresses: StackAddresses | None = None
 
     @property
-    def right(self) -> bool:
+    def is_right(self) -> bool:
         """Whether everything the demo promises held."""
-        return not self.broken_promises()
+        return not self.failures()
 
-    def broken_promises(self) -> list[str]:
+    def failures(self) -> list[str]:
         """What the demo promises and did not hold."""
-        wrong = [f"{answer.pipeline}: {answer.question}" for answer in self.answers if not answer.right]
+        wrong = [f"{answer.pipeline}: {answer.question}" for answer in self.answers if not answer.is_right]
         wrong += [
-            f"dashboard {page.pipeline} {page.name}: {panel}" for page in self.dashboards for panel in page.failed
+            f"dashboard {page.pipeline} {page.name}: {panel}"
+            for page in self.dashboards
+            for panel in page.failed_panels
         ]
         if not self.answers:
             wrong.append("there are no answers")
-        if self.provenance is None or self.provenance.unnamed or not self.provenance.commits:
+        if self.provenance is None or self.provenance.commits_without_origin or not self.provenance.commits:
             wrong.append("not every commit names its pipeline, batch and run")
         if not 0 <= self.landing_lists <= RELAY_LISTS:
             wrong.append(f"the landing bucket was listed {self.landing_lists} times")
@@ -64,7 +66,7 @@ class DemoReport:
         """Seconds, and CPU seconds, of all phases."""
         return sum(phase.seconds for phase in self.phases), sum(phase.cpu_seconds for phase in self.phases)
 
-    def facts(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """How it went, in words: what is shown in the terminal and on the page."""
         facts = []
         for freshness in self.freshness:
@@ -73,9 +75,9 @@ class DemoReport:
             text = f"{to_gold} over {freshness.objects} objects (to bronze {to_bronze})"
             facts.append((f"{freshness.pipeline}: landing to gold", text))
         if self.provenance is not None:
-            named = self.provenance.commits - len(self.provenance.unnamed)
+            named = self.provenance.commits - len(self.provenance.commits_without_origin)
             facts.append(("commits naming pipeline, batch, run", f"{named} of {self.provenance.commits}"))
-            facts += [("  not named", commit) for commit in self.provenance.unnamed[:5]]
+            facts += [("  not named", commit) for commit in self.provenance.commits_without_origin[:5]]
         lists = f"{self.landing_lists} (streams never list; the relay does once a day)"
         facts += [("list requests to the landing bucket", lists), ("streams", self.health)]
         facts += [(f"run of {dag_id}", f"{seconds:.0f} s") for dag_id, seconds in self.jobs]
@@ -83,7 +85,7 @@ class DemoReport:
         facts += [
             (
                 f"dashboard {page.pipeline} {page.name}",
-                f"{page.with_rows} of {page.panels} panels with rows: {page.path}",
+                f"{page.panels_with_rows} of {page.panels} panels with rows: {page.path}",
             )
             for page in self.dashboards
         ]

@@ -23,8 +23,10 @@ from generator.settings import GamesSettings
 from generator.viewers import ViewersSettings
 from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
 from sandbox.demo.dashboards import write_dashboards
+from sandbox.demo.data_settings import DataSettings, GeneratedTruths
 from sandbox.demo.engagement_answers import answer_engagement
-from sandbox.demo.freshness import ages_of_objects, freshness_of
+from sandbox.demo.event_sender import EventSender, ingested_count
+from sandbox.demo.freshness import compute_freshness, object_ages
 from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.demo.live_tables import await_live
 from sandbox.demo.market_answers import answer_filings, answer_stocks
@@ -32,10 +34,8 @@ from sandbox.demo.memory import PeakMemory
 from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
 from sandbox.demo.report import START_SECONDS, DemoReport
-from sandbox.demo.sending import Sending, ingested
-from sandbox.demo.tokens import tokens_of
+from sandbox.demo.tokens import get_tokens
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
-from sandbox.demo.what import Truths, WhatIsSent
 from sandbox.servers.landing import list_requests
 from sandbox.stack import stack
 from sandbox.stack.home import StackHome
@@ -45,7 +45,7 @@ Progress = Callable[[str], None]
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
 #: Of a stack that ends with the demo. Nobody changes a declaration, and reading the DAG files takes four seconds of a
 #: core each time; the demo starts every job itself, and a build on schedule would be of half of the events.
-_ONLY_FOR_A_WHILE = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
+_DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
 _HEALTH = "stream_health"
 _MAINTENANCE = "maintenance__games"
 _HEALTH_TRIES = 4
@@ -63,24 +63,24 @@ class DemoSettings:
     engagement: EngagementSettings | None = None
     edits: Path | None
     viewers: ViewersSettings | None = None
-    with_players: bool = False
+    with_player_events: bool = False
     market: MarketSettings | None = None
-    with_prices: bool = False
+    with_share_prices: bool = False
     landing_seconds: float = 20.0
-    to_running_streams: bool = False
+    wait_for_streams: bool = False
     keep_running: bool = False
 
     @property
-    def what(self) -> WhatIsSent:
+    def data_settings(self) -> DataSettings:
         """What is sent."""
-        return WhatIsSent(
+        return DataSettings(
             games=self.games,
             engagement=self.engagement,
             edits=self.edits,
             viewers=self.viewers,
-            with_players=self.with_players,
+            with_player_events=self.with_player_events,
             market=self.market,
-            with_prices=self.with_prices,
+            with_share_prices=self.with_share_prices,
             landing_seconds=self.landing_seconds,
         )
 
@@ -116,12 +116,12 @@ class Demo:
                     # Only what gets events: no other stream is started, and no store that only others read.
                     addresses = stack.up(
                         home=self._home,
-                        pipelines=self._settings.what.pipelines,
-                        variables={} if self._settings.keep_running else _ONLY_FOR_A_WHILE,
+                        pipelines=self._settings.data_settings.pipelines,
+                        variables={} if self._settings.keep_running else _DEMO_VARIABLES,
                         progress=self._say,
                     )
                 self.report.addresses = addresses
-                self._on_stack(addresses)
+                self._run_on_stack(addresses)
                 self.report.memory, self.report.memory_samples = memory.peak, list(memory.samples)
             finally:
                 if not self._settings.keep_running:
@@ -129,20 +129,20 @@ class Demo:
                         stack.down(home=self._home, progress=self._say)
         return self.report
 
-    def _on_stack(self, addresses: StackAddresses) -> None:
+    def _run_on_stack(self, addresses: StackAddresses) -> None:
         load_settings(self._home.env_file)
         catalog = load_catalog(skip_invalid=True)
-        _refuse_used_lake(catalog)
-        sending = Sending(
-            what=self._settings.what,
+        _require_empty_lake(catalog)
+        sending = EventSender(
+            data_settings=self._settings.data_settings,
             catalog=catalog,
             home=self._home,
             bootstrap=addresses.kafka_bootstrap,
             collector_url=addresses.collector_url,
-            say=self._say,
+            print_line=self._say,
         )
         with addresses.airflow_api() as airflow:
-            if self._settings.to_running_streams:
+            if self._settings.wait_for_streams:
                 with self._phases.phase("streams"):
                     sending.await_streams()
             with self._phases.phase("ingest"):
@@ -150,7 +150,7 @@ class Demo:
             with self._phases.phase("jobs"):
                 self._run_jobs(airflow, catalog)
             with self._phases.phase("answers"):
-                self._answer(catalog, truths, posted=addresses.collector_url is not None)
+                self._compute_answers(catalog, truths, posted=addresses.collector_url is not None)
 
     # -- Airflow -------------------------------------------------------------------------------------------------
 
@@ -162,8 +162,10 @@ class Demo:
             chains.append([Job("mutations__engagement", {"dry_run": False}), Job("gold__engagement")])
         if self._settings.edits is not None:
             chains.append([Job("gold__edits")])
-        what = self._settings.what
-        chains += [[Job(f"gold__{name}") for name in names] for names in (what.of_viewers, what.of_market) if names]
+        what = self._settings.data_settings
+        chains += [
+            [Job(f"gold__{name}") for name in names] for names in (what.viewers_settings, what.market_settings) if names
+        ]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
         if not await_live(catalog, what.pipelines):
@@ -189,7 +191,7 @@ class Demo:
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _answer(self, catalog: Catalog, truths: Truths, *, posted: bool) -> None:
+    def _compute_answers(self, catalog: Catalog, truths: GeneratedTruths, *, posted: bool) -> None:
         # Here, so that no other command pays for loading the chart library.
         from sandbox.demo.html_report import write_report
 
@@ -199,29 +201,35 @@ class Demo:
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
         if truths.engagement is not None:
-            answer_engagement(sheet, truths.engagement.as_tokens(tokens_of(catalog, "engagement")))
+            answer_engagement(sheet, truths.engagement.as_tokens(get_tokens(catalog, "engagement")))
         if truths.edits is not None and self._settings.edits is not None:
             answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
         if truths.viewers is not None:
             answer_cdn(sheet, truths.viewers)
-        if truths.viewers is not None and self._settings.with_players:
+        if truths.viewers is not None and self._settings.with_player_events:
             answer_video(sheet, truths.viewers)
             answer_delivery(sheet, truths.viewers)
         if truths.market is not None:
             answer_filings(sheet, truths.market)
-        if truths.market is not None and self._settings.with_prices:
+        if truths.market is not None and self._settings.with_share_prices:
             answer_stocks(sheet, truths.market)
         report.answers = sheet.answers
         of_objects = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
-        ages = {name: ages_of_objects(catalog, name) for name in of_objects}
+        ages = {name: object_ages(catalog, name) for name in of_objects}
         report.freshness, report.steady_freshness = (
-            [one for name, own in ages.items() if (one := freshness_of(name, own, start_seconds=start)) is not None]
+            [
+                one
+                for name, own in ages.items()
+                if (one := compute_freshness(name, own, start_seconds=start)) is not None
+            ]
             for start in (0.0, START_SECONDS)
         )
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
         report.landing_lists = list_requests(self._home.request_log, since=self._began)
         reports = self._home.root / "reports"
-        report.dashboards = write_dashboards(catalog, self._settings.what.pipelines, connection, reports / "dashboards")
+        report.dashboards = write_dashboards(
+            catalog, self._settings.data_settings.pipelines, connection, reports / "dashboards"
+        )
         report.html = write_report(connection, tables, report, reports)
 
 
@@ -232,9 +240,9 @@ def _dag_ids(catalog: Catalog) -> frozenset[str]:
     return frozenset(ids) | groups | {f"relay__{name}" for name in catalog.relays}
 
 
-def _refuse_used_lake(catalog: Catalog) -> None:
+def _require_empty_lake(catalog: Catalog) -> None:
     """The demo's truth is about its own events: a lake that holds others cannot be compared with it."""
-    if any(ingested(catalog, name) for name in catalog.pipelines):
+    if any(ingested_count(catalog, name) for name in catalog.pipelines):
         raise TransientError(
             "LAKE_NOT_EMPTY",
             "The lake already holds events, so the demo's truth would not be about them alone.",

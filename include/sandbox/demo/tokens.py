@@ -11,7 +11,7 @@ from deltaworks.privacy.tokens import token
 from deltaworks.specs.catalog import Catalog
 
 
-def tokens_of(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
+def get_tokens(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
     """Gives the token of a kind and a value, as this pipeline makes it.
 
     Raises:

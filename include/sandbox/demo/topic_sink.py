@@ -43,16 +43,16 @@ def topic_sink(address: BrokerAddress) -> Iterator[Send]:
             except BufferError:
                 producer.poll(0.5)
             except KafkaException as error:
-                raise _not_sent(str(error)) from error
-        raise _not_sent(str(refused[0]))
+                raise _send_error(str(error)) from error
+        raise _send_error(str(refused[0]))
 
     yield send
     left = producer.flush(_SECONDS)
     if left or refused:
-        raise _not_sent(str(refused[0]) if refused else f"{left} records are still on their way")
+        raise _send_error(str(refused[0]) if refused else f"{left} records are still on their way")
 
 
-def _not_sent(why: str) -> TransientError:
+def _send_error(why: str) -> TransientError:
     return TransientError(
         "RECORDS_NOT_SENT",
         f"The broker did not take all records: {why}.",

@@ -10,7 +10,7 @@ from generator.percentiles import percentile
 from generator.qos_truth import ViewersTruth
 from sandbox.demo.answers import AnswerSheet
 
-_PLACE = "minute, cdn, edge, asn, isp, country, region"
+_LOCATION = "minute, cdn, edge, asn, isp, country, region"
 _TRAFFIC = (
     "requests",
     "answered",
@@ -35,50 +35,54 @@ def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     columns = ", ".join(f"{name}::BIGINT" for name in _TRAFFIC)
     minutes = {
         (_utc(row[0]), *row[1:7]): tuple(row[7:])
-        for row in sheet.rows(f"SELECT {_PLACE}, bytes::BIGINT, {columns} FROM cdn_logs.cdn_minute")
+        for row in sheet.fetch_rows(f"SELECT {_LOCATION}, bytes::BIGINT, {columns} FROM cdn_logs.cdn_minute")
     }
     traffic = {
         key: (requests.bytes, *(requests.counts[name] for name in _TRAFFIC)) for key, requests in truth.traffic.items()
     }
-    sheet.table_equal("cdn_logs", "requests, errors, hits by minute, edge, ISP, region", minutes, traffic)
+    sheet.check_rows("cdn_logs", "requests, errors, hits by minute, edge, ISP, region", minutes, traffic)
     exact = {
         (_utc(row[0]), *row[1:7]): tuple(row[7:])
-        for row in sheet.rows(
-            f"SELECT {_PLACE}, {_rounded('first_byte_ms')} FROM cdn_logs.cdn_minute WHERE media_hits > 0"
+        for row in sheet.fetch_rows(
+            f"SELECT {_LOCATION}, {_rounded('first_byte_ms')} FROM cdn_logs.cdn_minute WHERE media_hits > 0"
         )
     }
     expected = {key: _percentiles(requests.hit_ms) for key, requests in truth.traffic.items() if requests.hit_ms}
-    sheet.table_equal("cdn_logs", "latency p50, p95, p99 by minute and all of them", exact, expected)
+    sheet.check_rows("cdn_logs", "latency p50, p95, p99 by minute and all of them", exact, expected)
     by_dimension = {
         (_utc(row[0]), row[1], row[2]): tuple(row[3:])
-        for row in sheet.rows(f"SELECT minute, dimension, value, {_rounded('first_byte_ms')} FROM cdn_logs.cdn_latency")
+        for row in sheet.fetch_rows(
+            f"SELECT minute, dimension, value, {_rounded('first_byte_ms')} FROM cdn_logs.cdn_latency"
+        )
     }
-    sheet.table_equal(
+    sheet.check_rows(
         "cdn_logs",
         "latency p50, p95, p99 by CDN, edge, ISP, region",
         by_dimension,
         {key: _percentiles(taken) for key, taken in truth.latency.items()},
     )
-    buckets = dict(sheet.rows("SELECT bucket, sum(media_hits)::BIGINT FROM cdn_logs.latency_histogram GROUP BY bucket"))
-    sheet.table_equal("cdn_logs", "histogram of latency, all minutes added", buckets, dict(truth.histogram))
+    buckets = dict(
+        sheet.fetch_rows("SELECT bucket, sum(media_hits)::BIGINT FROM cdn_logs.latency_histogram GROUP BY bucket")
+    )
+    sheet.check_rows("cdn_logs", "histogram of latency, all minutes added", buckets, dict(truth.histogram))
     _answer_rolled_up(sheet, truth)
     cacheable = sum(requests.counts["cacheable"] for requests in truth.traffic.values())
     hits = sum(requests.counts["hits"] for requests in truth.traffic.values())
-    ratio = sheet.one("SELECT round(sum(hits) / sum(cacheable), 9) FROM cdn_logs.cdn_minute")
-    sheet.equal("cdn_logs", "hit ratio", ratio, round(hits / cacheable, 9))
+    ratio = sheet.fetch_one("SELECT round(sum(hits) / sum(cacheable), 9) FROM cdn_logs.cdn_minute")
+    sheet.check_equal("cdn_logs", "hit ratio", ratio, round(hits / cacheable, 9))
 
 
 def _answer_rolled_up(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     """The p95 of everything from buckets is the value at that place among all, within a bucket."""
     every = sorted(taken for requests in truth.traffic.values() for taken in requests.hit_ms)
     at_place = every[max(0, -(-95 * len(every) // 100) - 1)]
-    rolled = sheet.one(
+    rolled = sheet.fetch_one(
         "SELECT 10 ** ((min(bucket) + 0.5) / 100) FROM ("
         "SELECT bucket, sum(sum(media_hits)) OVER (ORDER BY bucket) AS upto, sum(sum(media_hits)) OVER () AS total "
         "FROM cdn_logs.latency_histogram GROUP BY bucket) WHERE upto >= 0.95 * total"
     )
     right = abs(rolled / at_place - 1) <= _BUCKET_ERROR
-    sheet.equal("cdn_logs", "p95 of all from buckets, within 2.4 %", right, True)
+    sheet.check_equal("cdn_logs", "p95 of all from buckets, within 2.4 %", right, True)
 
 
 def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
@@ -86,14 +90,14 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     _quarantine(sheet, truth, "video_qos")
     minutes = {
         (_utc(row[0]), *row[1:6]): tuple(row[6:])
-        for row in sheet.rows(
+        for row in sheet.fetch_rows(
             f"SELECT {_DIMENSIONS}, active_views, attempts, plays, start_failures, exits_before_start, "
             "playback_failures, "
             "startup_ms::BIGINT, round(startup_ms_p50, 3), round(startup_ms_p95, 3), played_ms::BIGINT, "
             "bitrate_played::BIGINT, stalled_ms::BIGINT, stalls FROM video_qos.qos_minute"
         )
     }
-    sheet.table_equal(
+    sheet.check_rows(
         "video_qos",
         "views, start-up, stalls, bitrate by minute and all dimensions",
         minutes,
@@ -101,11 +105,11 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     )
     errors = {
         (_utc(minute), kind): (int(errors), int(fatal))
-        for minute, kind, errors, fatal in sheet.rows(
+        for minute, kind, errors, fatal in sheet.fetch_rows(
             "SELECT minute, error_class, sum(errors), sum(fatal_errors) FROM video_qos.error_minute GROUP BY ALL"
         )
     }
-    sheet.table_equal(
+    sheet.check_rows(
         "video_qos",
         "errors by minute and class",
         errors,
@@ -114,15 +118,15 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     played = sum(view.played_ms for view in truth.views.values())
     stalled = sum(view.stalled_ms for view in truth.views.values())
     weighted = sum(view.bitrate_played for view in truth.views.values())
-    ratio = sheet.one("SELECT sum(stalled_ms) / (sum(played_ms) + sum(stalled_ms)) FROM video_qos.qos_minute")
-    sheet.equal("video_qos", "rebuffer ratio", round(ratio, 9), round(stalled / (played + stalled), 9))
-    bitrate = sheet.one("SELECT sum(bitrate_played) / sum(bitrate_played_ms) FROM video_qos.qos_minute")
-    sheet.equal("video_qos", "bitrate while played, kbit/s", round(bitrate, 6), round(weighted / played, 6))
+    ratio = sheet.fetch_one("SELECT sum(stalled_ms) / (sum(played_ms) + sum(stalled_ms)) FROM video_qos.qos_minute")
+    sheet.check_equal("video_qos", "rebuffer ratio", round(ratio, 9), round(stalled / (played + stalled), 9))
+    bitrate = sheet.fetch_one("SELECT sum(bitrate_played) / sum(bitrate_played_ms) FROM video_qos.qos_minute")
+    sheet.check_equal("video_qos", "bitrate while played, kbit/s", round(bitrate, 6), round(weighted / played, 6))
     startups = Counter(int(view.startup_ms) for view in truth.views.values() if view.startup_ms is not None)
-    plays = sheet.one("SELECT sum(plays)::BIGINT FROM video_qos.startup_histogram")
-    sheet.equal("video_qos", "plays in the histogram of start-up", plays, startups.total())
-    most = sheet.one("SELECT max(most_at_once) FROM video_qos.concurrent_views")
-    sheet.equal("video_qos", "most concurrent viewers", most, _most_at_once(truth))
+    plays = sheet.fetch_one("SELECT sum(plays)::BIGINT FROM video_qos.startup_histogram")
+    sheet.check_equal("video_qos", "plays in the histogram of start-up", plays, startups.total())
+    most = sheet.fetch_one("SELECT max(most_at_once) FROM video_qos.concurrent_views")
+    sheet.check_equal("video_qos", "most concurrent viewers", most, _max_concurrent(truth))
     answer_viewers_now(sheet, truth)
 
 
@@ -131,22 +135,22 @@ def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     newest = max(truth.newest_ms.values())
     recent = {play_id: at for play_id, at in truth.newest_ms.items() if at >= newest - _REMEMBERED_MS}
     merged = dict(
-        sheet.rows(
+        sheet.fetch_rows(
             "SELECT play_id, epoch_ms(event_time) FROM video_qos.views_now "
             "WHERE event_time >= (SELECT max(event_time) FROM video_qos.views_now) - INTERVAL 30 MINUTE"
         )
     )
-    sheet.table_equal("video_qos", "live: newest report of each view", merged, recent)
+    sheet.check_rows("video_qos", "live: newest report of each view", merged, recent)
     users = {truth.users[play_id] for play_id, at in recent.items() if at >= newest - _ACTIVE_MS}
-    active = sheet.rows("SELECT active_users FROM video_qos.viewers_now")
-    sheet.equal("video_qos", "live: users active within 5 minutes", active[0][0] if active else None, len(users))
+    active = sheet.fetch_rows("SELECT active_users FROM video_qos.viewers_now")
+    sheet.check_equal("video_qos", "live: users active within 5 minutes", active[0][0] if active else None, len(users))
 
 
 def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     """What comes of joining players with their CDN, view by view."""
     joined = {
         row[0]: tuple(row[1:])
-        for row in sheet.rows(
+        for row in sheet.fetch_rows(
             "SELECT play_id, edge, requests::BIGINT, starved_requests::BIGINT, bytes::BIGINT, stalls, "
             "stalled_ms::BIGINT FROM video_qos.view_delivery"
         )
@@ -155,20 +159,20 @@ def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
         play_id: (view.edge, view.requests, view.starved_requests, view.bytes, view.stalls, view.stalled_ms)
         for play_id, view in truth.views.items()
     }
-    sheet.table_equal("video_qos", "each view with its requests to the CDN", joined, views)
+    sheet.check_rows("video_qos", "each view with its requests to the CDN", joined, views)
 
 
 def _quarantine(sheet: AnswerSheet, truth: ViewersTruth, pipeline: str) -> None:
     expected = {reason: rows for reason, rows in truth.quarantined[pipeline].items() if rows}
     rows = (
-        sheet.rows(f"SELECT reasons[1].code, count(*) FROM {pipeline}.quarantine GROUP BY 1")
-        if sheet.has(f"{pipeline}.quarantine")
+        sheet.fetch_rows(f"SELECT reasons[1].code, count(*) FROM {pipeline}.quarantine GROUP BY 1")
+        if sheet.has_table(f"{pipeline}.quarantine")
         else []
     )
-    sheet.table_equal(pipeline, "quarantined rows by reason", dict(rows), expected)
+    sheet.check_rows(pipeline, "quarantined rows by reason", dict(rows), expected)
 
 
-def _most_at_once(truth: ViewersTruth) -> int:
+def _max_concurrent(truth: ViewersTruth) -> int:
     """Of the views that begin while one is there; the most is reached where one begins."""
     spans = sorted((view.started_ms, view.ended_ms) for view in truth.views.values())
     return max(sum(begin <= at <= end for begin, end in spans) for at, _ in spans)

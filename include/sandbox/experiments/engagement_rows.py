@@ -84,7 +84,7 @@ def batch_rows(spark: SparkSession, workload: Workload, batch: int) -> DataFrame
     """The rows of one batch, in the columns of the engagement table."""
     first = batch * workload.rows_per_batch
     numbers = spark.range(first, first + workload.rows_per_batch).withColumnRenamed("id", "number")
-    return _activities(_placed(numbers, workload), workload, batch)
+    return _activities(_with_positions(numbers, workload), workload, batch)
 
 
 def rename_requests(spark: SparkSession, workload: Workload, round_number: int, batches: int) -> DataFrame:
@@ -96,7 +96,7 @@ def rename_requests(spark: SparkSession, workload: Workload, round_number: int, 
     drawn = spark.range(workload.requests).select(
         F.floor(_unit(F.col("id"), workload.seed, f"request {round_number}") * rows).alias("number")
     )
-    contacts = _placed(drawn, workload).select("org_id", F.col("contact_id").alias("id")).distinct()
+    contacts = _with_positions(drawn, workload).select("org_id", F.col("contact_id").alias("id")).distinct()
     return contacts.withColumn("new_id", F.concat("id", F.lit(f"-r{round_number}")))
 
 
@@ -112,7 +112,7 @@ def _unit(number: Column, seed: int, what: str) -> Column:
     return F.shiftrightunsigned(F.xxhash64(number, F.lit(seed), F.lit(what)), 12) / F.lit(float(1 << 52))
 
 
-def _placed(numbers: DataFrame, workload: Workload) -> DataFrame:
+def _with_positions(numbers: DataFrame, workload: Workload) -> DataFrame:
     """`number` with the organisation and the contact of each."""
     exponent, seed = workload.exponent, workload.seed
     whole = _cumulative(workload.orgs + 1, exponent)

@@ -22,9 +22,9 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from sandbox.experiments.file_sizes import OrgFiles, org_files
-from sandbox.experiments.own_folder import own_folder
 from sandbox.experiments.reads import Read, reads_of
 from sandbox.experiments.schemes import BY_DATE, BY_ORG, BY_ORG_VECTORS, Scheme, SchemeTable
+from sandbox.experiments.scratch_folder import scratch_folder
 
 #: New layout's time divided by the old's, as those published who moved such a table.
 PUBLISHED: Mapping[str, float] = {"read": 0.667, "update": 0.25, "insert": 1.1}
@@ -119,11 +119,13 @@ def run_partitioning(
         _Side(SchemeTable(spark, storage, f"{prefix}/{scheme.name}", scheme, max_file_bytes=max_file_bytes))
         for scheme in schemes
     ]
-    with own_folder(storage, prefix, keep=keep):
+    with scratch_folder(storage, prefix, keep=keep):
         _load(spark, sides, workload, progress)
         for ordinal in range(0 if warm_up else 1, repeats + 1):
             _round(spark, sides, workload, ordinal, named=reads, progress=progress)
-        rows = _equal("rows in the end", {side.table.scheme.name: side.table.fingerprint() for side in sides})[0]
+        rows = _require_equal("rows in the end", {side.table.scheme.name: side.table.fingerprint() for side in sides})[
+            0
+        ]
         results = tuple(side.result(workload, side.rounds[-repeats:]) for side in sides)
         return PartitioningResult(workload=workload, sides=results, rows=rows)
 
@@ -169,7 +171,7 @@ def _round(
         progress(f"{side.table.scheme.name}: {durations} ({kind})")
     for frame in (*batches, requests):
         frame.unpersist()
-    _equal(f"answers of round {ordinal}", answers)
+    _require_equal(f"answers of round {ordinal}", answers)
 
 
 def _side_round(
@@ -198,13 +200,13 @@ def _side_round(
     answers = ask()
     timed("optimize", table.optimize)
     again = ask()
-    _equal("answers before and after OPTIMIZE", {"before": answers, "after": again})
+    _require_equal("answers before and after OPTIMIZE", {"before": answers, "after": again})
     taken["read"] = sum(seconds for name, seconds in taken.items() if name.startswith("read_"))
     taken["insert"] = taken["append"] + taken["optimize"]
     return taken, answers
 
 
-def _equal(what: str, values: Mapping[str, Value]) -> Value:
+def _require_equal(what: str, values: Mapping[str, Value]) -> Value:
     """The value that all sides share.
 
     Raises:

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlparse
 
-from sandbox.servers.fault_answers import cut_short, operation_of, refusal, with_failures, without_entries
-from sandbox.servers.serving import serving
+from sandbox.servers.fault_responses import drop_entries, error_response, fail_entries, operation_of, truncated_response
+from sandbox.servers.server_thread import run_server
 from sandbox.stack.ports import HOST
 
 _MAX_HEAD_BYTES = 1 << 20
-_BODILESS = frozenset({204, 304})
+_STATUSES_WITHOUT_BODY = frozenset({204, 304})
 _HTTP_OK = range(200, 300)
 _CLOSED = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 _UNAVAILABLE = (
@@ -73,7 +73,7 @@ class Incident:
     operation: str = ""
 
     @property
-    def succeeded_unseen(self) -> bool:
+    def is_lost_reply(self) -> bool:
         """Whether the server executed the request and the client got no answer."""
         return self.action is Action.LOSE_REPLY and self.status in _HTTP_OK
 
@@ -87,7 +87,7 @@ class FaultProxy:
     faults: Sequence[Fault]
     seed: int = 0
     incidents: list[Incident] = field(default_factory=list)
-    _seen: dict[Fault, int] = field(default_factory=dict)
+    _request_counts: dict[Fault, int] = field(default_factory=dict)
     _random: random.Random = field(default_factory=random.Random)
     _serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
@@ -97,8 +97,8 @@ class FaultProxy:
             if not re.fullmatch(fault.operation, operation):
                 continue
             if re.fullmatch(fault.method, method) and re.search(fault.path, path):
-                self._seen[fault] = self._seen.get(fault, 0) + 1
-                ordinal, rest = divmod(self._seen[fault], fault.every)
+                self._request_counts[fault] = self._request_counts.get(fault, 0) + 1
+                ordinal, rest = divmod(self._request_counts[fault], fault.every)
                 due = rest == 0 and (fault.times is None or ordinal <= fault.times)
                 return fault if due and self._random.random() < fault.probability else None
         return None
@@ -108,7 +108,7 @@ class FaultProxy:
         # A client that is killed leaves nobody else to hold the task while the server answers.
         task = asyncio.current_task()
         self._serving.add(task)
-        server = _Server(*self.upstream)
+        server = _UpstreamConnection(*self.upstream)
         try:
             while True:
                 head, body = await _read_request(reader, writer)
@@ -126,7 +126,7 @@ class FaultProxy:
             writer.close()
             server.close()
 
-    async def _answer(self, server: _Server, head: bytes, body: bytes) -> tuple[bytes, bool]:
+    async def _answer(self, server: _UpstreamConnection, head: bytes, body: bytes) -> tuple[bytes, bool]:
         """What the client gets, and whether its connection lives on after it."""
         method, path = head.split(b" ", 2)[:2]
         fault = self.choose(method.decode(), path.decode(), operation_of(head))
@@ -135,16 +135,16 @@ class FaultProxy:
         if fault.action in (Action.LOSE_REPLY, Action.CUT_SHORT):
             answer = await server.ask(head, body)
             self._record(fault, head, _status(answer))
-            return (cut_short(answer) if fault.action is Action.CUT_SHORT else b""), False
+            return (truncated_response(answer) if fault.action is Action.CUT_SHORT else b""), False
         self._record(fault, head, 0)
         match fault.action:
             case Action.UNAVAILABLE:
                 return _without_head_body(method, _UNAVAILABLE), True
             case Action.REFUSE:
-                return _without_head_body(method, refusal(head, status=fault.status, code=fault.code)), True
+                return _without_head_body(method, error_response(head, status=fault.status, code=fault.code)), True
             case Action.FAIL_ENTRIES:
-                head, left, failed = without_entries(head, body)
-                return with_failures(await server.ask(head, left) if left else None, failed), True
+                head, left, failed = drop_entries(head, body)
+                return fail_entries(await server.ask(head, left) if left else None, failed), True
         await asyncio.sleep(fault.delay_seconds)
         return await server.ask(head, body), True
 
@@ -153,7 +153,7 @@ class FaultProxy:
         self.incidents.append(Incident(fault.action, method.decode(), path.decode(), status, operation_of(head)))
 
 
-class _Server:
+class _UpstreamConnection:
     """The connection to the server behind, opened when it is first needed."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -196,7 +196,7 @@ def _without_head_body(method: bytes, answer: bytes) -> bytes:
 
 async def _read_answer(reader: asyncio.StreamReader, method: bytes) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
-    if method == b"HEAD" or _status(head) in _BODILESS:
+    if method == b"HEAD" or _status(head) in _STATUSES_WITHOUT_BODY:
         return head
     return head + await _read_body(reader, head)
 
@@ -228,6 +228,6 @@ def running_fault_proxy(upstream: str, *, faults: Sequence[Fault] = (), seed: in
     """
     target = urlparse(upstream)
     proxy = FaultProxy("", (target.hostname or HOST, target.port or 80), faults, seed, _random=random.Random(seed))
-    with serving(proxy.serve, name="fault-proxy", max_line_bytes=_MAX_HEAD_BYTES) as port:
+    with run_server(proxy.serve, name="fault-proxy", max_line_bytes=_MAX_HEAD_BYTES) as port:
         proxy.endpoint = f"http://{HOST}:{port}"
         yield proxy

@@ -41,7 +41,7 @@ class BrokerLogin:
     password: str
 
     @classmethod
-    def fresh(cls) -> BrokerLogin:
+    def generate(cls) -> BrokerLogin:
         """A login with a new password."""
         return cls("telemetry", secrets.token_urlsafe(18))
 
@@ -64,7 +64,7 @@ class BrokerCommand:
         write_private(self.properties_file, "".join(f"{key}={value}\n" for key, value in self.properties.items()))
         done = subprocess.run(self.format_argv, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise _down(f"its folder cannot be formatted: {(done.stdout + done.stderr)[-2000:]}")
+            raise _broker_unavailable(f"its folder cannot be formatted: {(done.stdout + done.stderr)[-2000:]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,12 @@ class RunningBroker:
                 self._command.argv, stdout=output, stderr=subprocess.STDOUT, cwd=self._output.parent
             )
         deadline = time.monotonic() + _START_SECONDS
-        while not broker_answers(self.address.bootstrap):
+        while not is_reachable(self.address.bootstrap):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise _down(f"it does not answer at {self.address.bootstrap}: {self._output.read_text()[-2000:]}")
+                raise _broker_unavailable(
+                    f"it does not answer at {self.address.bootstrap}: {self._output.read_text()[-2000:]}"
+                )
             time.sleep(0.2)
 
     def kill(self) -> None:
@@ -214,7 +216,7 @@ def running_broker(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def broker_answers(bootstrap: str) -> bool:
+def is_reachable(bootstrap: str) -> bool:
     """Whether somebody accepts connections there: a broker does once it can serve."""
     host, _, port = bootstrap.rpartition(":")
     try:
@@ -224,7 +226,7 @@ def broker_answers(bootstrap: str) -> bool:
         return False
 
 
-def broker_serves(bootstrap: str) -> bool:
+def is_serving(bootstrap: str) -> bool:
     """Whether a broker there answers a request within two seconds: one that hangs still accepts connections."""
     from confluent_kafka import KafkaException
 
@@ -256,7 +258,7 @@ def create_topics(bootstrap: str, topics: Collection[str]) -> tuple[str, ...]:
             for creation in creations.values():
                 creation.result(_ANSWER_SECONDS)
     except KafkaException as error:
-        raise _down(f"topics cannot be created: {error}") from error
+        raise _broker_unavailable(f"topics cannot be created: {error}") from error
     return missing
 
 
@@ -266,7 +268,7 @@ def _admin(bootstrap: str) -> AdminClient:
     return AdminClient({**BrokerAddress(bootstrap).client_options()})
 
 
-def _down(what: str) -> TransientError:
+def _broker_unavailable(what: str) -> TransientError:
     return TransientError(
         "BROKER_DOWN", f"The Kafka broker does not run: {what}", hint="See whether another process has its port."
     )

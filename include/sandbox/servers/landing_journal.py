@@ -71,27 +71,27 @@ class LandingJournal:
             self._connection.executemany("INSERT INTO declarations VALUES (?, ?, ?)", rows)
             self._connection.execute("COMMIT")
 
-    def withdraw(self, kind: str, name: str) -> None:
+    def delete_declaration(self, kind: str, name: str) -> None:
         """Drop a declaration."""
         self._write("DELETE FROM declarations WHERE kind = ? AND name = ?", kind, name)
 
-    def declared(self, kind: str) -> dict[str, Any]:
+    def declarations(self, kind: str) -> dict[str, Any]:
         """All declarations of a kind by name, the oldest first."""
         rows = self._rows("SELECT name, content FROM declarations WHERE kind = ? ORDER BY rowid", kind)
-        return {name: json.loads(content, object_hook=_restored) for name, content in rows}
+        return {name: json.loads(content, object_hook=_decode_record) for name, content in rows}
 
     # -- messages of queues --------------------------------------------------------------------------------------
 
-    def keep_message(self, queue: str, message_id: str, content: dict[str, Any]) -> None:
+    def store_message(self, queue: str, message_id: str, content: dict[str, Any]) -> None:
         """Keep a message of a queue; one that was in another queue is in this one from now on."""
         text = json.dumps(content, default=_plain)
         self._write("INSERT OR REPLACE INTO messages (id, queue, content) VALUES (?, ?, ?)", message_id, queue, text)
 
-    def drop_message(self, message_id: str) -> None:
+    def delete_message(self, message_id: str) -> None:
         """Drop a message that was deleted."""
         self._write("DELETE FROM messages WHERE id = ?", message_id)
 
-    def drop_messages(self, queue: str) -> None:
+    def delete_messages(self, queue: str) -> None:
         """Drop all messages of a queue."""
         self._write("DELETE FROM messages WHERE queue = ?", queue)
 
@@ -100,18 +100,18 @@ class LandingJournal:
         for message_id, content in self._rows(
             "SELECT id, content FROM messages WHERE queue = ? ORDER BY position", queue
         ):
-            yield message_id, json.loads(content, object_hook=_restored)
+            yield message_id, json.loads(content, object_hook=_decode_record)
 
     # -- records of streams --------------------------------------------------------------------------------------
 
-    def keep_record(self, stream: str, shard: str, number: int, created_at: float, content: dict[str, Any]) -> None:
+    def store_record(self, stream: str, shard: str, number: int, created_at: float, content: dict[str, Any]) -> None:
         """Keep a record of a shard."""
         text = json.dumps(content, default=_plain)
         self._write(
             "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", stream, shard, str(number), created_at, text
         )
 
-    def drop_records(self, stream: str, *, before: float | None = None) -> None:
+    def delete_records(self, stream: str, *, before: float | None = None) -> None:
         """Drop the records of a stream, or those of it that are older."""
         horizon = float("inf") if before is None else before
         self._write("DELETE FROM records WHERE stream = ? AND created_at < ?", stream, horizon)
@@ -120,11 +120,11 @@ class LandingJournal:
         """Shard, number, time and content of a stream's records, in order of their numbers, which are equally long."""
         statement = "SELECT shard, number, created_at, content FROM records WHERE stream = ? ORDER BY number"
         for shard, number, created_at, content in self._rows(statement, stream):
-            yield shard, int(number), created_at, json.loads(content, object_hook=_restored)
+            yield shard, int(number), created_at, json.loads(content, object_hook=_decode_record)
 
     # -- objects that are announced once they are there ----------------------------------------------------------
 
-    def promise(self, bucket: str, key: str, event: str) -> int:
+    def add_pending(self, bucket: str, key: str, event: str) -> int:
         """Note, before an object is put, that it is to be announced. Gives the number to fulfil."""
         with self._lock:
             cursor = self._connection.execute(
@@ -132,11 +132,11 @@ class LandingJournal:
             )
             return int(cursor.lastrowid or 0)
 
-    def fulfil(self, number: int) -> None:
+    def delete_pending(self, number: int) -> None:
         """Note that it was announced, or that there is nothing to announce."""
         self._write("DELETE FROM announcements WHERE number = ?", number)
 
-    def promises(self) -> list[Announcement]:
+    def pending(self) -> list[Announcement]:
         """What is not announced yet, in order."""
         return [
             Announcement(*row)
@@ -159,5 +159,5 @@ def _plain(value: Any) -> dict[str, str]:
     raise TypeError(f"{type(value).__name__} cannot be kept")
 
 
-def _restored(record: dict[str, Any]) -> Any:
+def _decode_record(record: dict[str, Any]) -> Any:
     return base64.b64decode(record["_base64"]) if record.keys() == {"_base64"} else record

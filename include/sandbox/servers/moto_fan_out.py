@@ -28,20 +28,20 @@ from moto.kinesis.responses import KinesisResponse
 from sandbox.servers.moto_kinesis import LOCK, MotoKinesis, expire, number_before
 
 _MARK = "_deltaworks_fan_out"
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _TEXT = 7
 _versions = itertools.count(1)
 
 
 @dataclass
-class _Current:
+class _CurrentSubscription:
     """The subscription of a consumer to a shard that counts: later ones take over."""
 
     number: int
     since: float
 
 
-_current: dict[tuple[str, str], _Current] = {}
+_current: dict[tuple[str, str], _CurrentSubscription] = {}
 _numbers = itertools.count()
 
 
@@ -72,7 +72,7 @@ def _register(backend: Any, stream_arn: str, consumer_name: str) -> Any:
     with LOCK:
         if any(consumer.consumer_name == consumer_name for consumer in stream.consumers):
             raise ResourceInUseError(f"Consumer {consumer_name} under stream {stream.stream_name} already exists.")
-        if len(stream.consumers) >= MotoKinesis.current.most_consumers:
+        if len(stream.consumers) >= MotoKinesis.current.max_consumers:
             raise JsonRESTError("LimitExceededException", "The limit of registered consumers is exceeded.")
         consumer = Consumer(consumer_name, backend.account_id, backend.region_name, stream_arn)
         # One that is registered again under its name is another one.
@@ -102,14 +102,14 @@ def _subscribe_to_shard(response: Any) -> tuple[int, dict[str, str], Iterator[by
         raise ResourceNotFoundError(f"Shard {shard_id} in stream {stream.stream_name} does not exist")
     with LOCK:
         before = _current.get((consumer, shard_id))
-        if before is not None and time.monotonic() - before.since < settings.taken_seconds:
-            settings.refused_subscriptions += 1
+        if before is not None and time.monotonic() - before.since < settings.retake_seconds:
+            settings.rejected_subscriptions += 1
             raise ResourceInUseError(f"Another active subscription exists for this consumer and {shard_id}.")
         after = number_before(shard, place["Type"], place.get("SequenceNumber"), place.get("Timestamp"))
         number = next(_numbers)
-        _current[consumer, shard_id] = _Current(number, time.monotonic())
+        _current[consumer, shard_id] = _CurrentSubscription(number, time.monotonic())
         settings.subscriptions += 1
-    events = _Pushing(backend, consumer, shard_id, number, after).frames()
+    events = _EventStream(backend, consumer, shard_id, number, after).frames()
     return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, events
 
 
@@ -120,7 +120,7 @@ def _stream_of(backend: Any, consumer_arn: str) -> Any:
     raise ConsumerNotFound(consumer_arn, backend.account_id)
 
 
-class _Pushing:
+class _EventStream:
     """One subscription: what is sent, until its time is over or something ends it."""
 
     def __init__(self, backend: Any, consumer: str, shard_id: str, number: int, after: int) -> None:
@@ -133,20 +133,20 @@ class _Pushing:
     def frames(self) -> Iterator[bytes]:
         settings = MotoKinesis.current
         ends_at = time.monotonic() + settings.subscription_seconds
-        yield encoded({":message-type": "event", ":event-type": "initial-response"}, b"{}")
-        sent_at = -1.0 if settings.first_event_at_once else time.monotonic()
+        yield encode_event({":message-type": "event", ":event-type": "initial-response"}, b"{}")
+        sent_at = -1.0 if settings.immediate_first_event else time.monotonic()
         while time.monotonic() < ends_at:
             refusal = self._refusal()
             if refusal is not None:
-                yield encoded({":message-type": "exception", ":exception-type": refusal}, b"{}")
+                yield encode_event({":message-type": "exception", ":exception-type": refusal}, b"{}")
                 return
             event = self._event(idle=time.monotonic() - sent_at >= settings.heartbeat_seconds)
             if event is None:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
                 continue
             frame = _event_frame(event)
-            if settings.cut_next > 0:
-                settings.cut_next -= 1
+            if settings.subscriptions_to_cut > 0:
+                settings.subscriptions_to_cut -= 1
                 yield frame[: len(frame) // 2]
                 raise ConnectionAbortedError("The subscription is cut off here, as it was told to be.")
             sent_at = time.monotonic()
@@ -182,7 +182,10 @@ class _Pushing:
             return None
         self._after = batch[-1] if batch else self._after
         behind = max(1, int((unix_time() - records[-1].created_at) * 1000)) if left and records else 0
-        event: dict[str, Any] = {"Records": [_described(record) for record in records], "MillisBehindLatest": behind}
+        event: dict[str, Any] = {
+            "Records": [_record_fields(record) for record in records],
+            "MillisBehindLatest": behind,
+        }
         if ended:
             return event | {"ChildShards": [{"ShardId": child, "ParentShards": [self._shard_id]} for child in children]}
         return event | {"ContinuationSequenceNumber": str(self._after)}
@@ -192,7 +195,7 @@ def _is_child(shard: Any, parent: str) -> bool:
     return parent in (shard.parent, shard.adjacent_parent)
 
 
-def _described(record: Any) -> dict[str, Any]:
+def _record_fields(record: Any) -> dict[str, Any]:
     arrived = record.created_at_datetime
     return {
         "SequenceNumber": str(record.sequence_number),
@@ -205,10 +208,10 @@ def _described(record: Any) -> dict[str, Any]:
 
 def _event_frame(event: dict[str, Any]) -> bytes:
     kind = {":message-type": "event", ":event-type": "SubscribeToShardEvent", ":content-type": "application/json"}
-    return encoded(kind, json.dumps(event).encode())
+    return encode_event(kind, json.dumps(event).encode())
 
 
-def encoded(headers: dict[str, str], payload: bytes) -> bytes:
+def encode_event(headers: dict[str, str], payload: bytes) -> bytes:
     """A message of an event stream: lengths, their CRC, headers, payload, CRC of it all."""
     head = b"".join(
         bytes([len(name)]) + name.encode() + bytes([_TEXT]) + len(value).to_bytes(2) + value.encode()

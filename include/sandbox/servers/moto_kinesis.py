@@ -57,15 +57,15 @@ class MotoKinesis:
     throttled: int = 0
     expired: int = 0
     creating_seconds: float = 0.0
-    most_consumers: int = 20
+    max_consumers: int = 20
     subscription_seconds: float = 300.0
-    taken_seconds: float = 5.0
+    retake_seconds: float = 5.0
     heartbeat_seconds: float = 5.0
-    first_event_at_once: bool = True
+    immediate_first_event: bool = True
     records_per_event: int = 1000
-    cut_next: int = 0
+    subscriptions_to_cut: int = 0
     subscriptions: int = 0
-    refused_subscriptions: int = 0
+    rejected_subscriptions: int = 0
     _reads: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
 
     def admit(self, stream: str, shard: str) -> None:
@@ -99,9 +99,9 @@ def correct_kinesis() -> None:
         (Shard, "put_record", _put_into_shard),
         (Shard, "to_json", _describe_shard),
         (Stream, "get_shard_for_key", _open_shard_for_key),
-        (Stream, "put_record", _under_lock(Stream.put_record)),
-        (Stream, "split_shard", _keeping_records(Stream.split_shard)),
-        (Stream, "merge_shards", _keeping_records(Stream.merge_shards)),
+        (Stream, "put_record", _locked(Stream.put_record)),
+        (Stream, "split_shard", _preserve_records(Stream.split_shard)),
+        (Stream, "merge_shards", _preserve_records(Stream.merge_shards)),
         (KinesisBackend, "get_shard_iterator", _get_shard_iterator),
         (KinesisBackend, "get_records", _get_records),
         (Shard, _MARK, True),
@@ -126,7 +126,7 @@ def _open_shard_for_key(stream: Any, partition_key: str, explicit_hash_key: str)
     return next(shard for shard in covering if key <= shard.ending_hash)
 
 
-def _under_lock(put: Any) -> Any:
+def _locked(put: Any) -> Any:
     """A put that no resharding comes between: it would land in a shard that is closed by then."""
 
     def corrected(stream: Any, *arguments: Any, **named: Any) -> Any:
@@ -136,7 +136,7 @@ def _under_lock(put: Any) -> Any:
     return corrected
 
 
-def _keeping_records(reshard: Any) -> Any:
+def _preserve_records(reshard: Any) -> Any:
     """Resharding that leaves records where they are: it sees the shards empty."""
 
     def corrected(stream: Any, *arguments: Any) -> None:

@@ -27,10 +27,10 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import BaseWSGIServer, make_server
 
+from sandbox.servers.durable_messaging import DurableDeclarations, persist_declarations, persist_messages
+from sandbox.servers.durable_objects import DurableObjects
 from sandbox.servers.landing import LANDING_DEAD_QUEUE, LandingQueues, queue_url, wire_landing
 from sandbox.servers.landing_journal import LandingJournal
-from sandbox.servers.lasting_messages import DeclarationsKept, keep_declared, keep_messages
-from sandbox.servers.lasting_objects import LastingObjects
 from sandbox.servers.moto_corrections import correct_moto
 from sandbox.servers.object_store import ObjectStoreAddress
 from sandbox.stack.ports import HOST
@@ -65,7 +65,7 @@ def _recording_handler(record: logging.Logger) -> type[MotoRequestHandler]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lasting:
+class DurableState:
     """Where the landing side keeps things: objects in a store's buckets, all else in a file.
 
     One server in a process can have it.
@@ -79,13 +79,13 @@ class LandingServer:
     """moto on one port, wired, in this process. `stop` frees the port; without `lasting` the objects end with it."""
 
     def __init__(
-        self, *, port: int, request_log: Path, access_key: str, secret_key: str, lasting: Lasting | None = None
+        self, *, port: int, request_log: Path, access_key: str, secret_key: str, durable: DurableState | None = None
     ) -> None:
         self._port = port
         self._handler = _recording_handler(request_record(request_log))
         self._keys = {"access_key": access_key, "secret_key": secret_key}
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
-        self._lasting = lasting
+        self._lasting = durable
         self._server: BaseWSGIServer | None = None
 
     def start(self) -> LandingQueues:
@@ -93,7 +93,7 @@ class LandingServer:
         correct_moto()
         journal = LandingJournal(self._lasting.journal) if self._lasting else None
         if journal is not None:
-            keep_messages(journal)
+            persist_messages(journal)
         private = self._serve(0, self._moto)
         wire_landing(endpoint=_address(private.server_port), **self._keys)
         app = self._moto if journal is None else self._over_journal(journal, _address(private.server_port))
@@ -106,10 +106,10 @@ class LandingServer:
     def _over_journal(self, journal: LandingJournal, private: str) -> Any:
         assert self._lasting is not None
         for service in ("sqs", "sns"):
-            keep_declared(journal, service)
-        objects = LastingObjects(DeclarationsKept(self._moto, journal), store=self._lasting.store, journal=journal)
-        objects.make_buckets_again(private)
-        objects.announce_promised()
+            persist_declarations(journal, service)
+        objects = DurableObjects(DurableDeclarations(self._moto, journal), store=self._lasting.store, journal=journal)
+        objects.recreate_buckets(private)
+        objects.announce_pending()
         return objects
 
     def _serve(self, port: int, app: Any) -> BaseWSGIServer:
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         request_log=options.request_log,
         access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],
         secret_key=os.environ["DELTAWORKS_AWS_SECRET_KEY"],
-        lasting=_lasting(options) if options.journal else None,
+        durable=_durable_state(options) if options.journal else None,
     )
     queues = server.start()
     print(f"Serving on port {options.port}; objects are announced on {queues.queue_url}.", flush=True)
@@ -161,9 +161,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _lasting(options: argparse.Namespace) -> Lasting:
+def _durable_state(options: argparse.Namespace) -> DurableState:
     keys = os.environ["DELTAWORKS_LAKE_ACCESS_KEY"], os.environ["DELTAWORKS_LAKE_SECRET_KEY"]
-    return Lasting(ObjectStoreAddress(options.store, *keys), options.journal)
+    return DurableState(ObjectStoreAddress(options.store, *keys), options.journal)
 
 
 if __name__ == "__main__":

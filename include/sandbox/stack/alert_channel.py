@@ -12,13 +12,13 @@ from sandbox.stack.secrets import write_private
 _FILE = "alerts_webhook"
 
 
-def kept_webhook(home: StackHome) -> str | None:
+def read_webhook(home: StackHome) -> str | None:
     """The address that was kept, empty where none is wanted; None where nobody was asked yet."""
     path = home.root / _FILE
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
-def keep_webhook(home: StackHome, url: str) -> None:
+def store_webhook(home: StackHome, url: str) -> None:
     """Keep an address, or that none is wanted (empty). Whoever has it can post to it, so the file is private.
 
     Raises:
@@ -33,5 +33,5 @@ def keep_webhook(home: StackHome, url: str) -> None:
 
 def webhook_variable(home: StackHome) -> dict[str, str]:
     """The variable that the stack's processes get: what the shell says, or what was kept."""
-    url = os.environ.get(WEBHOOK_VARIABLE, "") or kept_webhook(home) or ""
+    url = os.environ.get(WEBHOOK_VARIABLE, "") or read_webhook(home) or ""
     return {WEBHOOK_VARIABLE: url} if url else {}

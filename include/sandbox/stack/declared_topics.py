@@ -10,7 +10,7 @@ from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 from sandbox.stack.environment import AWS_ENDPOINT, KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome
 
-_OURS = Reference(scheme="env", name=KAFKA_BOOTSTRAP)
+_STACK_BOOTSTRAP = Reference(scheme="env", name=KAFKA_BOOTSTRAP)
 _OUR_MESSAGING = Reference(scheme="env", name=AWS_ENDPOINT)
 
 
@@ -27,7 +27,11 @@ def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tup
         ConfigError: the environment itself is declared wrongly.
     """
     sources = [spec.source for spec in load_catalog(root=home.project, skip_invalid=True, only=only).pipelines.values()]
-    ours = [source for source in sources if isinstance(source, KafkaSourceSpec) and source.bootstrap_servers == _OURS]
+    ours = [
+        source
+        for source in sources
+        if isinstance(source, KafkaSourceSpec) and source.bootstrap_servers == _STACK_BOOTSTRAP
+    ]
     return tuple(sorted({topic for source in ours for topic in source.topics}))
 
 

@@ -23,7 +23,7 @@ def port_variable(component: str) -> str:
     return f"DELTAWORKS_PORT_{component.upper()}"
 
 
-def choose_ports(kept: Mapping[str, int], *, environ: Mapping[str, str] | None = None) -> dict[str, int]:
+def choose_ports(previous: Mapping[str, int], *, environ: Mapping[str, str] | None = None) -> dict[str, int]:
     """A port for each component: configured, else kept from before, else a free one.
 
     Call it while the stack is not running: a port that somebody listens on is refused.
@@ -32,9 +32,9 @@ def choose_ports(kept: Mapping[str, int], *, environ: Mapping[str, str] | None =
         ConfigError: PORT_IN_USE or PORT_INVALID, naming the component, the port and how to configure another.
     """
     configured = _configured(os.environ if environ is None else environ)
-    chosen = {name: configured.get(name, kept.get(name)) for name in COMPONENTS}
+    chosen = {name: configured.get(name, previous.get(name)) for name in COMPONENTS}
     fixed = {name: port for name, port in chosen.items() if port is not None}
-    _refuse_shared(fixed)
+    _reject_shared(fixed)
     for name, port in fixed.items():
         if not is_free(port):
             raise _in_use(name, port)
@@ -74,7 +74,7 @@ def _configured(environ: Mapping[str, str]) -> dict[str, int]:
     return ports
 
 
-def _refuse_shared(ports: Mapping[str, int]) -> None:
+def _reject_shared(ports: Mapping[str, int]) -> None:
     owner: dict[int, str] = {}
     for name, port in ports.items():
         if port in owner:
@@ -106,9 +106,9 @@ def _listener(port: int) -> str:
     return "another process"
 
 
-def _free_port(taken: set[int]) -> int:
+def _free_port(used_ports: set[int]) -> int:
     for port in random.sample(_CHOICE, k=200):
-        if port not in taken and is_free(port):
+        if port not in used_ports and is_free(port):
             return port
     raise ConfigError(
         "PORT_IN_USE",

@@ -16,7 +16,7 @@ import psutil
 
 from sandbox.stack.home import StackHome
 
-_SHOWN = 300
+_MAX_COMMAND_LENGTH = 300
 TASK_KINDS = frozenset({"stream", "relay", "rules", "feeds", "job", "task", "worker-busy"})
 # What a command line looks like, and what that process is; the first match counts.
 _KINDS = tuple(
@@ -87,7 +87,7 @@ def with_descendants(roots: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
 
 
 def _child(process: psutil.Process) -> StackProcess:
-    command = " ".join(process.cmdline())[:_SHOWN]
+    command = " ".join(process.cmdline())[:_MAX_COMMAND_LENGTH]
     kind = _kind(process.name(), command) or "child"
     return StackProcess(process.pid, kind, command, process.create_time(), process.ppid())
 
@@ -100,7 +100,7 @@ def _describe(process: psutil.Process, home: StackHome) -> StackProcess | None:
         kind = _kind(process.name(), command)
         if kind is None or not _belongs(process, home):
             return None
-        return StackProcess(process.pid, kind, command[:_SHOWN], process.create_time(), process.ppid())
+        return StackProcess(process.pid, kind, command[:_MAX_COMMAND_LENGTH], process.create_time(), process.ppid())
 
 
 def _kind(name: str, command: str) -> str | None:
@@ -125,7 +125,7 @@ def end_processes(processes: Iterable[StackProcess], *, seconds: float) -> tuple
         Those that had to be killed.
     """
     items = {item.pid: item for item in processes}
-    live = _live(items.values())
+    live = _alive_processes(items.values())
     for process in live:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -136,7 +136,7 @@ def end_processes(processes: Iterable[StackProcess], *, seconds: float) -> tuple
 def kill_processes(processes: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
     """Kill processes and wait for their end; by id, never a later process that reuses the id."""
     items = {item.pid: item for item in processes}
-    live = _live(items.values())
+    live = _alive_processes(items.values())
     for process in live:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -144,7 +144,7 @@ def kill_processes(processes: Iterable[StackProcess]) -> tuple[StackProcess, ...
     return tuple(items[process.pid] for process in live)
 
 
-def _live(processes: Iterable[StackProcess]) -> list[psutil.Process]:
+def _alive_processes(processes: Iterable[StackProcess]) -> list[psutil.Process]:
     return [process for item in processes if (process := _same_process(item)) is not None]
 
 

@@ -11,7 +11,7 @@ from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.processes import StackProcess
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED_DAGS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class DownReport:
     notes: tuple[str, ...]
     seconds: float
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """The one line that `down` ends with."""
-        paused = named_dags(self.paused_dags) or "no DAG"
+        paused = describe_dags(self.paused_dags) or "no DAG"
         return f"Stopped in {self.seconds:.0f} s; the next `up` unpauses {paused}."
 
 
-def named_dags(dag_ids: Sequence[str]) -> str:
+def describe_dags(dag_ids: Sequence[str]) -> str:
     """A few DAGs by name, many by how many there are."""
-    return ", ".join(dag_ids) if len(dag_ids) <= _MOST_NAMED else f"{len(dag_ids)} DAGs"
+    return ", ".join(dag_ids) if len(dag_ids) <= _MAX_NAMED_DAGS else f"{len(dag_ids)} DAGs"

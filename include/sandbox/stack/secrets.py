@@ -27,7 +27,7 @@ class StackSecrets:
     aws_secret_key: str
 
 
-def keep_secrets(path: Path) -> StackSecrets:
+def load_or_create_secrets(path: Path) -> StackSecrets:
     """The secrets in `path`; those it lacks are generated and added first."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     generated = dataclasses.asdict(_generate())

@@ -22,11 +22,14 @@ from sandbox.stack.environment import (
     write_env,
 )
 from sandbox.stack.home import StackHome
-from sandbox.stack.made_sources import make_sources
 from sandbox.stack.ports import HOST, choose_ports
 from sandbox.stack.preflight import preflight
 from sandbox.stack.processes import StackProcess, end_processes, stack_processes, task_processes, with_descendants
-from sandbox.stack.programs import (
+from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus, describe_dags
+from sandbox.stack.secrets import ADMIN_USER, StackSecrets, load_or_create_secrets
+from sandbox.stack.shutdown import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
+from sandbox.stack.source_creation import create_sources
+from sandbox.stack.stack_programs import (
     API_SERVER,
     COLLECTOR,
     KAFKA,
@@ -39,12 +42,9 @@ from sandbox.stack.programs import (
     failed_programs,
     stack_programs,
 )
-from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus, named_dags
-from sandbox.stack.secrets import ADMIN_USER, StackSecrets, keep_secrets
 from sandbox.stack.state import exclusive, load_state, save_state
-from sandbox.stack.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
-from sandbox.stack.supervision import ProgramState, Supervisor, last_lines, wait_until
-from sandbox.stack.waiting import busy_steps, wait_while_moving
+from sandbox.stack.supervisor import ProgramState, Supervisor, last_lines, wait_until
+from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
 Progress = Callable[[str], None]
 # For so long a program may do nothing before it is healthy; how long it takes is up to the machine.
@@ -53,7 +53,7 @@ _AIRFLOW_SECONDS = 180.0
 _LEFTOVER_SECONDS = 5.0
 
 
-def quiet(_line: str) -> None:
+def no_progress(_line: str) -> None:
     """Report progress to nobody."""
 
 
@@ -63,7 +63,7 @@ def up(
     foreground: bool = False,
     pipelines: Sequence[str] | None = None,
     variables: Mapping[str, str] | None = None,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
 ) -> StackAddresses:
     """Start the stack and wait until all of it is healthy; a stack that runs is left as it is.
 
@@ -104,7 +104,7 @@ def _prepare(
     pipelines: Sequence[str] | None,
     own_variables: Mapping[str, str],
 ) -> None:
-    refuse_leftovers(home)
+    reject_leftovers(home)
     progress("Checking Python, Java and memory")
     # Maven is asked for where it is needed: a set of jars that is up to date does without.
     machine = preflight(need_maven=False)
@@ -114,7 +114,7 @@ def _prepare(
     state = load_state(home)
     ports = choose_ports(state.ports)
     save_state(home, state.replace(ports=ports))
-    keys = keep_secrets(home.secrets_file)
+    keys = load_or_create_secrets(home.secrets_file)
     with_broker = bool(declared_topics(home, pipelines))
     collector = declared_collector(home, pipelines)
     variables = stack_variables(
@@ -134,7 +134,7 @@ def _prepare(
     supervisor.launch(programs, environment=process_environment(home))
 
 
-def refuse_leftovers(home: StackHome) -> None:
+def reject_leftovers(home: StackHome) -> None:
     """Refuse to start beside processes of an earlier run, which would write beside ours.
 
     Raises:
@@ -151,22 +151,22 @@ def refuse_leftovers(home: StackHome) -> None:
 
 
 def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress) -> None:
-    state, keys = load_state(home), keep_secrets(home.secrets_file)
+    state, keys = load_state(home), load_or_create_secrets(home.secrets_file)
     checks = HealthChecks(state.ports, keys)
     programs = supervisor.programs()
     with ThreadPoolExecutor(1) as pool:
         # Beside the stores, which wait for the disk most of the time: both take seconds at the first start.
         prepared = pool.submit(_prepare_airflow, home, keys, progress)
-        _start(home, supervisor, checks, _among(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
+        _start(home, supervisor, checks, _select_programs(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
         checks.create_buckets()
-        make_sources(home, read_env(home), checks, progress)
+        create_sources(home, read_env(home), checks, progress)
         prepared.result()
     withdraw_stop_flags(home)
     for order in START_ORDER:
-        _start(home, supervisor, checks, _among(programs, order), seconds=_AIRFLOW_SECONDS, progress=progress)
+        _start(home, supervisor, checks, _select_programs(programs, order), seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
-            progress(f"Unpaused: {named_dags(resumed)}")
+            progress(f"Unpaused: {describe_dags(resumed)}")
 
 
 def _prepare_airflow(home: StackHome, keys: StackSecrets, progress: Progress) -> None:
@@ -176,7 +176,7 @@ def _prepare_airflow(home: StackHome, keys: StackSecrets, progress: Progress) ->
     save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
 
 
-def _among(programs: Container[str], names: Sequence[str]) -> list[str]:
+def _select_programs(programs: Container[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in programs]
 
 
@@ -202,21 +202,21 @@ def _start(
     def all_healthy() -> bool:
         states = supervisor.programs()
         if failed := failed_programs(states, waiting):
-            raise _program_failed(home, failed[0], "keeps ending right after its start")
-        healthy = checks.healthy(states, waiting)
+            raise _program_error(home, failed[0], "keeps ending right after its start")
+        healthy = checks.healthy_programs(states, waiting)
         for name in [name for name in waiting if healthy[name]]:
             waiting.remove(name)
             progress(f"{name} is healthy after {time.monotonic() - began:.0f} s")
         return not waiting
 
-    if wait_while_moving(all_healthy, at_work, patience_seconds=seconds):
+    if wait_while_progressing(all_healthy, at_work, patience_seconds=seconds):
         waited = time.monotonic() - began
-        raise _program_failed(
+        raise _program_error(
             home, waiting[0], f"is not healthy after {waited:.0f} s, and has done nothing for {seconds:.0f} s"
         )
 
 
-def _program_failed(home: StackHome, name: str, what: str) -> DeltaworksError:
+def _program_error(home: StackHome, name: str, what: str) -> DeltaworksError:
     log = home.logs / f"{name}.log"
     return DeltaworksError(
         "PROGRAM_FAILED",
@@ -237,7 +237,7 @@ def _wait_for_signal() -> None:
         signal.signal(number, handler)
 
 
-def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress: Progress = quiet) -> DownReport:
+def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress: Progress = no_progress) -> DownReport:
     """Stop the stack: streams and relays first, then Airflow, then the stores; nothing of it is left alive.
 
     Works on a half-started stack and on the leftovers of a crashed one too. Stopping a stopped stack does nothing.
@@ -283,7 +283,7 @@ def _end_tasks(
 def _stop_programs(supervisor: Supervisor, progress: Progress) -> None:
     programs = supervisor.programs()
     for order in STOP_ORDER:
-        names = _among(programs, order)
+        names = _select_programs(programs, order)
         progress(f"Stopping {', '.join(names)}")
         supervisor.stop(names, seconds=45)
     supervisor.shutdown(seconds=45)
@@ -312,8 +312,10 @@ def status(*, home: StackHome | None = None) -> StackStatus:
         names = [name for name in PROGRAMS if name not in absent]
         stopped = tuple(ProgramStatus(name, "STOPPED", None, None, False, "") for name in names)
         return StackStatus(False, False, stopped, None, stack_processes(home))
-    names = _among(states, PROGRAMS)
-    healthy = HealthChecks(load_state(home).ports, keep_secrets(home.secrets_file)).healthy(states, names)
+    names = _select_programs(states, PROGRAMS)
+    healthy = HealthChecks(load_state(home).ports, load_or_create_secrets(home.secrets_file)).healthy_programs(
+        states, names
+    )
     programs = tuple(_program_status(states[name], healthy[name]) for name in names)
     addresses = _addresses(home, already_running=True)
     return StackStatus(True, all(healthy.values()), programs, addresses, ())
@@ -330,7 +332,7 @@ def _airflow_url(ports: Mapping[str, int]) -> str:
 
 def _addresses(home: StackHome, *, already_running: bool) -> StackAddresses:
     ports, environment = load_state(home).ports, read_env(home)
-    keys: StackSecrets = keep_secrets(home.secrets_file)
+    keys: StackSecrets = load_or_create_secrets(home.secrets_file)
     return StackAddresses(
         airflow_url=_airflow_url(ports),
         airflow_user=ADMIN_USER,

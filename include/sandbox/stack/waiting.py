@@ -20,37 +20,37 @@ _BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stalled:
+class Stall:
     """Nothing has moved for `seconds`, `moved` being what was seen last."""
 
     seconds: float
     moved: Hashable
 
 
-def wait_while_moving(
+def wait_while_progressing(
     done: Callable[[], bool],
-    movement: Callable[[], Hashable],
+    progress_marker: Callable[[], Hashable],
     *,
     patience_seconds: float,
     poll_seconds: float = 0.5,
-    look_seconds: float = 0.0,
+    marker_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Stalled | None:
+) -> Stall | None:
     """Wait until `done`; None, or how it stalled when `movement` has not changed for `patience_seconds`.
 
     Args:
         movement: what changes while somebody works on it: counts, states, CPU seconds in steps (`busy_steps`).
         look_seconds: how often to look at that, where looking takes work itself.
     """
-    last, since, looked = movement(), clock(), clock()
+    last, since, looked = progress_marker(), clock(), clock()
     while not done():
-        if clock() - looked >= look_seconds:
-            now, looked = movement(), clock()
+        if clock() - looked >= marker_seconds:
+            now, looked = progress_marker(), clock()
             if now != last:
                 last, since = now, clock()
             elif clock() - since > patience_seconds:
-                return Stalled(clock() - since, last)
+                return Stall(clock() - since, last)
         sleep(poll_seconds)
     return None
 

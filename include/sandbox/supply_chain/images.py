@@ -107,7 +107,7 @@ def record_images(root: Path) -> dict[str, str]:
     digests = {tag: _resolve(tag) for tag in sorted({reference.tag for reference in image_references(root)})}
     for file in _FILES:
         path = root / file
-        lines = [_pinned(file, line, digests) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [_with_digest(file, line, digests) for line in path.read_text(encoding="utf-8").splitlines()]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     recorded = [f"{tag}@{digest}" for tag, digest in digests.items()]
     (root / LOCK).write_text("\n".join([_HEADER, *recorded]) + "\n", encoding="utf-8")
@@ -118,7 +118,7 @@ def _match(file: str, line: str) -> re.Match[str] | None:
     return (_FROM if file == "Dockerfile" else _IMAGE).match(line)
 
 
-def _pinned(file: str, line: str, digests: dict[str, str]) -> str:
+def _with_digest(file: str, line: str, digests: dict[str, str]) -> str:
     match = _match(file, line)
     tag = match[2].partition("@")[0] if match else ""
     return f"{match[1]}{tag}@{digests[tag]}{match[3]}" if match and tag in digests else line

@@ -52,7 +52,7 @@ _CODE = (
 _DECLARED = ("collectors", "environments", "pipelines", "relays")
 _EXCLUDED = ("__pycache__", ".dist-info", ".pyc", "/RECORD", "/direct_url.json")
 #: The earliest time a zip can hold.
-_NO_TIME = (1980, 1, 1, 0, 0, 0)
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
 
 
@@ -62,11 +62,11 @@ def package(target: Path, *, root: Path) -> int:
     Raises:
         ConfigError: PACKAGE_MISSING.
     """
-    files = dict(sorted({**dict(_installed()), **dict(_own(root))}.items()))
+    files = dict(sorted({**dict(_installed()), **dict(_project_files(root))}.items()))
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w") as archive:
         for name, path in files.items():
-            entry = zipfile.ZipInfo(name, _NO_TIME)
+            entry = zipfile.ZipInfo(name, _FIXED_TIME)
             entry.external_attr = _MODE
             # One system and one level wherever it is made.
             entry.create_system = 3
@@ -74,7 +74,7 @@ def package(target: Path, *, root: Path) -> int:
     return len(files)
 
 
-def _own(root: Path) -> Iterator[tuple[str, Path]]:
+def _project_files(root: Path) -> Iterator[tuple[str, Path]]:
     include = root / "include"
     for name in _CODE:
         for path in _files(include / name):

@@ -21,7 +21,7 @@ import httpx
 from sandbox.airflow.settings import airflow_settings, database_path, passwords_path
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST, choose_ports
-from sandbox.stack.secrets import ADMIN_USER, keep_secrets, write_private
+from sandbox.stack.secrets import ADMIN_USER, load_or_create_secrets, write_private
 from tests.dags.airflow_project import HOME, REPOSITORY
 from tests.waiting import eventually
 
@@ -70,7 +70,7 @@ def running_airflow(*, project: Path, dag_files: Sequence[Path] = ()) -> Iterato
     folder = Path(tempfile.mkdtemp(prefix="deltaworks-site-"))
     home = StackHome.at(folder / "home", project=REPOSITORY, dags_folder=_dags_folder(folder, dag_files))
     home.create()
-    port, secrets = choose_ports({})["airflow"], keep_secrets(home.secrets_file)
+    port, secrets = choose_ports({})["airflow"], load_or_create_secrets(home.secrets_file)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
     environment = inherited | airflow_settings(home, port=port, keys=secrets)
     environment |= {

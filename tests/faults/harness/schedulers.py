@@ -13,8 +13,8 @@ import psutil
 
 from sandbox.stack.environment import process_environment
 from sandbox.stack.home import StackHome
-from sandbox.stack.programs import SCHEDULER
-from sandbox.stack.supervision import Supervisor
+from sandbox.stack.stack_programs import SCHEDULER
+from sandbox.stack.supervisor import Supervisor
 
 _AGAIN = 'while :; do "$@"; sleep 5; done'
 

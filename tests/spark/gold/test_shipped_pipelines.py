@@ -33,7 +33,7 @@ def build(spark: SparkSession, lake: ShippedLake, deliveries: list[Delivery], *p
 
 
 def wrong(sheet: AnswerSheet) -> list[str]:
-    return [f"{each.question}: {each.computed}, not {each.truth}" for each in sheet.answers if not each.right]
+    return [f"{each.question}: {each.computed}, not {each.truth}" for each in sheet.answers if not each.is_right]
 
 
 def test_quality_of_video_and_its_delivery(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_guarded_commits_are_neither_lost_nor_doubled_when_replies_are_lost(
 
     verdict = run_appends(writers, work=tmp_path, seconds=100)
 
-    print(verdict, sum(incident.succeeded_unseen for incident in proxy.incidents))
-    assert sum(incident.succeeded_unseen for incident in proxy.incidents) >= 5
+    print(verdict, sum(incident.is_lost_reply for incident in proxy.incidents))
+    assert sum(incident.is_lost_reply for incident in proxy.incidents) >= 5
     assert verdict.acknowledged == 30
     assert not verdict.failed
     assert not verdict.lost

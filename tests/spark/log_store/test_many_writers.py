@@ -29,7 +29,7 @@ def test_two_drivers_and_a_delta_rs_writer_lose_and_double_nothing_though_replie
 
         verdict = run_appends(writers, work=tmp_path, seconds=120)
 
-    unseen = [incident for incident in proxy.incidents if incident.succeeded_unseen]
+    unseen = [incident for incident in proxy.incidents if incident.is_lost_reply]
     print(f"{verdict}; {len(unseen)} commits landed whose reply was lost")
     assert not verdict.failed
     assert verdict.acknowledged == 60

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    login = BrokerLogin.fresh()
+    login = BrokerLogin.generate()
     with running_broker(tmp_path_factory.mktemp("kafka"), login=login) as running:
         yield running
 

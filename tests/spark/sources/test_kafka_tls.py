@@ -32,7 +32,7 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder, login = tmp_path_factory.mktemp("tls"), BrokerLogin.fresh()
+    folder, login = tmp_path_factory.mktemp("tls"), BrokerLogin.generate()
     authority = Authority.new(folder, "authority")
     ports = {name: free_port() for name in ("CONTROLLER", "PLAINTEXT", "SASL_SSL", "SSL")}
     at = {name: f"{HOST}:{port}" for name, port in ports.items()}

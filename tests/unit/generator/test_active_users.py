@@ -90,7 +90,7 @@ def test_active_users_are_those_of_a_slow_pass(tmp_path: Path) -> None:
     sheet = AnswerSheet(connection, names)
     answer_players(sheet)
     (answer,) = sheet.answers
-    assert answer.right, answer
+    assert answer.is_right, answer
 
 
 def test_a_device_whose_clock_is_ahead_neither_counts_nor_hides_the_others(tmp_path: Path) -> None:

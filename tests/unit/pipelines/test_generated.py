@@ -75,7 +75,7 @@ def dashboards(lake: ShippedLake, folder: Path, *pipelines: str) -> list[Dashboa
 
 
 def wrong(answers: Sequence[Answer]) -> list[str]:
-    return [f"{answer.question}: {answer.computed}, not {answer.truth}" for answer in answers if not answer.right]
+    return [f"{answer.question}: {answer.computed}, not {answer.truth}" for answer in answers if not answer.is_right]
 
 
 def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: P
     assert sum(view.stalls for view in truth.views.values()) > 20
     # Every panel of every dashboard has something to draw.
     pages = dashboards(lake, tmp_path, *VIDEO)
-    assert [(page.name, page.panels - page.with_rows, page.failed) for page in pages] == [
+    assert [(page.name, page.panels - page.panels_with_rows, page.failed_panels) for page in pages] == [
         ("delivery", 0, ()),
         ("noc", 0, ()),
     ]
@@ -177,7 +177,11 @@ def test_prices_over_earnings_are_those_known_on_each_day(tmp_path: Path) -> Non
     assert len(answers) == 7
     assert truth.restated == 1
     (page,) = dashboards(lake, tmp_path, *MARKET)
-    assert (page.name, page.failed, page.panels - page.with_rows) == ("market", (), 1)  # no session is missing
+    assert (page.name, page.failed_panels, page.panels - page.panels_with_rows) == (
+        "market",
+        (),
+        1,
+    )  # no session is missing
     # Sessions that are still to come are no data.
     assert re.search(r"newest data</dt><dd>202[45]-", page.path.read_text())
     assert sum(day.pe_annual is None for day in truth.days.values()) > 100  # a year of losses

@@ -50,9 +50,9 @@ def _by_name(checks: list[Check]) -> dict[str, Check]:
 def test_what_is_missing_comes_with_the_command_of_the_machine_s_own_installer(
     bare: Path, installer: str, command: str
 ) -> None:
-    checks = _by_name(check_machine(bare, which=_machine(installer, "make")))
+    checks = _by_name(check_machine(bare, find_command=_machine(installer, "make")))
 
-    assert (checks["Java"].state, checks["Java"].next) == ("missing", command)
+    assert (checks["Java"].state, checks["Java"].next_step) == ("missing", command)
     assert checks["Maven"].state == "missing"
     assert not is_ready(list(checks.values()))
 
@@ -69,12 +69,12 @@ def test_a_java_that_cannot_compile_is_no_use_until_the_jars_are_built(
     java.write_text(f"#!/bin/sh\necho '    java.home = {bare}' >&2; echo '    java.version = 17.0.9' >&2\n")
     java.chmod(0o755)
 
-    assert "no javac" in _by_name(check_machine(bare, which=_machine("make")))["Java"].detail
+    assert "no javac" in _by_name(check_machine(bare, find_command=_machine("make")))["Java"].detail
 
     jars = bare / "include" / "jars" / "target" / "jars"
     jars.mkdir(parents=True)
     (jars / "delta.jar").touch()
-    checks = _by_name(check_machine(bare, which=_machine("make")))
+    checks = _by_name(check_machine(bare, find_command=_machine("make")))
     assert [checks[name].state for name in ("Java", "Maven", "jars")] == ["ok", "ok", "ok"]
 
 
@@ -85,9 +85,9 @@ def test_an_environment_older_than_the_lock_file_is_to_be_made_again(bare: Path)
     lock.touch()
     os.utime(stamp, (1_000, 1_000))
 
-    check = _by_name(check_machine(bare, which=_machine()))["environment"]
+    check = _by_name(check_machine(bare, find_command=_machine()))["environment"]
 
-    assert (check.state, check.next) == ("warning", "make env")
+    assert (check.state, check.next_step) == ("warning", "make env")
 
 
 def test_a_machine_whose_name_has_no_address_cannot_start_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +97,9 @@ def test_a_machine_whose_name_has_no_address_cannot_start_spark(bare: Path, monk
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
     monkeypatch.setattr(socket, "gethostbyname", unresolved)
 
-    check = _by_name(check_machine(bare, which=_machine()))["host name"]
+    check = _by_name(check_machine(bare, find_command=_machine()))["host name"]
 
-    assert (check.state, check.next) == ("missing", 'echo "127.0.0.1 box" | sudo tee -a /etc/hosts')
+    assert (check.state, check.next_step) == ("missing", 'echo "127.0.0.1 box" | sudo tee -a /etc/hosts')
 
 
 def test_a_proxy_that_would_take_requests_to_this_machine_is_a_warning(
@@ -108,11 +108,11 @@ def test_a_proxy_that_would_take_requests_to_this_machine_is_a_warning(
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("NO_PROXY", "localhost")
-    check = _by_name(check_machine(bare, which=_machine()))["proxy"]
-    assert (check.state, "127.0.0.1" in check.next) == ("warning", True)
+    check = _by_name(check_machine(bare, find_command=_machine()))["proxy"]
+    assert (check.state, "127.0.0.1" in check.next_step) == ("warning", True)
 
     monkeypatch.setenv("NO_PROXY", "localhost, 127.0.0.1")
-    assert _by_name(check_machine(bare, which=_machine()))["proxy"].state == "ok"
+    assert _by_name(check_machine(bare, find_command=_machine()))["proxy"].state == "ok"
 
 
 def test_it_runs_with_nothing_installed_but_python() -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import psutil
 
-from sandbox.servers.serving import serving
+from sandbox.servers.server_thread import run_server
 from sandbox.stack.ports import HOST
 
 Protocol = Literal["http", "kafka"]
@@ -207,6 +207,6 @@ def running_wire(protocol: Protocol, upstream: str = f"{HOST}:1") -> Iterator[Wi
     """A proxy before `upstream` (host:port) while the block runs."""
     host, _, port = upstream.rpartition(":")
     wire = Wire(protocol, (host, int(port)))
-    with serving(wire.serve, name="wire") as own:
+    with run_server(wire.serve, name="wire") as own:
         wire.address = (HOST, own)
         yield wire

@@ -20,7 +20,7 @@ def numbers(begin: int, end: int) -> list[str]:
 def test_a_query_changes_its_mode_over_restarts_while_the_stream_is_resharded(
     make_stage: Callable[..., Stage], switches: MotoKinesis
 ) -> None:
-    switches.taken_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
+    switches.retake_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
     stage = make_stage()
     stage.actions = 2
     stage.put(*numbers(0, 300))

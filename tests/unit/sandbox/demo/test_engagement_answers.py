@@ -73,7 +73,7 @@ def answered(connection: duckdb.DuckDBPyConnection, truth: EngagementTruth) -> d
 def test_tables_as_the_replay_leaves_them_are_right(truth: EngagementTruth) -> None:
     answers = answered(lake(truth), truth)
 
-    assert [question for question, answer in answers.items() if not answer.right] == []
+    assert [question for question, answer in answers.items() if not answer.is_right] == []
     assert answers["activities deleted"].truth > 0
     assert answers["activities under another id than they came"].truth > 0
 
@@ -83,4 +83,4 @@ def test_what_is_wrong_is_told(truth: EngagementTruth, question: str, change: st
     connection = lake(truth)
     connection.execute(change)
 
-    assert not answered(connection, truth)[question].right
+    assert not answered(connection, truth)[question].is_right

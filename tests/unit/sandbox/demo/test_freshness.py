@@ -16,7 +16,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.project import load_catalog
-from sandbox.demo.freshness import ObjectAge, ages_of_objects, freshness_of
+from sandbox.demo.freshness import ObjectAge, compute_freshness, object_ages
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
 
 GOLD = """\
@@ -33,19 +33,19 @@ def age(landed_after: float, bronze: float, gold: float | None) -> ObjectAge:
 
 
 def test_percentiles_are_of_the_objects_that_are_in_gold() -> None:
-    freshness = freshness_of("shop", [age(second, 10, 20 + second) for second in range(101)])
+    freshness = compute_freshness("shop", [age(second, 10, 20 + second) for second in range(101)])
 
     assert freshness is not None
     assert (freshness.objects, freshness.bronze_p95_seconds) == (101, 10)
     assert (freshness.gold_p50_seconds, freshness.gold_p95_seconds, freshness.gold_p99_seconds) == (70, 115, 119)
-    assert freshness_of("shop", [age(0, 10, None)]) is None
-    assert freshness_of("shop", []) is None
+    assert compute_freshness("shop", [age(0, 10, None)]) is None
+    assert compute_freshness("shop", []) is None
 
 
 def test_what_landed_while_streams_were_starting_can_be_left_out() -> None:
     ages = [age(0, 90, 200), age(119, 80, 100), age(120, 5, 30), age(130, 5, 30)]
 
-    steady = freshness_of("shop", ages, start_seconds=120)
+    steady = compute_freshness("shop", ages, start_seconds=120)
 
     assert steady is not None
     assert (steady.objects, steady.bronze_p99_seconds, steady.gold_p99_seconds) == (2, 5, 30)
@@ -90,12 +90,12 @@ def test_an_object_is_as_old_as_the_batch_and_the_build_that_took_it(project: Pa
         paths.pipeline_control("shop", "batch_metadata_store"),
         [{"batch_id": batch, "table_name": "orders", "delta_version": v} for batch, *_, v in batches if v is not None],
     )
-    assert ages_of_objects(catalog, "shop") == [], "gold is not there yet"
+    assert object_ages(catalog, "shop") == [], "gold is not there yet"
     for read in (6, 7, 8):
         built = {"pipeline": "shop", "batch": read, "operation": "gold", "built_from": {"orders": read}}
         write(paths.table("shop", "per_minute"), [{"event_date": now.date()}], **built)
 
-    ages = ages_of_objects(catalog, "shop")
+    ages = object_ages(catalog, "shop")
 
     assert [(one.landed_at, one.bronze_seconds) for one in ages] == [(at[1], 50.0), (at[2], 40.0), (at[4], 30.0)]
     in_gold = [one.gold_seconds for one in ages]

@@ -21,14 +21,14 @@ def report(
     failed: tuple[str, ...] = (),
 ) -> DemoReport:
     answer = Answer("games", "bookings in all", 1, 1, is_right)
-    provenance = ProvenanceReport(commits=3, tables=1, runs=frozenset({"run"}), unnamed=unnamed)
-    page = DashboardPage("games", "kpis", panels=3, with_rows=2, failed=failed, path=Path("kpis.html"))
+    provenance = ProvenanceReport(commits=3, tables=1, runs=frozenset({"run"}), commits_without_origin=unnamed)
+    page = DashboardPage("games", "kpis", panels=3, panels_with_rows=2, failed_panels=failed, path=Path("kpis.html"))
     return DemoReport(answers=[answer], provenance=provenance, landing_lists=lists, health=health, dashboards=[page])
 
 
 @pytest.mark.parametrize("lists", [0, 1])
 def test_a_run_is_right_where_only_the_relay_listed_the_bucket(lists: int) -> None:
-    assert report(lists=lists).right
+    assert report(lists=lists).is_right
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_a_run_is_right_where_only_the_relay_listed_the_bucket(lists: int) -> No
     ],
 )
 def test_what_did_not_hold_is_named(broken: DemoReport, promise: str) -> None:
-    assert not broken.right
-    assert promise in broken.broken_promises()
+    assert not broken.is_right
+    assert promise in broken.failures()

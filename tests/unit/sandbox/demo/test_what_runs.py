@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from sandbox.demo.fresh import chosen_pipelines, demo_settings
+from sandbox.demo.demo_options import demo_settings, parse_pipelines
 from sandbox.demo.run import find_edits
 
 
@@ -16,7 +16,7 @@ def test_without_a_file_of_real_events_the_edits_pipeline_is_not_run(tmp_path: P
     edits = find_edits(tmp_path / "checkout", None)
 
     assert edits is None
-    assert demo_settings(edits).what.pipelines == ("engagement", "games")
+    assert demo_settings(edits).data_settings.pipelines == ("engagement", "games")
 
 
 def test_a_file_or_the_first_of_a_folder_is_replayed(tmp_path: Path) -> None:
@@ -25,11 +25,11 @@ def test_a_file_or_the_first_of_a_folder_is_replayed(tmp_path: Path) -> None:
 
     assert find_edits(tmp_path, tmp_path / "b.json") == tmp_path / "b.json"
     assert find_edits(tmp_path, tmp_path) == tmp_path / "a.json.gz"
-    assert demo_settings(tmp_path / "b.json").what.pipelines == ("edits", "engagement", "games")
+    assert demo_settings(tmp_path / "b.json").data_settings.pipelines == ("edits", "engagement", "games")
 
 
 def test_engagement_can_be_left_out(tmp_path: Path) -> None:
-    assert demo_settings(None, activities=0).what.pipelines == ("games",)
+    assert demo_settings(None, activities=0).data_settings.pipelines == ("games",)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_engagement_can_be_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_pipelines_are_run_when_they_are_named_with_those_they_read(text: str, pipelines: tuple[str, ...]) -> None:
-    assert chosen_pipelines(text) == pipelines
+    assert parse_pipelines(text) == pipelines
     if text:
-        assert demo_settings(None, pipelines=chosen_pipelines(text)).what.pipelines == pipelines
+        assert demo_settings(None, pipelines=parse_pipelines(text)).data_settings.pipelines == pipelines
 
 
 def test_a_pipeline_that_the_demo_has_no_events_for_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'stocks'"):
-        chosen_pipelines("stock")
+        parse_pipelines("stock")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from sandbox.servers.kafka_broker import broker_answers, broker_serves
+from sandbox.servers.kafka_broker import is_reachable, is_serving
 from sandbox.stack.ports import HOST
 
 
@@ -14,9 +14,9 @@ def test_a_port_that_accepts_and_never_answers_is_no_broker_that_serves() -> Non
         listener.listen()
         bootstrap = f"{HOST}:{listener.getsockname()[1]}"
 
-        assert broker_answers(bootstrap)
-        assert not broker_serves(bootstrap)
+        assert is_reachable(bootstrap)
+        assert not is_serving(bootstrap)
 
 
 def test_a_closed_port_is_no_broker() -> None:
-    assert not broker_serves(f"{HOST}:1")
+    assert not is_serving(f"{HOST}:1")

@@ -90,7 +90,7 @@ def test_a_lost_reply_reaches_the_server_and_not_the_client(upstream) -> None:
             put(connect(proxy.endpoint), "/log/1", b"commit")
 
         assert received == [("/log/1", b"commit")]
-        assert [incident.succeeded_unseen for incident in proxy.incidents] == [True]
+        assert [incident.is_lost_reply for incident in proxy.incidents] == [True]
 
 
 def test_an_unavailable_answer_keeps_the_request_from_the_server(upstream) -> None:

@@ -20,10 +20,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from sandbox.servers.durable_objects import DurableObjects
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client, queue_url
 from sandbox.servers.landing_journal import Announcement, LandingJournal
-from sandbox.servers.lasting_objects import LastingObjects
 from sandbox.servers.object_store import ObjectStoreAddress, free_port
 from sandbox.stack.ports import is_free
 from tests.moto_server import running_moto
@@ -145,9 +145,9 @@ def before(server: Landing, in_store: Any) -> Before:
     in_store.put_object(Bucket=LANDING_BUCKET, Key="games/cut off", Body=b"{}")
     journal = LandingJournal(server.journal)
     for key in ("games/cut%20off", "games/never-arrived"):
-        journal.promise(LANDING_BUCKET, key, "s3:ObjectCreated:Put")
+        journal.add_pending(LANDING_BUCKET, key, "s3:ObjectCreated:Put")
     server.start()
-    eventually(lambda: not journal.promises(), "everything promised is announced")
+    eventually(lambda: not journal.pending(), "everything promised is announced")
     journal.close()
     return said
 
@@ -300,7 +300,7 @@ def test_a_bucket_of_ones_own_and_settings_are_there(landing: Landing, in_store:
     assert [item["Expiration"]["Days"] for item in rules] == [7]
 
 
-def asked(objects: LastingObjects, method: str, address: str, **headers: str) -> tuple[str, bytes]:
+def asked(objects: DurableObjects, method: str, address: str, **headers: str) -> tuple[str, bytes]:
     """Status and content of the answer to a request that is signed, with whatever keys."""
     said: list[str] = []
     environ: dict[str, Any] = {
@@ -316,25 +316,25 @@ def asked(objects: LastingObjects, method: str, address: str, **headers: str) ->
 
 
 @pytest.fixture
-def without_store(tmp_path: Path, in_store: Any) -> LastingObjects:
+def without_store(tmp_path: Path, in_store: Any) -> DurableObjects:
     """Objects whose store does not answer; moto, in this process, knows the landing bucket."""
     away = ObjectStoreAddress(f"http://127.0.0.1:{free_port()}", "store", "secret")
     journal = LandingJournal(tmp_path / "journal.db")
-    return LastingObjects(lambda _environ, respond: respond("200 OK", []) or [], store=away, journal=journal)
+    return DurableObjects(lambda _environ, respond: respond("200 OK", []) or [], store=away, journal=journal)
 
 
 def test_a_store_that_is_away_is_said_and_the_object_is_looked_for_at_the_next_start(
-    without_store: LastingObjects, tmp_path: Path
+    without_store: DurableObjects, tmp_path: Path
 ) -> None:
     status, content = asked(without_store, "PUT", f"/{LANDING_BUCKET}/games/one")
 
     assert status == "503 Slow Down"
     assert b"SlowDown" in content
     # Whether the object arrived is not known.
-    assert [item.key for item in LandingJournal(tmp_path / "journal.db").promises()] == ["games/one"]
+    assert [item.key for item in LandingJournal(tmp_path / "journal.db").pending()] == ["games/one"]
 
 
-class Publishing(LastingObjects):
+class Publishing(DurableObjects):
     """Notes what it publishes, and asks the store for something else before it is done with that."""
 
     def __init__(self, store: str, journal: LandingJournal) -> None:
@@ -358,7 +358,7 @@ def test_an_object_that_the_store_has_is_announced_though_its_reply_was_lost(
         assert status == "503 Slow Down"
         assert in_store.head_object(Bucket=LANDING_BUCKET, Key="games/unseen")["ContentLength"] == 2
         eventually(lambda: objects.published == ["games/unseen"], "it is announced without being put again")
-        eventually(lambda: journal.promises() == [], "nothing is left to be looked for")
+        eventually(lambda: journal.pending() == [], "nothing is left to be looked for")
 
 
 class KeepsConnections(BaseHTTPRequestHandler):
@@ -406,12 +406,12 @@ def test_an_announcement_leaves_a_connection_that_the_next_request_can_use(in_st
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_the_lake_in_the_same_store_is_reached_by_no_way_through_the_landing_side(
-    without_store: LastingObjects, method: str, address: str
+    without_store: DurableObjects, method: str, address: str
 ) -> None:
     assert asked(without_store, method, address)[0] == "403 Forbidden"
 
 
-def test_nothing_of_the_lake_is_copied_out_of_it(without_store: LastingObjects) -> None:
+def test_nothing_of_the_lake_is_copied_out_of_it(without_store: DurableObjects) -> None:
     source = {"HTTP_X_AMZ_COPY_SOURCE": f"/{LAKE_BUCKET}/tables/games"}
 
     assert asked(without_store, "PUT", f"/{LANDING_BUCKET}/games/one", **source)[0] == "403 Forbidden"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from sandbox.cli import stack as commands
-from sandbox.stack.alert_channel import keep_webhook, kept_webhook, webhook_variable
+from sandbox.stack.alert_channel import read_webhook, store_webhook, webhook_variable
 from sandbox.stack.home import StackHome
 from tests.unit.maintenance.table_data import project
 
@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
 def offered(home: StackHome, *, answers: str = "", interactive: bool = True) -> str:
     assert app is not None, "the sandbox's commands are found through it"
     with CliRunner().isolation(input=answers) as (out, *_):
-        commands.offer_channel(home, interactive=interactive)
+        commands.prompt_for_channel(home, interactive=interactive)
         sys.stdout.flush()
         return out.getvalue().decode()
 
@@ -38,7 +38,7 @@ def test_the_address_is_asked_for_once_and_given_to_the_stacks_processes(home: S
 
     assert "Where are alerts to go?" in first
     assert "'hooks.example.com' is no address" in first
-    assert kept_webhook(home) == URL
+    assert read_webhook(home) == URL
     assert webhook_variable(home) == {"DELTAWORKS_ALERTS_WEBHOOK": URL}
     assert stat.S_IMODE((home.root / "alerts_webhook").stat().st_mode) == 0o600
     assert offered(home) == "", "nothing is asked, nothing is missing"
@@ -59,11 +59,11 @@ def test_where_nobody_can_be_asked_the_setting_to_write_is_named(home: StackHome
 
     assert "No alert reaches a person" in said
     assert "DELTAWORKS_ALERTS_WEBHOOK" in said
-    assert kept_webhook(home) is None, "it is asked for when somebody is there"
+    assert read_webhook(home) is None, "it is asked for when somebody is there"
 
 
 def test_what_the_shell_says_goes_before_what_was_kept(home: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_webhook(home, URL)
+    store_webhook(home, URL)
     monkeypatch.setenv("DELTAWORKS_ALERTS_WEBHOOK", "https://other.example.com")
 
     assert webhook_variable(home) == {"DELTAWORKS_ALERTS_WEBHOOK": "https://other.example.com"}

@@ -16,9 +16,9 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from sandbox.airflow.settings import database_path
 from sandbox.stack.environment import loaded_env, process_environment, read_env, stack_variables, write_env
 from sandbox.stack.home import StackHome
-from sandbox.stack.secrets import keep_secrets
+from sandbox.stack.secrets import load_or_create_secrets
 from sandbox.stack.state import StackState, exclusive, load_state, save_state
-from sandbox.stack.supervision import Program, render_config
+from sandbox.stack.supervisor import Program, render_config
 
 PORTS = {"moto": 21001, "s3proxy": 21002, "airflow": 21003, "kafka": 21004, "kafka_controller": 21005}
 
@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> StackHome:
 
 @pytest.fixture
 def variables(home: StackHome) -> dict[str, str]:
-    keys = keep_secrets(home.secrets_file)
+    keys = load_or_create_secrets(home.secrets_file)
     found = stack_variables(home, ports=PORTS, keys=keys, java_home=Path("/opt/java"))
     write_env(home, found)
     return found
@@ -41,7 +41,7 @@ def variables(home: StackHome) -> dict[str, str]:
 def test_the_stack_runs_what_was_asked_for_whatever_the_shell_says_later(
     home: StackHome, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = keep_secrets(home.secrets_file)
+    keys = load_or_create_secrets(home.secrets_file)
     options = {"ports": PORTS, "keys": keys, "java_home": Path("/opt/java")}
 
     assert variables["DELTAWORKS_PIPELINES"] == ""
@@ -74,10 +74,10 @@ def test_files_with_secrets_are_readable_by_the_owner_only(home: StackHome, vari
 
 
 def test_secrets_outlive_a_restart_and_differ_between_stacks(home: StackHome, tmp_path: Path) -> None:
-    first = keep_secrets(home.secrets_file)
+    first = load_or_create_secrets(home.secrets_file)
 
-    assert keep_secrets(home.secrets_file) == first
-    assert keep_secrets(tmp_path / "other.json") != first
+    assert load_or_create_secrets(home.secrets_file) == first
+    assert load_or_create_secrets(tmp_path / "other.json") != first
 
 
 def test_the_spark_connection_is_json_since_a_uri_loses_its_host(variables: dict[str, str]) -> None:
@@ -88,7 +88,7 @@ def test_the_spark_connection_is_json_since_a_uri_loses_its_host(variables: dict
 
 def test_the_spark_master_is_configurable(home: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAWORKS_SPARK_MASTER", "spark://master:7077")
-    keys = keep_secrets(home.secrets_file)
+    keys = load_or_create_secrets(home.secrets_file)
 
     found = stack_variables(home, ports=PORTS, keys=keys, java_home=Path("/opt/java"))
 
@@ -150,7 +150,7 @@ def test_reading_a_stack_that_never_ran_says_how_to_start_it(tmp_path: Path) -> 
 def test_pipelines_find_the_broker_of_the_stack_by_one_variable_where_it_has_one(
     home: StackHome, variables: dict[str, str]
 ) -> None:
-    keys = keep_secrets(home.secrets_file)
+    keys = load_or_create_secrets(home.secrets_file)
 
     found = stack_variables(home, ports=PORTS, keys=keys, java_home=Path("/opt/java"), with_broker=True)
 
@@ -161,7 +161,11 @@ def test_pipelines_find_the_broker_of_the_stack_by_one_variable_where_it_has_one
 def test_clients_find_the_collector_of_the_stack_by_one_variable_where_it_has_one(
     home: StackHome, variables: dict[str, str]
 ) -> None:
-    options = {"keys": keep_secrets(home.secrets_file), "java_home": Path("/opt/java"), "with_collector": True}
+    options = {
+        "keys": load_or_create_secrets(home.secrets_file),
+        "java_home": Path("/opt/java"),
+        "with_collector": True,
+    }
 
     found = stack_variables(home, ports=PORTS | {"collector": 21006}, **options)
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.demo.fresh import demo_settings
+from sandbox.demo.demo_options import demo_settings
 from sandbox.stack.declared_topics import declared_collector, declared_streams, declared_topics
 from sandbox.stack.home import StackHome
-from sandbox.stack.programs import COLLECTOR, KAFKA, PROGRAMS, STOP_ORDER, STORES, HealthChecks, stack_programs
-from sandbox.stack.secrets import keep_secrets
+from sandbox.stack.secrets import load_or_create_secrets
+from sandbox.stack.stack_programs import COLLECTOR, KAFKA, PROGRAMS, STOP_ORDER, STORES, HealthChecks, stack_programs
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.sources.conftest import aws_endpoint
 
@@ -90,8 +90,8 @@ def test_the_demo_needs_a_broker_for_engagement_alone(tmp_path: Path) -> None:
     home = StackHome.at(tmp_path / "home")
     topics = {"engagement-activities", "engagement-requests"}
 
-    assert declared_topics(home, demo_settings(None, activities=0).what.pipelines) == ()
-    assert topics <= {*declared_topics(home, demo_settings(None).what.pipelines)}
+    assert declared_topics(home, demo_settings(None, activities=0).data_settings.pipelines) == ()
+    assert topics <= {*declared_topics(home, demo_settings(None).data_settings.pipelines)}
     assert topics <= {*declared_topics(home)}
 
 
@@ -111,7 +111,7 @@ def test_the_kinesis_streams_that_pipelines_read_from_the_stack_are_declared(hom
 
 def test_streams_that_are_not_there_are_created_and_the_others_stay(aws_endpoint: str, tmp_path: Path) -> None:
     port = int(aws_endpoint.rpartition(":")[2])
-    checks = HealthChecks({"moto": port}, keep_secrets(tmp_path / "secrets.json"))
+    checks = HealthChecks({"moto": port}, load_or_create_secrets(tmp_path / "secrets.json"))
     first, second = f"clicks-{port}", f"visits-{port}"
 
     assert checks.create_streams([first]) == [first]
@@ -126,7 +126,7 @@ def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("sandbox.servers.object_store.ensure_jars", lambda: type("Jars", (), {"s3proxy_jar": jar}))
     ports = {"moto": 1, "s3proxy": 2}
 
-    programs = stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file))
+    programs = stack_programs(home, ports=ports, keys=load_or_create_secrets(home.secrets_file))
 
     assert KAFKA not in {program.name for program in programs}
 
@@ -152,7 +152,9 @@ def test_the_collector_starts_behind_the_stores_and_ends_before_them(
 
     programs = {
         program.name: program
-        for program in stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file), collector="edge")
+        for program in stack_programs(
+            home, ports=ports, keys=load_or_create_secrets(home.secrets_file), collector="edge"
+        )
     }
 
     command = programs[COLLECTOR].command

@@ -18,7 +18,7 @@ from sandbox.airflow.component import end_abandoned_workers
 from sandbox.demo.memory import PeakMemory, sample_memory
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import StackProcess, end_processes, stack_processes, with_descendants
-from sandbox.stack.stack import down, refuse_leftovers, status
+from sandbox.stack.stack import down, reject_leftovers, status
 from tests.waiting import eventually
 
 Process = subprocess.Popen[bytes]
@@ -96,12 +96,12 @@ def test_processes_of_another_stack_or_of_no_kind_are_not_ours(home: StackHome, 
 
 
 def test_a_start_beside_leftovers_is_refused_naming_them(home: StackHome, start: Started) -> None:
-    refuse_leftovers(home)
+    reject_leftovers(home)
     stream = start(_SLEEP, "spark_jobs/ingest_stream.py")
     assert _kinds(home)[stream.pid] == "stream"
 
     with pytest.raises(ConcurrencyError) as caught:
-        refuse_leftovers(home)
+        reject_leftovers(home)
 
     assert caught.value.condition == "STACK_LEFTOVERS"
     assert f"{stream.pid} (stream)" in caught.value.message

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.stack.waiting import busy_steps, cpu_seconds, wait_while_moving
+from sandbox.stack.waiting import busy_steps, cpu_seconds, wait_while_progressing
 from tests.waiting import eventually
 
 PATIENCE = 10.0
@@ -32,7 +32,7 @@ class Clock:
 def test_a_wait_that_moves_lasts_however_long_it_takes() -> None:
     clock = Clock()
 
-    stalled = wait_while_moving(
+    stalled = wait_while_progressing(
         lambda: clock.now > 100 * PATIENCE,
         lambda: int(clock.now / (PATIENCE / 2)),
         patience_seconds=PATIENCE,
@@ -47,7 +47,7 @@ def test_a_wait_that_moves_lasts_however_long_it_takes() -> None:
 def test_a_wait_ends_once_nothing_has_moved_for_its_patience() -> None:
     clock = Clock()
 
-    stalled = wait_while_moving(
+    stalled = wait_while_progressing(
         lambda: False, lambda: min(int(clock.now), 25), patience_seconds=PATIENCE, clock=clock, sleep=clock.sleep
     )
 
@@ -61,7 +61,7 @@ def test_a_wait_ends_once_nothing_has_moved_for_its_patience() -> None:
 def test_it_stalls_exactly_where_a_pause_is_longer_than_the_patience(pauses: list[float]) -> None:
     clock, moves = Clock(), list(_moments(pauses))
 
-    stalled = wait_while_moving(
+    stalled = wait_while_progressing(
         lambda: clock.now >= moves[-1],
         lambda: sum(moment <= clock.now for moment in moves),
         patience_seconds=PATIENCE,

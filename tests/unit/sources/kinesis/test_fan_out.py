@@ -102,8 +102,8 @@ def test_a_stream_with_all_its_consumers_says_so(
 ) -> None:
     from deltaworks.sources.kinesis import client
 
-    monkeypatch.setattr(client, "_REGISTER_PATIENCE_SECONDS", 0.2)
-    switches.most_consumers = 0
+    monkeypatch.setattr(client, "_REGISTER_RETRY_SECONDS", 0.2)
+    switches.max_consumers = 0
 
     with pytest.raises(ConfigError, match="KINESIS_CONSUMER_LIMIT"):
         register_and_wait(stream, "games")
@@ -129,23 +129,23 @@ def test_a_shard_that_was_just_subscribed_to_is_waited_for(
     stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
 ) -> None:
     put(raw, name, "a")
-    switches.taken_seconds = 3600.0
+    switches.retake_seconds = 3600.0
     first = pushed(stream)
     assert all_of(first, 1) == ["a"]
     first.close()
 
     def let_in_after_a_refusal() -> None:
-        while not switches.refused_subscriptions:
+        while not switches.rejected_subscriptions:
             time.sleep(0.01)
-        switches.taken_seconds = 0.0
+        switches.retake_seconds = 0.0
 
     threading.Thread(target=let_in_after_a_refusal, daemon=True).start()
     assert all_of(pushed(stream), 1) == ["a"]
-    assert switches.refused_subscriptions > 0
+    assert switches.rejected_subscriptions > 0
 
 
 def test_beyond_the_patience_it_is_an_error_that_can_be_retried(stream: KinesisStream, switches: MotoKinesis) -> None:
-    switches.taken_seconds = 3600.0
+    switches.retake_seconds = 3600.0
     arn = register_and_wait(stream, "games").arn
     stream.subscribe(arn, A, Position()).close()
 
@@ -160,7 +160,7 @@ def test_readers_that_take_a_shard_from_each_other_lose_and_repeat_nothing(
     put(raw, name, *numbers(0, 6))
     first = pushed(stream)
     assert all_of(first, 2) == ["0", "1"]
-    time.sleep(switches.taken_seconds)
+    time.sleep(switches.retake_seconds)
     second = pushed(stream)
     assert all_of(second, 3) == ["0", "1", "2"]
 
@@ -179,7 +179,7 @@ def test_an_event_that_is_cut_off_is_pushed_again(
     put(raw, name, "0", "1")
     pages = pushed(stream)
     assert all_of(pages, 2) == ["0", "1"]
-    switches.cut_next = 2
+    switches.subscriptions_to_cut = 2
     put(raw, name, *numbers(2, 6))
 
     assert all_of(pages, 4) == ["2", "3", "4", "5"]
@@ -225,8 +225,8 @@ def test_idle_shards_of_a_resharded_stream_end_a_batch_at_once(
     stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis, tmp_path: Path
 ) -> None:
     """An idle parent, an idle child and one with a record; an event without records comes only after a while."""
-    switches.first_event_at_once = False
-    switches.taken_seconds = 0.0
+    switches.immediate_first_event = False
+    switches.retake_seconds = 0.0
     raw.split_shard(StreamName=name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
     raw.put_record(StreamName=name, Data=b"a", PartitionKey="a", ExplicitHashKey="0")
     engine = engine_on(stream, tmp_path)
@@ -263,7 +263,7 @@ def test_a_stretch_without_records_that_outlasts_a_subscription_is_passed() -> N
 def test_a_batch_is_the_same_in_either_mode_and_a_query_can_change_it(
     stream: KinesisStream, raw: Any, switches: MotoKinesis, tmp_path: Path, first: str
 ) -> None:
-    switches.taken_seconds, name = 0.0, stream.name
+    switches.retake_seconds, name = 0.0, stream.name
     put(raw, name, *numbers(0, 40))
     raw.split_shard(StreamName=name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
     put(raw, name, *numbers(40, 80))

@@ -8,9 +8,9 @@ from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.home import StackHome
-from sandbox.stack.report import DownReport, named_dags
+from sandbox.stack.report import DownReport, describe_dags
+from sandbox.stack.shutdown import StopFlags, pause_dags, unpause_dags
 from sandbox.stack.state import load_state
-from sandbox.stack.stopping import StopFlags, pause_dags, unpause_dags
 from tests.airflow_server import AirflowServer, airflow_server
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
@@ -30,7 +30,7 @@ def test_streams_whose_declarations_are_wrong_are_asked_to_stop_too(tmp_path: Pa
     home.create()
     home.env_file.write_text("DELTAWORKS_ENVIRONMENT=local\n")
 
-    flags = StopFlags.of(home)
+    flags = StopFlags.load(home)
 
     assert sorted(flags.relays) == ["landing", "second"]
     assert sorted(flags.pipelines) == ["shop", "store"]
@@ -126,7 +126,7 @@ def test_a_down_that_could_pause_nothing_says_so_and_leaves_nothing_to_unpause_t
 
 
 def test_few_dags_are_named_and_many_counted() -> None:
-    assert named_dags(["a", "b"]) == "a, b"
-    assert named_dags([str(number) for number in range(150)]) == "150 DAGs"
+    assert describe_dags(["a", "b"]) == "a, b"
+    assert describe_dags([str(number) for number in range(150)]) == "150 DAGs"
     report = DownReport(True, tuple(map(str, range(150))), (), (), 80.4)
-    assert report.in_words() == "Stopped in 80 s; the next `up` unpauses 150 DAGs."
+    assert report.describe() == "Stopped in 80 s; the next `up` unpauses 150 DAGs."

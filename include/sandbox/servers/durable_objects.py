@@ -29,9 +29,9 @@ from moto.s3.notifications import S3NotificationEvent, _get_s3_event
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
+from sandbox.servers.durable_messaging import ACCOUNT
 from sandbox.servers.landing import LAKE_BUCKET, VAULT_BUCKET
 from sandbox.servers.landing_journal import Announcement, LandingJournal
-from sandbox.servers.lasting_messages import ACCOUNT
 from sandbox.servers.object_store import ObjectStoreAddress
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class _Target:
     address: str
 
     @classmethod
-    def of(cls, environ: Environ) -> _Target:
+    def from_environ(cls, environ: Environ) -> _Target:
         path, _, query = str(environ.get("REQUEST_URI") or environ["PATH_INFO"]).partition("?")
         pairs = parse_qsl(query, keep_blank_values=True)
         if any(name.startswith(_AUTH_QUERY) for name, _ in pairs):
@@ -89,7 +89,7 @@ class _Target:
         return S3NotificationEvent.OBJECT_CREATED_COPY_EVENT if copied else S3NotificationEvent.OBJECT_CREATED_PUT_EVENT
 
 
-class LastingObjects:
+class DurableObjects:
     """The application in front of moto's. Its threads share it."""
 
     def __init__(self, moto: WsgiApp, *, store: ObjectStoreAddress, journal: LandingJournal) -> None:
@@ -99,31 +99,33 @@ class LastingObjects:
         self._pool = urllib3.PoolManager(maxsize=32, timeout=urllib3.Timeout(connect=5, read=120), retries=False)
         self._ended = threading.Event()
         self._unannounced: SimpleQueue[Announcement] = SimpleQueue()
-        threading.Thread(target=self._announce_what_waits, daemon=True).start()
+        threading.Thread(target=self._announce_pending_items, daemon=True).start()
 
     def __call__(self, environ: Environ, respond: Respond) -> Iterable[bytes]:
         """Answer one request."""
-        method, target = str(environ["REQUEST_METHOD"]), _Target.of(environ)
+        method, target = str(environ["REQUEST_METHOD"]), _Target.from_environ(environ)
         signed = f"{environ.get('HTTP_AUTHORIZATION', '')}?{environ.get('QUERY_STRING', '').replace('%2F', '/')}"
         if not _S3.search(signed):
             return self._moto(environ, respond)
-        if self._is_kept_from_all(target, environ):
-            return _refuse("403 Forbidden", "AccessDenied", "This is no object that landed.", method, respond)
+        if self._is_denied(target, environ):
+            return _respond_error("403 Forbidden", "AccessDenied", "This is no object that landed.", method, respond)
         try:
             # Of a bucket that is not there moto says so, or makes it.
             if target.bucket not in s3_backends[ACCOUNT]["aws"].buckets or not target.is_about_objects(method):
-                return self._about_bucket(method, target, environ, respond)
+                return self._handle_bucket(method, target, environ, respond)
             body, headers = _content(environ)
             event = target.created(method, headers)
             if event is None:
-                return _passed_on(self._ask(method, target.address, headers, body), respond)
+                return _forward_response(self._ask(method, target.address, headers, body), respond)
             return self._create(event, target, (method, headers, body), respond)
         except urllib3.exceptions.HTTPError as error:
             log.warning("%s %s: the store does not answer: %s", method, target.address, error)
-            return _refuse("503 Slow Down", "SlowDown", "The store of landed objects does not answer.", method, respond)
+            return _respond_error(
+                "503 Slow Down", "SlowDown", "The store of landed objects does not answer.", method, respond
+            )
 
     @staticmethod
-    def _is_kept_from_all(target: _Target, environ: Environ) -> bool:
+    def _is_denied(target: _Target, environ: Environ) -> bool:
         """Whether a request is or could be about the lake or the vault, which ask for keys of their own.
 
         Here nobody's are checked.
@@ -138,9 +140,9 @@ class LastingObjects:
             for place in places
         )
 
-    def announce_promised(self) -> None:
+    def announce_pending(self) -> None:
         """Announce, beside other requests, what was being put when the process ended."""
-        for item in self._journal.promises():
+        for item in self._journal.pending():
             self._unannounced.put(item)
 
     def close(self) -> None:
@@ -148,32 +150,32 @@ class LastingObjects:
         self._ended.set()
         self._pool.clear()
 
-    def make_buckets_again(self, endpoint: str) -> None:
+    def recreate_buckets(self, endpoint: str) -> None:
         """Make the buckets and settings that the journal has, at moto's own address; topics and queues are there."""
-        for kept in self._journal.declared("bucket").values():
+        for kept in self._journal.declarations("bucket").values():
             answer = self._pool.request("PUT", endpoint + kept["address"], headers=kept["headers"], body=kept["body"])
             if answer.status not in _OK:
                 log.warning("%s is not made again: %s %s", kept["address"], answer.status, answer.data[:500])
 
     # -- buckets -------------------------------------------------------------------------------------------------
 
-    def _about_bucket(self, method: str, target: _Target, environ: Environ, respond: Respond) -> Iterable[bytes]:
+    def _handle_bucket(self, method: str, target: _Target, environ: Environ, respond: Respond) -> Iterable[bytes]:
         if method not in ("PUT", "DELETE") or not target.bucket:
             return self._moto(environ, respond)
         body = _read(environ)
         answers: list[tuple[Any, ...]] = []
         content = b"".join(self._moto(environ | {"wsgi.input": BytesIO(body)}, lambda *answer: answers.append(answer)))
         if answers and str(answers[0][0]).startswith("2"):
-            self._keep_bucket(method, target, environ, body)
+            self._store_bucket(method, target, environ, body)
         respond(*answers[0])
         return [content]
 
-    def _keep_bucket(self, method: str, target: _Target, environ: Environ, body: bytes) -> None:
+    def _store_bucket(self, method: str, target: _Target, environ: Environ, body: bytes) -> None:
         if not target.query:
             self._ask(method, f"/{target.bucket}", {}, b"").drain_conn()
         name = f"{target.bucket}?{'&'.join(sorted(target.query))}"
         if method == "DELETE":
-            self._journal.withdraw("bucket", name)
+            self._journal.delete_declaration("bucket", name)
         else:
             headers = {"Authorization": environ["HTTP_AUTHORIZATION"], "Content-Type": "application/xml"}
             self._journal.declare("bucket", name, {"address": target.address, "headers": headers, "body": body})
@@ -184,7 +186,7 @@ class LastingObjects:
         self, event: S3NotificationEvent, target: _Target, request: tuple[str, dict[str, str], bytes], respond: Respond
     ) -> Iterable[bytes]:
         method, headers, body = request
-        number = self._journal.promise(target.bucket, target.key, event.value)
+        number = self._journal.add_pending(target.bucket, target.key, event.value)
         item = Announcement(number, target.bucket, target.key, event.value)
         try:
             answer = self._ask(method, target.address, headers, body)
@@ -193,7 +195,7 @@ class LastingObjects:
             if answer.status in _OK and not content.lstrip().startswith(b"<Error"):
                 self._announce(item)
             else:
-                self._journal.fulfil(number)
+                self._journal.delete_pending(number)
         except urllib3.exceptions.HTTPError:
             # The store may have it all the same: its producer, told to put it again, then hears that it is there.
             self._unannounced.put(item)
@@ -201,7 +203,7 @@ class LastingObjects:
         respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
         return [content]
 
-    def _announce_what_waits(self) -> None:
+    def _announce_pending_items(self) -> None:
         """In a thread of its own; waits for the store, however long."""
         while not self._ended.is_set():
             item = self._unannounced.get()
@@ -220,7 +222,7 @@ class LastingObjects:
         there.drain_conn()
         if there.status in _OK:
             self._publish(item, size=int(there.headers["Content-Length"]), etag=there.headers["ETag"])
-        self._journal.fulfil(item.number)
+        self._journal.delete_pending(item.number)
 
     def _publish(self, item: Announcement, *, size: int, etag: str) -> None:
         bucket = s3_backends[ACCOUNT]["aws"].buckets.get(item.bucket)
@@ -269,7 +271,7 @@ def _content(environ: Environ) -> tuple[bytes, dict[str, str]]:
     }
     body = _read(environ)
     if headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
-        body = _unchunked(body)
+        body = _decode_chunked(body)
         encodings = [part.strip() for part in headers.pop("content-encoding", "").split(",")]
         if left := ",".join(part for part in encodings if part and part != "aws-chunked"):
             headers["content-encoding"] = left
@@ -277,7 +279,7 @@ def _content(environ: Environ) -> tuple[bytes, dict[str, str]]:
     return body, {name: value for name, value in kept.items() if not name.startswith("x-amz-checksum")}
 
 
-def _unchunked(body: bytes) -> bytes:
+def _decode_chunked(body: bytes) -> bytes:
     """What AWS' clients have packed into signed chunks, whose trailers are of the packing."""
     parts = []
     while body:
@@ -290,7 +292,7 @@ def _unchunked(body: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _refuse(status: str, code: str, message: str, method: str, respond: Respond) -> Iterable[bytes]:
+def _respond_error(status: str, code: str, message: str, method: str, respond: Respond) -> Iterable[bytes]:
     content = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     respond(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(content)))])
     return [b"" if method == "HEAD" else content]
@@ -302,7 +304,7 @@ def _answer_headers(answer: urllib3.BaseHTTPResponse, *, length: int | None = No
     return headers + ([("Content-Length", str(length))] if length is not None else [])
 
 
-def _passed_on(answer: urllib3.BaseHTTPResponse, respond: Respond) -> Iterable[bytes]:
+def _forward_response(answer: urllib3.BaseHTTPResponse, respond: Respond) -> Iterable[bytes]:
     if "Content-Length" in answer.headers:
         respond(f"{answer.status} {answer.reason}", _answer_headers(answer))
         return answer.stream(1 << 20, decode_content=False)

@@ -19,11 +19,11 @@ from sandbox.stack.home import StackHome
 #: What is run without being asked for.
 DEFAULT_PIPELINES = ("edits", "engagement", "games")
 #: What a pipeline reads gold of, and so runs with.
-_WITH = {"video_qos": "cdn_logs", "stocks": "filings"}
-_ALL = (*DEFAULT_PIPELINES, "cdn_logs", "filings", "stocks", "video_qos")
+_DEPENDENCIES = {"video_qos": "cdn_logs", "stocks": "filings"}
+_ALL_PIPELINES = (*DEFAULT_PIPELINES, "cdn_logs", "filings", "stocks", "video_qos")
 
 
-def chosen_pipelines(text: str) -> tuple[str, ...]:
+def parse_pipelines(text: str) -> tuple[str, ...]:
     """The pipelines that a list with commas names, with those whose gold they read; by default the usual ones.
 
     Raises:
@@ -31,13 +31,15 @@ def chosen_pipelines(text: str) -> tuple[str, ...]:
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in _ALL:
+        if name not in _ALL_PIPELINES:
             raise ConfigError(
                 "PIPELINE_UNKNOWN",
-                f"The demo has no events for a pipeline {name!r}; {suggest_name(name, _ALL)}",
-                hint=f"Name some of {', '.join(_ALL)}.",
+                f"The demo has no events for a pipeline {name!r}; {suggest_name(name, _ALL_PIPELINES)}",
+                hint=f"Name some of {', '.join(_ALL_PIPELINES)}.",
             )
-    return tuple(sorted({*names, *(_WITH[name] for name in names if name in _WITH)})) or DEFAULT_PIPELINES
+    return (
+        tuple(sorted({*names, *(_DEPENDENCIES[name] for name in names if name in _DEPENDENCIES)})) or DEFAULT_PIPELINES
+    )
 
 
 def demo_settings(
@@ -64,15 +66,15 @@ def demo_settings(
         engagement=engagement,
         edits=edits if "edits" in pipelines else None,
         viewers=ViewersSettings(seed=seed) if "cdn_logs" in pipelines else None,
-        with_players="video_qos" in pipelines,
+        with_player_events="video_qos" in pipelines,
         market=MarketSettings(seed=seed) if "filings" in pipelines else None,
-        with_prices="stocks" in pipelines,
+        with_share_prices="stocks" in pipelines,
         landing_seconds=landing_seconds,
         keep_running=keep,
     )
 
 
-def empty_lake(say: Callable[[str], None]) -> None:
+def delete_lake(say: Callable[[str], None]) -> None:
     """Remove what an earlier demo landed, its lake and its Airflow history.
 
     Raises:

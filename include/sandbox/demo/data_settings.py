@@ -16,7 +16,7 @@ from sandbox.demo.answers import EditsTruth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIsSent:
+class DataSettings:
     """How much of what is sent; None for what is not.
 
     Attributes:
@@ -28,33 +28,33 @@ class WhatIsSent:
     engagement: EngagementSettings | None
     edits: Path | None
     viewers: ViewersSettings | None = None
-    with_players: bool = False
+    with_player_events: bool = False
     market: MarketSettings | None = None
-    with_prices: bool = False
+    with_share_prices: bool = False
     landing_seconds: float
 
     @property
-    def of_viewers(self) -> tuple[str, ...]:
+    def viewers_settings(self) -> tuple[str, ...]:
         """The pipelines that get events of viewers; each is built behind those before it."""
         return ("cdn_logs", "video_qos")[
-            : (self.viewers is not None) + (self.viewers is not None and self.with_players)
+            : (self.viewers is not None) + (self.viewers is not None and self.with_player_events)
         ]
 
     @property
-    def of_market(self) -> tuple[str, ...]:
+    def market_settings(self) -> tuple[str, ...]:
         """The pipelines that get events of the market; each is built behind those before it."""
-        return ("filings", "stocks")[: (self.market is not None) + (self.market is not None and self.with_prices)]
+        return ("filings", "stocks")[: (self.market is not None) + (self.market is not None and self.with_share_prices)]
 
     @property
     def pipelines(self) -> tuple[str, ...]:
         """The pipelines that get events."""
         sent = {"games": self.games, "engagement": self.engagement, "edits": self.edits}
         alone = [name for name, what in sent.items() if what is not None]
-        return tuple(sorted([*alone, *self.of_viewers, *self.of_market]))
+        return tuple(sorted([*alone, *self.viewers_settings, *self.market_settings]))
 
 
 @dataclass(frozen=True, slots=True)
-class Truths:
+class GeneratedTruths:
     """The right answers about what was sent."""
 
     games: GamesTruth | None

@@ -9,11 +9,11 @@ from sandbox.servers.kafka_broker import create_topics
 from sandbox.stack.declared_topics import declared_streams, declared_topics
 from sandbox.stack.environment import KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome
-from sandbox.stack.programs import HealthChecks
 from sandbox.stack.sample_databases import put_sample_databases
+from sandbox.stack.stack_programs import HealthChecks
 
 
-def make_sources(
+def create_sources(
     home: StackHome, environment: Mapping[str, str], checks: HealthChecks, progress: Callable[[str], None]
 ) -> None:
     """Create what pipelines read: a stream that starts without its topic waits for minutes until it tries again."""

@@ -18,7 +18,7 @@ from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.project import load_catalog
 from sandbox.stack.environment import loaded_env
 from sandbox.stack.home import StackHome
-from sandbox.stack.report import named_dags
+from sandbox.stack.report import describe_dags
 from sandbox.stack.state import load_state, save_state
 
 STOPPED_BY = "deltaworks down"
@@ -33,7 +33,7 @@ class StopFlags:
     processes: Mapping[str, StopFlag]
 
     @classmethod
-    def of(cls, home: StackHome) -> StopFlags:
+    def load(cls, home: StackHome) -> StopFlags:
         """The flags of the checkout's catalog, in the stack's lake; needs the lake's server."""
         with loaded_env(home):
             catalog = load_catalog(root=home.project, skip_invalid=True)
@@ -76,15 +76,15 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     try:
         api.pause_all()
     except DeltaworksError as error:
-        return (f"Not all of {named_dags(running)} could be paused: {error}",)
+        return (f"Not all of {describe_dags(running)} could be paused: {error}",)
     try:
-        _pause_new(home, api, {dag.dag_id for dag in dags})
+        _pause_new_dags(home, api, {dag.dag_id for dag in dags})
     except DeltaworksError as error:
         return (f"DAGs that Airflow has just found could not be paused: {error}",)
     return ()
 
 
-def _pause_new(home: StackHome, api: AirflowApi, seen: Container[str]) -> None:
+def _pause_new_dags(home: StackHome, api: AirflowApi, seen: Container[str]) -> None:
     """Pause what Airflow has found since: before it paused all, and what is paused then is new; or after it."""
     new = [dag for dag in api.dags() if dag.dag_id not in seen]
     _record_paused(home, [dag.dag_id for dag in new])
@@ -105,7 +105,7 @@ def set_stop_flags(home: StackHome) -> tuple[str, ...]:
         What failed, in words.
     """
     try:
-        flags = StopFlags.of(home)
+        flags = StopFlags.load(home)
         relays = {name: flag for name, flag in flags.relays.items() if flag.read() is None}
         pipelines = {name: flag for name, flag in flags.pipelines.items() if flag.read() is None}
         processes = {name: flag for name, flag in flags.processes.items() if flag.read() is None}
@@ -132,7 +132,7 @@ def withdraw_stop_flags(home: StackHome) -> None:
     state = load_state(home)
     if not (state.stopped_relays or state.stopped_pipelines or state.stopped_processes):
         return
-    flags = StopFlags.of(home)
+    flags = StopFlags.load(home)
     ours = [flags.relays[name] for name in state.stopped_relays if name in flags.relays]
     ours += [flags.pipelines[name] for name in state.stopped_pipelines if name in flags.pipelines]
     ours += [flags.processes[name] for name in state.stopped_processes if name in flags.processes]

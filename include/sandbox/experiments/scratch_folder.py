@@ -13,7 +13,7 @@ from deltaworks.tables.lake import arrow_filesystem, arrow_path, remove_folder
 
 
 @contextmanager
-def own_folder(storage: StorageSpec, prefix: str, *, keep: bool = False) -> Iterator[None]:
+def scratch_folder(storage: StorageSpec, prefix: str, *, keep: bool = False) -> Iterator[None]:
     """The folder `prefix` of a storage for the time of a block, removed with all in it unless `keep`.
 
     Raises:

@@ -28,7 +28,7 @@ def operation_of(head: bytes) -> str:
     return target[1].decode().strip() if target else ""
 
 
-def refusal(head: bytes, *, status: int, code: str) -> bytes:
+def error_response(head: bytes, *, status: int, code: str) -> bytes:
     """An error in the protocol of the request; its server has not seen it."""
     message = "refused by a fault proxy"
     if operation_of(head):
@@ -38,13 +38,13 @@ def refusal(head: bytes, *, status: int, code: str) -> bytes:
     return _answer(status, kind, body.encode())
 
 
-def cut_short(answer: bytes) -> bytes:
+def truncated_response(answer: bytes) -> bytes:
     """The head of an answer, which promises all of its body, and the first half of that."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return head + b"\r\n\r\n" + body[: len(body) // 2]
 
 
-def without_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str, Any]]]:
+def drop_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str, Any]]]:
     """A batch call without the first half of its entries, and those, failed by the server; no body if none is left."""
     request = json.loads(body)
     entries = request["Entries"]
@@ -57,7 +57,7 @@ def without_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[s
     return _LENGTH.sub(b"\r\nContent-Length: %d" % len(left), head), left, failed
 
 
-def with_failures(answer: bytes | None, failed: list[dict[str, Any]]) -> bytes:
+def fail_entries(answer: bytes | None, failed: list[dict[str, Any]]) -> bytes:
     """The server's answer to the other entries, with those that failed."""
     body = answer.partition(b"\r\n\r\n")[2] if answer is not None else b"{}"
     response = json.loads(body)

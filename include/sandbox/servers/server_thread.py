@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from sandbox.stack.ports import HOST
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ServeConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _END_SECONDS = 10
 
 
 @contextmanager
-def serving(serve: Serve, *, name: str, max_line_bytes: int = 1 << 16) -> Iterator[int]:
+def run_server(serve: ServeConnection, *, name: str, max_line_bytes: int = 1 << 16) -> Iterator[int]:
     """Answer each connection with `serve` while the block runs; gives the port, which is a free one.
 
     All connections are served in one thread, called `name`. Leaving the block ends those that are still open.

@@ -51,15 +51,15 @@ _STREAM_FIELDS = ("stream_mode", "retention_period_hours", "shard_count", "tags"
 _SHARD_FIELDS = ("_shard_id", "starting_hash", "ending_hash", "parent", "adjacent_parent", "is_open")
 
 
-def keep_messages(journal: LandingJournal) -> None:
+def persist_messages(journal: LandingJournal) -> None:
     """Put back what the journal has, and keep in it what changes from now on. Once in a process, before it serves."""
     _restore_queues(journal)
     _restore_topics(journal)
     _restore_streams(journal)
-    _follow(journal)
+    _patch_messaging(journal)
 
 
-def keep_declared(journal: LandingJournal, service: str) -> None:
+def persist_declarations(journal: LandingJournal, service: str) -> None:
     """Keep what is declared of a service (`sqs`, `sns`, `kinesis`) as it is now."""
     match service:
         case "sqs":
@@ -75,7 +75,7 @@ def keep_declared(journal: LandingJournal, service: str) -> None:
                 journal.declare_all("stream", {stream.arn: _describe_stream(stream) for stream in streams})
 
 
-class DeclarationsKept:
+class DurableDeclarations:
     """An application before moto's that keeps what is declared, once a request that may have changed it is answered."""
 
     def __init__(self, moto: Any, journal: LandingJournal) -> None:
@@ -85,14 +85,14 @@ class DeclarationsKept:
     def __call__(self, environ: dict[str, Any], respond: Any) -> Iterable[bytes]:
         """Answer one request."""
         signed = _SERVICE.search(environ.get("HTTP_AUTHORIZATION", ""))
-        if signed is None or _changes_nothing(environ):
+        if signed is None or _is_read_only(environ):
             return cast(Iterable[bytes], self._moto(environ, respond))
         content = b"".join(self._moto(environ, respond))
-        keep_declared(self._journal, signed[1])
+        persist_declarations(self._journal, signed[1])
         return [content]
 
 
-def _changes_nothing(environ: dict[str, Any]) -> bool:
+def _is_read_only(environ: dict[str, Any]) -> bool:
     """Whether a request declares nothing. One that does not name its action in the head may do so."""
     action = str(environ.get("HTTP_X_AMZ_TARGET", "")).rpartition(".")[2]
     return action in _DATA or action.startswith(("Get", "List", "Describe"))
@@ -119,14 +119,14 @@ def _describe_queue(queue: Any) -> dict[str, Any]:
 
 
 def _restore_queues(journal: LandingJournal) -> None:
-    declared = journal.declared("queue")
+    declared = journal.declarations("queue")
     for arn, content in declared.items():
         region, name = arn.split(":")[3], arn.split(":")[5]
         attributes = {key: value for key, value in content["attributes"].items() if value is not None}
         queue: Any = sqs_backends[ACCOUNT][region].create_queue(name, tags=content["tags"], **attributes)
         for message_id, fields in journal.messages(arn):
             if fields["sent_timestamp"] + 1000 * queue.message_retention_period < unix_time_millis():
-                journal.drop_message(message_id)
+                journal.delete_message(message_id)
             else:
                 queue._messages.append(_message(message_id, fields))
     # Once all of them are there: a queue may be declared before the one that takes its dead letters.
@@ -147,11 +147,11 @@ def _message(message_id: str, fields: dict[str, Any]) -> Any:
 
 
 def _restore_topics(journal: LandingJournal) -> None:
-    for arn, fields in journal.declared("topic").items():
+    for arn, fields in journal.declarations("topic").items():
         topic = sns_backends[ACCOUNT][arn.split(":")[3]].create_topic(arn.split(":")[5])
         for name, value in fields.items():
             setattr(topic, name, value)
-    for arn, attributes in journal.declared("subscription").items():
+    for arn, attributes in journal.declarations("subscription").items():
         backend = sns_backends[ACCOUNT][arn.split(":")[3]]
         made = backend.subscribe(attributes["TopicArn"], attributes["Endpoint"], attributes["Protocol"])
         backend.subscriptions.pop(made.arn)
@@ -181,7 +181,7 @@ def _describe_stream(stream: Any) -> dict[str, Any]:
 
 
 def _restore_streams(journal: LandingJournal) -> None:
-    for arn, content in journal.declared("stream").items():
+    for arn, content in journal.declarations("stream").items():
         backend = kinesis_backends[ACCOUNT][arn.split(":")[3]]
         stream: Any = backend.create_stream(arn.rpartition("/")[2], 1)
         for name in _STREAM_FIELDS:
@@ -189,7 +189,7 @@ def _restore_streams(journal: LandingJournal) -> None:
         stream.creation_datetime = _time(content["created_at"])
         stream.shards = {shard.shard_id: shard for shard in map(_shard, content["shards"])}
         stream.consumers = [_consumer(arn, *fields) for fields in content["consumers"]]
-        journal.drop_records(arn, before=unix_time() - stream.retention_period_hours * 3600)
+        journal.delete_records(arn, before=unix_time() - stream.retention_period_hours * 3600)
         for shard_id, number, created_at, fields in journal.records(arn):
             stream.shards[shard_id].records[number] = _record(number, created_at, fields)
     # Ahead of every number there ever was, of records that have expired too: consumers continue behind their last one.
@@ -224,41 +224,41 @@ def _time(seconds: float) -> datetime:
 # -- what changes ----------------------------------------------------------------------------------------------------
 
 
-def _follow(journal: LandingJournal) -> None:
+def _patch_messaging(journal: LandingJournal) -> None:
     if getattr(Queue, _MARK, False):
         raise RuntimeError("the messages of this process are kept in another journal already")
     add, delete, put = Queue.add_message, Queue.delete_message, Stream.put_record
     purge, remove = SQSBackend.purge_queue, SQSBackend.delete_queue
 
     def add_message(queue: Any, message: Any) -> None:
-        journal.keep_message(queue.queue_arn, message.id, _fields(message, _MESSAGE_FIELDS))
+        journal.store_message(queue.queue_arn, message.id, _fields(message, _MESSAGE_FIELDS))
         add(queue, message)
         # A queue in order takes no second message of one deduplication id.
         if queue.fifo_queue and message not in queue._messages:
-            journal.drop_message(message.id)
+            journal.delete_message(message.id)
 
     def delete_message(queue: Any, receipt_handle: str) -> None:
         with queue._messages_lock:
             ids = [message.id for message in queue._messages if message.had_receipt_handle(receipt_handle)]
             delete(queue, receipt_handle)
         for message_id in ids:
-            journal.drop_message(message_id)
+            journal.delete_message(message_id)
 
     def purge_queue(backend: Any, queue_name: str) -> None:
         purge(backend, queue_name)
-        journal.drop_messages(backend.get_queue(queue_name).queue_arn)
+        journal.delete_messages(backend.get_queue(queue_name).queue_arn)
 
     def delete_queue(backend: Any, queue_name: str) -> None:
         arn = backend.get_queue(queue_name).queue_arn
         remove(backend, queue_name)
-        journal.drop_messages(arn)
+        journal.delete_messages(arn)
 
     def put_record(stream: Any, partition_key: str, explicit_hash_key: str, data: str) -> tuple[str, str]:
         with LOCK:
             number, shard_id = put(stream, partition_key, explicit_hash_key, data)
             record = stream.shards[shard_id].records[int(number)]
             fields = _fields(record, ("partition_key", "data", "explicit_hash_key"))
-            journal.keep_record(stream.arn, shard_id, int(number), record.created_at, fields)
+            journal.store_record(stream.arn, shard_id, int(number), record.created_at, fields)
         return number, shard_id
 
     corrections: tuple[tuple[type, str, Any], ...] = (

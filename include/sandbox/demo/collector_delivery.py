@@ -13,7 +13,7 @@ from sandbox.demo.collector_sink import CollectorSink
 #: The source of include/collectors/edge.yaml whose events have their time, and its key.
 SOURCE, KEY = "games_replay", "games-replay-key"
 _PATIENCE_SECONDS = 120.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class CollectorDelivery:
@@ -32,7 +32,7 @@ class CollectorDelivery:
         self._before = self._delivered()
         self.post = CollectorSink(f"{url}/v1/events", key=KEY)
 
-    def objects_of_all(self) -> int:
+    def await_delivery(self) -> int:
         """How many objects what was posted has become, once all of it has landed.
 
         Raises:
@@ -47,7 +47,7 @@ class CollectorDelivery:
                     f"{delivered.delivered - self._before.delivered:,} have landed. {delivered.problem}",
                     hint="`deltaworks status` says what its sink does; its log is collector.log.",
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             now = self._delivered()
             if now != delivered:
                 delivered, since = now, time.monotonic()

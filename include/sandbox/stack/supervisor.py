@@ -22,7 +22,7 @@ from sandbox.stack.home import StackHome
 
 _LOG_BYTES = "20MB"
 _LOG_BACKUPS = 3
-_REFUSED = (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError)
+_CONNECTION_ERRORS = (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Supervisor:
         """The supervisor's process id, or None when it does not run."""
         try:
             return int(cast(int, self._rpc.getPID()))
-        except _REFUSED:
+        except _CONNECTION_ERRORS:
             return None
 
     def launch(self, programs: Sequence[Program], *, environment: Mapping[str, str]) -> None:
@@ -143,19 +143,19 @@ class Supervisor:
         """All programs by name; empty when the supervisor does not run."""
         try:
             answer = cast(list[dict[str, Any]], self._rpc.getAllProcessInfo())
-        except _REFUSED:
+        except _CONNECTION_ERRORS:
             return {}
         return {item["name"]: _program_state(item) for item in answer}
 
     def start(self, name: str) -> None:
         """Start a program unless it runs; does not wait until it is healthy."""
-        with _accepted(Faults.ALREADY_STARTED):
+        with _allowing_fault_codes(Faults.ALREADY_STARTED):
             self._rpc.startProcess(name, False)
 
     def stop(self, names: Sequence[str], *, seconds: float) -> None:
         """Stop programs side by side, and wait. What does not end in its own time the supervisor kills."""
         for name in names:
-            with _accepted(Faults.NOT_RUNNING, Faults.BAD_NAME):
+            with _allowing_fault_codes(Faults.NOT_RUNNING, Faults.BAD_NAME):
                 self._rpc.stopProcess(name, False)
 
         def ended() -> bool:
@@ -169,13 +169,13 @@ class Supervisor:
         pid = self.pid()
         if pid is None:
             return
-        with contextlib.suppress(*_REFUSED, xmlrpc.client.Fault):
+        with contextlib.suppress(*_CONNECTION_ERRORS, xmlrpc.client.Fault):
             self._rpc.shutdown()
         wait_until(lambda: not psutil.pid_exists(pid), seconds=seconds)
 
 
 @contextlib.contextmanager
-def _accepted(*codes: int) -> Iterator[None]:
+def _allowing_fault_codes(*codes: int) -> Iterator[None]:
     try:
         yield
     except xmlrpc.client.Fault as fault:

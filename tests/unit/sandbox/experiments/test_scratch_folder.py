@@ -8,11 +8,11 @@ import pytest
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
-from sandbox.experiments.own_folder import own_folder
+from sandbox.experiments.scratch_folder import scratch_folder
 
 
 def fail_in(storage: StorageSpec, root: Path) -> None:
-    with own_folder(storage, "run"):
+    with scratch_folder(storage, "run"):
         (root / "run" / "t").mkdir(parents=True)
         (root / "run" / "t" / ".f.parquet.crc").write_text("rows")
         raise ZeroDivisionError
@@ -25,9 +25,9 @@ def test_it_is_removed_after_an_error_too_unless_it_is_to_be_kept(tmp_path: Path
         fail_in(storage, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
-    with own_folder(storage, "run", keep=True):
+    with scratch_folder(storage, "run", keep=True):
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "kept").write_text("rows")
-    with pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"), own_folder(storage, "run"):
+    with pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"), scratch_folder(storage, "run"):
         pass
     assert (tmp_path / "run" / "kept").exists()

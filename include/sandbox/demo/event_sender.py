@@ -27,34 +27,34 @@ from generator.replay import replay_lines
 from generator.truth import GamesTruth
 from generator.viewers import viewer_deliveries
 from sandbox.demo.answers import EditsTruth
-from sandbox.demo.collected import CollectorDelivery
+from sandbox.demo.collector_delivery import CollectorDelivery
+from sandbox.demo.data_settings import DataSettings, GeneratedTruths
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.demo.topic_sink import topic_sink
-from sandbox.demo.what import Truths, WhatIsSent
 from sandbox.servers.kafka_broker import BrokerAddress
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
-from sandbox.stack.supervision import wait_until
-from sandbox.stack.waiting import busy_steps, wait_while_moving
+from sandbox.stack.supervisor import wait_until
+from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
 _LINES_PER_OBJECT = 500
 _PATIENCE_SECONDS = 300.0
-_LOOK_SECONDS = 10.0
+_POLL_SECONDS = 10.0
 _STEPS = "batch_metadata_store"
 _BATCHES = "checkpoint_store"
 
 
 @dataclass
-class Sending:
+class EventSender:
     """Sends, and follows what has landed into complete batches."""
 
-    what: WhatIsSent
+    data_settings: DataSettings
     catalog: Catalog
     home: StackHome
     bootstrap: str | None
     collector_url: str | None
-    say: Callable[[str], None]
-    _sent: dict[str, int] = field(default_factory=dict)
+    print_line: Callable[[str], None]
+    _sent_events: dict[str, int] = field(default_factory=dict)
 
     def await_streams(self) -> None:
         """Wait until the streams of all that is sent, and the relays they read from, look for what comes.
@@ -62,10 +62,10 @@ class Sending:
         Raises:
             TransientError: INGEST_TIMEOUT, naming those that do not.
         """
-        late = {f"stream {name}": paths.pipeline_control(name) for name in self.what.pipelines}
-        relays = filter(None, map(self._relay_of, self.what.pipelines))
+        late = {f"stream {name}": paths.pipeline_control(name) for name in self.data_settings.pipelines}
+        relays = filter(None, map(self._relay_of, self.data_settings.pipelines))
         late |= {f"relay {name}": paths.relay_control(name) for name in relays}
-        self.say(f"waiting for {', '.join(late)}")
+        self.print_line(f"waiting for {', '.join(late)}")
 
         def all_look() -> bool:
             for name, folder in list(late.items()):
@@ -80,7 +80,7 @@ class Sending:
                 hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
             )
 
-    def send_all(self) -> Truths:
+    def send_all(self) -> GeneratedTruths:
         """Send everything, side by side, and return once all of it is in complete batches.
 
         Raises:
@@ -94,27 +94,29 @@ class Sending:
             edits = pool.submit(self._send_edits, sink)
             viewers = pool.submit(self._send_viewers, sink)
             market = pool.submit(self._send_market, sink)
-            self._follow((games, engagement, edits, viewers, market))
-            return Truths(games.result(), engagement.result(), edits.result(), viewers.result(), market.result())
+            self._wait_for_senders((games, engagement, edits, viewers, market))
+            return GeneratedTruths(
+                games.result(), engagement.result(), edits.result(), viewers.result(), market.result()
+            )
 
     def _send_games(self, sink: Sink) -> GamesTruth | None:
-        settings = self.what.games
+        settings = self.data_settings.games
         if settings is None:
             return None
         by_time = settings.days * 86_400 // settings.buffer_seconds
         about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
         how = "landing" if self.collector_url is None else f"posting to {self.collector_url}"
-        self.say(f"games: {how} about {settings.target_events:,} generated events, seed {settings.seed}")
-        pause = self.what.landing_seconds / about
+        self.print_line(f"games: {how} about {settings.target_events:,} generated events, seed {settings.seed}")
+        pause = self.data_settings.landing_seconds / about
         if self.collector_url is None:
             return generate_games(
-                settings, sink, pause_seconds=pause, progress=lambda done: self._landed("games", done)
+                settings, sink, pause_seconds=pause, progress=lambda done: self._record_landed("games", done)
             )
         # What waits in the queue when its relay comes is taken in no order, and of copies the first one counts.
         self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
         truth = generate_games(settings, delivery.post, pause_seconds=pause)
-        self._sent["games"] = delivery.objects_of_all()
+        self._sent_events["games"] = delivery.await_delivery()
         return truth
 
     def _await_relay(self, pipeline: str) -> None:
@@ -136,7 +138,7 @@ class Sending:
         return None if beat is None else beat.state
 
     def _send_engagement(self) -> EngagementTruth | None:
-        settings = self.what.engagement
+        settings = self.data_settings.engagement
         if settings is None:
             return None
         if self.bootstrap is None:
@@ -145,57 +147,63 @@ class Sending:
                 "The stack has no broker to send the engagement's records to.",
                 hint="`deltaworks down`, then `deltaworks demo` again.",
             )
-        self.say(f"engagement: sending {settings.activities:,} generated activities, and requests that change them")
+        self.print_line(
+            f"engagement: sending {settings.activities:,} generated activities, and requests that change them"
+        )
         with topic_sink(BrokerAddress(self.bootstrap)) as send:
             truth = generate_engagement(settings, send)
-        self._sent["engagement"] = truth.activities + truth.requests + truth.malformed
+        self._sent_events["engagement"] = truth.activities + truth.requests + truth.malformed
         return truth
 
     def _send_edits(self, sink: Sink) -> EditsTruth | None:
-        path = self.what.edits
+        path = self.data_settings.edits
         if path is None:
-            if self.what.games is not None:
-                self.say("edits: not run, there is no file to replay (give one with `make demo EVENTS=path`)")
+            if self.data_settings.games is not None:
+                self.print_line("edits: not run, there is no file to replay (give one with `make demo EVENTS=path`)")
             return None
-        self.say(f"edits: replaying {path.name}")
-        truth = EditsTruth.of_file(path)
+        self.print_line(f"edits: replaying {path.name}")
+        truth = EditsTruth.from_file(path)
         publish(
             replay_lines(path, lines_per_object=_LINES_PER_OBJECT),
             sink,
-            pause_seconds=self.what.landing_seconds / max(1, truth.rows // _LINES_PER_OBJECT),
-            progress=lambda done: self._landed("edits", done),
+            pause_seconds=self.data_settings.landing_seconds / max(1, truth.rows // _LINES_PER_OBJECT),
+            progress=lambda done: self._record_landed("edits", done),
         )
         return truth
 
     def _send_viewers(self, sink: Sink) -> ViewersTruth | None:
-        settings = self.what.viewers
+        settings = self.data_settings.viewers
         if settings is None:
             return None
-        self.say(f"{', '.join(self.what.of_viewers)}: landing {settings.views:,} generated views, seed {settings.seed}")
+        self.print_line(
+            f"{', '.join(self.data_settings.viewers_settings)}: landing {settings.views:,} generated views, seed {settings.seed}"
+        )
         truth = ViewersTruth()
-        self._land(list(viewer_deliveries(settings, truth)), self.what.of_viewers, sink)
+        self._land_deliveries(list(viewer_deliveries(settings, truth)), self.data_settings.viewers_settings, sink)
         return truth
 
     def _send_market(self, sink: Sink) -> MarketTruth | None:
-        settings = self.what.market
+        settings = self.data_settings.market
         if settings is None:
             return None
-        self.say(f"{', '.join(self.what.of_market)}: landing a generated market, seed {settings.seed}")
+        self.print_line(
+            f"{', '.join(self.data_settings.market_settings)}: landing a generated market, seed {settings.seed}"
+        )
         truth = MarketTruth()
-        self._land(list(market_deliveries(settings, truth)), self.what.of_market, sink)
+        self._land_deliveries(list(market_deliveries(settings, truth)), self.data_settings.market_settings, sink)
         return truth
 
-    def _land(self, deliveries: Sequence[Delivery], pipelines: Sequence[str], sink: Sink) -> None:
+    def _land_deliveries(self, deliveries: Sequence[Delivery], pipelines: Sequence[str], sink: Sink) -> None:
         """Land what is of these pipelines, in order, and count it for each of them."""
-        pause = self.what.landing_seconds / max(1, len(deliveries))
+        pause = self.data_settings.landing_seconds / max(1, len(deliveries))
         for pipeline in pipelines:
             own = [delivery for delivery in deliveries if delivery.key.startswith(f"{pipeline}/")]
-            publish(own, sink, pause_seconds=pause, progress=partial(self._landed, pipeline))
+            publish(own, sink, pause_seconds=pause, progress=partial(self._record_landed, pipeline))
 
-    def _landed(self, pipeline: str, done: Published) -> None:
-        self._sent[pipeline] = done.objects
+    def _record_landed(self, pipeline: str, done: Published) -> None:
+        self._sent_events[pipeline] = done.objects
 
-    def _follow(self, senders: tuple[Future[Any], ...]) -> None:
+    def _wait_for_senders(self, senders: tuple[Future[Any], ...]) -> None:
         """Say how far ingest is until everything that was sent is in a complete batch."""
         said = ""
 
@@ -205,19 +213,21 @@ class Sending:
             for sender in senders:
                 if sender.done():
                     sender.result()
-            counts = {name: (sent, ingested(self.catalog, name)) for name, sent in sorted(self._sent.items())}
+            counts = {
+                name: (sent, ingested_count(self.catalog, name)) for name, sent in sorted(self._sent_events.items())
+            }
             line = ", ".join(f"{name}: {done:,} of {sent:,} {_unit(name)}" for name, (sent, done) in counts.items())
             if line and line != said:
-                self.say(f"ingested {line}")
+                self.print_line(f"ingested {line}")
                 said = line
             return ended and all(done >= sent for sent, done in counts.values())
 
-        stalled = wait_while_moving(
+        stalled = wait_while_progressing(
             all_ingested,
-            self._movement,
+            self._progress_marker,
             patience_seconds=_PATIENCE_SECONDS,
             poll_seconds=2.0,
-            look_seconds=_LOOK_SECONDS,
+            marker_seconds=_POLL_SECONDS,
         )
         if stalled is not None:
             raise TransientError(
@@ -226,25 +236,25 @@ class Sending:
                 hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
             )
 
-    def _movement(self) -> Hashable:
+    def _progress_marker(self) -> Hashable:
         """Objects and batches, what relays have logged, and streams that come, go, or work on a batch."""
-        tables = [paths.pipeline_control(name, _STEPS) for name in self.what.pipelines]
+        tables = [paths.pipeline_control(name, _STEPS) for name in self.data_settings.pipelines]
         tables += [file_events_key(relay) for relay in self.catalog.relays]
         versions = tuple(_version(self.catalog, key) for key in tables)
         streams = [process.pid for process in stack_processes(self.home) if process.kind == "stream"]
         # An idle stream looks for new objects all the time, which takes CPU time too.
-        work = busy_steps(streams) if self._any_at_work() else 0
-        return tuple(sorted(self._sent.items())), versions, tuple(sorted(streams)), work
+        work = busy_steps(streams) if self._any_busy() else 0
+        return tuple(sorted(self._sent_events.items())), versions, tuple(sorted(streams)), work
 
-    def _any_at_work(self) -> bool:
-        return any(self._state_in(paths.pipeline_control(name)) != "idle" for name in self.what.pipelines)
+    def _any_busy(self) -> bool:
+        return any(self._state_in(paths.pipeline_control(name)) != "idle" for name in self.data_settings.pipelines)
 
 
 def _unit(pipeline: str) -> str:
     return "records" if pipeline == "engagement" else "objects"
 
 
-def ingested(catalog: Catalog, pipeline: str) -> int:
+def ingested_count(catalog: Catalog, pipeline: str) -> int:
     """Objects, or records, in complete batches, by the ledger."""
     rows = Lake(catalog.environment.lake).rows(paths.pipeline_control(pipeline, _BATCHES), columns=["source_metadata"])
     if rows is None:

@@ -18,13 +18,13 @@ from deltaworks.operations.airflow_login import AirflowLogin
 from deltaworks.operations.airflow_requests import AirflowRequests
 from deltaworks.operations.airflow_resources import Component, Health
 from deltaworks.tables.spark.jars import ignore_progress
-from sandbox.servers.kafka_broker import broker_command, broker_serves
+from sandbox.servers.kafka_broker import broker_command, is_serving
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
 from sandbox.servers.object_store import s3proxy_command
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
 from sandbox.stack.secrets import StackSecrets
-from sandbox.stack.supervision import Program, ProgramState
+from sandbox.stack.supervisor import Program, ProgramState
 
 MOTO = "moto"
 S3PROXY = "s3proxy"
@@ -148,14 +148,14 @@ class HealthChecks:
                 created.append(name)
         return created
 
-    def healthy(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
+    def healthy_programs(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""
         airflow: Health | None = None
-        if set(names) - {*STORES, DEADMAN, COLLECTOR} and _runs(states.get(API_SERVER)):
+        if set(names) - {*STORES, DEADMAN, COLLECTOR} and _is_running(states.get(API_SERVER)):
             airflow = self._airflow_health()
-        return {name: _runs(states.get(name)) and self._answers(name, states[name], airflow) for name in names}
+        return {name: _is_running(states.get(name)) and self._responds(name, states[name], airflow) for name in names}
 
-    def _answers(self, name: str, state: ProgramState, airflow: Health | None) -> bool:
+    def _responds(self, name: str, state: ProgramState, airflow: Health | None) -> bool:
         if name in STORES:
             return {MOTO: self._moto, S3PROXY: self._lake, KAFKA: self._broker}[name]()
         if name == DEADMAN:
@@ -166,7 +166,7 @@ class HealthChecks:
             return False
         if name == API_SERVER:
             return airflow.metadatabase.is_healthy
-        return _beats(state, getattr(airflow, _HEALTH_PART[name]))
+        return _has_heartbeat(state, getattr(airflow, _HEALTH_PART[name]))
 
     def _lake_options(self) -> dict[str, str]:
         return {
@@ -193,7 +193,7 @@ class HealthChecks:
         return True
 
     def _broker(self) -> bool:
-        return broker_serves(f"{HOST}:{self.ports['kafka']}")
+        return is_serving(f"{HOST}:{self.ports['kafka']}")
 
     def _collector(self) -> bool:
         try:
@@ -211,11 +211,11 @@ class HealthChecks:
             return None
 
 
-def _runs(state: ProgramState | None) -> bool:
+def _is_running(state: ProgramState | None) -> bool:
     return state is not None and state.pid is not None
 
 
-def _beats(state: ProgramState, component: Component) -> bool:
+def _has_heartbeat(state: ProgramState, component: Component) -> bool:
     """Healthy, by a heartbeat of this very process: the one of its predecessor counts for 30 s more."""
     if state.started_at is None or component.heartbeat is None:
         return False

@@ -14,16 +14,16 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from sandbox.demo import sending
-from sandbox.demo.sending import Sending
-from sandbox.demo.what import WhatIsSent
+from sandbox.demo import event_sender
+from sandbox.demo.data_settings import DataSettings
+from sandbox.demo.event_sender import EventSender
 from sandbox.stack.home import StackHome
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
 
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(event_sender, "_PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -50,10 +50,12 @@ def beat(catalog: Catalog, folder: str, state: StreamState) -> None:
     open_objects(catalog.environment.lake).put(key, json.dumps(dataclasses.asdict(record)).encode())
 
 
-def sending_of(catalog: Catalog, tmp_path: Path) -> Sending:
-    what = WhatIsSent(games=None, engagement=None, edits=tmp_path / "edits.json", landing_seconds=0)
+def sending_of(catalog: Catalog, tmp_path: Path) -> EventSender:
+    what = DataSettings(games=None, engagement=None, edits=tmp_path / "edits.json", landing_seconds=0)
     home = StackHome.at(tmp_path / "home", project=tmp_path)
-    return Sending(what=what, catalog=catalog, home=home, bootstrap=None, collector_url=None, say=lambda line: None)
+    return EventSender(
+        data_settings=what, catalog=catalog, home=home, bootstrap=None, collector_url=None, print_line=lambda line: None
+    )
 
 
 @pytest.mark.parametrize(
