@@ -26,17 +26,19 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 @listing_command
-def show(ended: bool = typer.Option(False, "--all", help="Include recently ended ones.")) -> list[str | Listing]:
+def show(
+    include_ended: bool = typer.Option(False, "--all", help="Include recently ended ones."),
+) -> list[str | Listing]:
     """List open alerts, the most severe first."""
     objects = open_objects(catalog().environment.lake)
-    shown = [alert for alert in alerts(objects) if ended or alert.state.is_open]
-    return [alert_listing(shown)] if shown else ["No alert is open.", alert_listing(())]
+    selected = [alert for alert in alerts(objects) if include_ended or alert.state.is_open]
+    return [alert_listing(selected)] if selected else ["No alert is open.", alert_listing(())]
 
 
-def alert_listing(shown: Iterable[Alert]) -> Listing:
+def alert_listing(selected: Iterable[Alert]) -> Listing:
     """Builds the listing of alerts, open and most severe first."""
     listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"), title="alerts open")
-    for alert in sorted(shown, key=lambda alert: (not alert.state.is_open, alert.state.severity, alert.cause)):
+    for alert in sorted(selected, key=lambda alert: (not alert.state.is_open, alert.state.severity, alert.cause)):
         since = alert.state.since
         severity = alert.state.severity if alert.state.is_open else "resolved"
         at = Cell(since, f"{since:%Y-%m-%d %H:%M}" if since else "")
@@ -50,15 +52,19 @@ app.command()(backtest)
 
 @app.command()
 @listing_command
-def silences(ended: bool = typer.Option(False, "--all", help="Include recently ended ones.")) -> list[str | Listing]:
+def silences(
+    include_ended: bool = typer.Option(False, "--all", help="Include recently ended ones."),
+) -> list[str | Listing]:
     """List silences. Create one with `alerts silence`."""
     now = utc_now()
-    shown = [one for one in all_silences(open_objects(catalog().environment.lake)) if ended or one.is_active_at(now)]
+    selected = [
+        one for one in all_silences(open_objects(catalog().environment.lake)) if include_ended or one.is_active_at(now)
+    ]
     listing = Listing(("pipeline", "cause", "subject", "until", "by", "reason", "state"), title="silences")
-    for one in shown:
+    for one in selected:
         state = "active" if one.is_active_at(now) else "ended"
         listing.add(one.pipeline, one.cause, one.subject, one.until, one.by, one.reason, state)
-    return [listing] if shown else ["No alert is silenced.", listing]
+    return [listing] if selected else ["No alert is silenced.", listing]
 
 
 @app.command()
@@ -79,7 +85,7 @@ def send() -> None:
 
 @app.command()
 def check(
-    send_one: bool = typer.Option(False, "--send", help="Send a test notification on each channel."),
+    should_send: bool = typer.Option(False, "--send", help="Send a test notification on each channel."),
 ) -> None:
     """Check every channel: topics, confirmed subscriptions, dead-letter queues.
 
@@ -87,12 +93,12 @@ def check(
     """
     environment = catalog().environment
     problem_count = 0
-    if unheard := channel_warning(environment.alerts):
+    if warning := channel_warning(environment.alerts):
         problem_count += 1
-        print_line(unheard)
+        print_line(warning)
     for channel in open_channels(environment.alerts, environment.messaging):
         problems = channel_problems(channel, environment.messaging)
-        if send_one and not any(problem.is_blocking for problem in problems):
+        if should_send and not any(problem.is_blocking for problem in problems):
             channel.send(test_notification())
             if retry_now(open_objects(environment.lake), channel.name):
                 print_line(f"{channel.name}: accepts notifications again; pending ones are sent within a minute")

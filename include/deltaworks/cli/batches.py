@@ -61,8 +61,10 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
     if offset is None:
         return "-"
     # The log's id matters only to programs.
-    shown = {name: value for name, value in offset.items() if name != "log"}
-    return ", ".join(str(value) if len(shown) == 1 else f"{name} {value}" for name, value in shown.items())
+    visible_parts = {name: value for name, value in offset.items() if name != "log"}
+    return ", ".join(
+        str(value) if len(visible_parts) == 1 else f"{name} {value}" for name, value in visible_parts.items()
+    )
 
 
 def source_facts(source: Mapping[str, Any]) -> dict[str, str]:

@@ -21,7 +21,7 @@ def collect(
     close_seconds: float = typer.Option(
         0.0, min=0, help="Maximum seconds before a landing object is closed; by default as declared."
     ),
-    beat_seconds: float = typer.Option(10.0, min=0.5, help="Seconds between heartbeats."),
+    heartbeat_seconds: float = typer.Option(10.0, min=0.5, help="Seconds between heartbeats."),
     drain_seconds: float = typer.Option(-1.0, min=-1, help="Seconds to keep accepting events after SIGTERM."),
 ) -> None:
     """Accept events over HTTP and store them on disk until they are delivered. Runs until it is stopped.
@@ -35,15 +35,15 @@ def collect(
 
     project = catalog(required_service=None)
     spec = project.collector(name)
-    running = {key: source for key, source in spec.sources.items() if source.pipeline in project.pipelines}
+    enabled = {key: source for key, source in spec.sources.items() if source.pipeline in project.pipelines}
     listen = spec.listen.model_copy(
         update=({"host": host} if host else {})
         | ({"port": port} if port >= 0 else {})
         | ({"metrics_port": metrics_port} if metrics_port >= 0 else {})
     )
     limits = spec.limits.model_copy(update={"drain_seconds": drain_seconds} if drain_seconds >= 0 else {})
-    spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": running})
-    print_line(f"The collector {name} takes events of {', '.join(running)}; its spool is {spool.absolute()}.")
+    spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": enabled})
+    print_line(f"The collector {name} takes events of {', '.join(enabled)}; its spool is {spool.absolute()}.")
     objects = open_objects(project.environment.lake)
     collecting = CollectorRun(
         spec=spec,
@@ -51,6 +51,6 @@ def collect(
         objects=objects,
         redaction=open_redaction(spec, project, objects),
         root=spool.absolute(),
-        beat_seconds=beat_seconds,
+        beat_seconds=heartbeat_seconds,
     )
     raise typer.Exit(collecting.run())

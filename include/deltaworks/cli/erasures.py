@@ -70,11 +70,11 @@ def _print_counts(space: Namespace, token: str) -> None:
     from deltaworks.erasure.row_counts import count_rows, person_of_token
 
     person = person_of_token(space, token)
-    shown = Listing(("table", "rows", "from", "to", ""), title="what would go")
+    listing = Listing(("table", "rows", "from", "to", ""), title="what would go")
     for counted in count_rows(space, person):
-        shown.add(*counted.cells)
+        listing.add(*counted.cells)
     shared = f"{person.shared} linked to others too, which stay" if person.shared else "none of them shared"
-    print_parts([shown, f"{len(person.tokens)} tokens, {shared}. Nothing was changed: --no-dry-run does it."])
+    print_parts([listing, f"{len(person.tokens)} tokens, {shared}. Nothing was changed: --no-dry-run does it."])
 
 
 def _parse_received(text: str) -> datetime:
@@ -90,12 +90,12 @@ def _parse_received(text: str) -> datetime:
 @listing_command
 def list_erasures(
     namespace: str = _NAMESPACE,
-    ended: bool = typer.Option(False, help="Include certified and refused requests."),
+    include_ended: bool = typer.Option(False, help="Include certified and refused requests."),
 ) -> Listing:
     """List the erasure requests of a namespace: state, its start, and deadlines."""
     listing = Listing(("request", "received", "state", "since", "purge by", "deadline", "extended"), title="erasures")
     for request in _erasures(namespace).all_requests():
-        if request.is_open or ended:
+        if request.is_open or include_ended:
             since = Cell(request.steps[-1].at, request.steps[-1].at[:16].replace("T", " "))
             days = [f"{at:%Y-%m-%d}" for at in (request.received_at, request.purge_by, request.deadline_at)]
             extended = "yes" if request.is_extended else ""
@@ -126,15 +126,15 @@ def reapply(
 
     reapplier = ErasureReapplier(catalog(), pipeline)
     tables = reapplier.erasable_tables
-    shown = Listing(("table", "rows", "dates"), title="erased rows that are back")
+    listing = Listing(("table", "rows", "dates"), title="erased rows that are back")
     if dry_run:
         for back in reapplier.find_reappeared_rows(tables):
-            shown.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
-        print_parts([shown, "Nothing was changed; use --no-dry-run."])
+            listing.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
+        print_parts([listing, "Nothing was changed; use --no-dry-run."])
         return
     for purge in reapplier.purge_reappeared_rows(tables):
-        shown.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
-    print_parts([shown])
+        listing.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
+    print_parts([listing])
 
 
 def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:

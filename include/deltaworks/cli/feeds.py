@@ -70,8 +70,8 @@ def _current_activity(record: FeedRecord, records: FeedRecords) -> str:
         verb = "repeats" if delivery.replay_of is not None else "delivers"
         texts.append(f"{verb} {delivery.number}, {delivery.sent_changes:,} sent")
     if (request := records.replay_request()) is not None:
-        what = "everything" if request.since is None else f"from {request.since}"
-        texts.append(f"replay of {what} by {request.by}")
+        scope = "everything" if request.since is None else f"from {request.since}"
+        texts.append(f"replay of {scope} by {request.by}")
     return "; ".join(texts)
 
 
@@ -80,7 +80,7 @@ def _current_activity(record: FeedRecord, records: FeedRecords) -> str:
 def dead_letters(
     pipeline: str = typer.Argument(help="The pipeline."),
     feed: str = typer.Argument(help="The feed."),
-    forget: bool = typer.Option(False, "--forget", help="Delete them after listing, and resolve their alert."),
+    delete: bool = typer.Option(False, "--forget", help="Delete them after listing, and resolve their alert."),
 ) -> Listing:
     """List changes that the receiver permanently rejects, with reason and message."""
     records, objects = _records(catalog(), pipeline, feed)
@@ -89,7 +89,7 @@ def dead_letters(
         for letter in letters.letters:
             message = json.dumps(letter.get("message", {"bytes": letter.get("bytes")}), ensure_ascii=False)
             listing.add(letters.number, letter["reason"], letter["key"], letter["op"], letter["detail"], message)
-    if forget:
+    if delete:
         from deltaworks.alerts.raising import resolve_alert
 
         removed = records.delete_dead_letters()

@@ -84,11 +84,11 @@ def _count_or_unknown(number: int | None) -> Cell:
 
 
 def _summary_lines(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:
-    objects, present = sum(item.objects for item in results), sum(item.existing for item in results)
+    objects, existing = sum(item.objects for item in results), sum(item.existing for item in results)
     events, unreadable = sum(item.events or 0 for item in results), sum(item.unreadable or 0 for item in results)
     sentences = [f"{objects:,} objects landed at {place}; {events:,} events are in these files."]
-    if present:
-        sentences.append(f"{present:,} objects were there already with this content; --again lands them once more.")
+    if existing:
+        sentences.append(f"{existing:,} objects were there already with this content; --again lands them once more.")
     if unreadable:
         sentences.append(
             f"{unreadable:,} values are no events: `deltaworks quarantine list {pipeline}` will have them."

@@ -56,17 +56,19 @@ def show(
     numbers = runs.numbers(name)
     run = runs.read(name, number or max(numbers, default=0))
     if run is None:
-        there = ", ".join(map(str, numbers)) or "none"
+        numbers_text = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(
-            "MODEL_RUN_UNKNOWN", f"There is no training run {name}/{number or 1}.", hint=f"Its trainings are {there}."
+            "MODEL_RUN_UNKNOWN",
+            f"There is no training run {name}/{number or 1}.",
+            hint=f"Its trainings are {numbers_text}.",
         )
-    made = Listing(("table", "version"))
+    versions = Listing(("table", "version"))
     for table, version in run.versions.items():
-        made.add(table, str(version))
+        versions.add(table, str(version))
     parts: list[OutputPart] = [
         f"{run.label}, as of {run.until}: {run.outcome.upper()}, {run.reason}.",
         f"Trained {run.at} by {run.run}, code {run.code} of {run.code_version}.",
-        made,
+        versions,
         fold_listing(run.folds),
         *_calibration(run),
     ]

@@ -116,8 +116,8 @@ def _write(project: Catalog, inferred: InferredPipeline) -> None:
 def _print_summary(inferred: InferredPipeline, *, error: bool = False) -> None:
     """Prints the inferred choices, and the events of the sample that would be quarantined."""
     proposal, sample = inferred.proposal, inferred.sample
-    looked = "" if sample.is_complete else ", of the beginning of the files"
-    print_line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)
+    scope = "" if sample.is_complete else ", of the beginning of the files"
+    print_line(f"{proposal.events:,} events of {sample.source.format} were looked at{scope}.", error=error)
     name = "one name for all" if proposal.type is None else f"type {proposal.type.path_text}"
     ident = "no id" if proposal.id is None else f"id {proposal.id.path_text}"
     tables = len(proposal.tables)

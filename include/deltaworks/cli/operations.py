@@ -118,9 +118,9 @@ def _parameter(field: OptionField) -> inspect.Parameter:
 def show_report(report: Report, *, form: OutputFormat = "table") -> None:
     """Prints a report (as JSON: its records), and exits with its exit code unless that is 0."""
     if form == "json" and report.results:
-        print_parts([part for part in report.parts if isinstance(part, str)], form="csv")
+        print_parts([part for part in report.parts if isinstance(part, str)], output_format="csv")
         print_json([plain_record(result) for result in report.results])
     else:
-        print_parts(report.displayed_parts(), form=form)
+        print_parts(report.displayed_parts(), output_format=form)
     if report.exit_code:
         raise typer.Exit(report.exit_code)

@@ -72,21 +72,21 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json_text(value) + "\n")
 
 
-def print_listing(shown: Listing) -> None:
+def print_listing(listing: Listing) -> None:
     """Prints a listing for people: a table on a terminal, aligned text in a pipe."""
-    if shown.title:
-        print_line(shown.title, style="bold")
-    if not _is_terminal(error=False) or shown.layout != "table":
-        _write(plain_text(shown))
+    if listing.title:
+        print_line(listing.title, style="bold")
+    if not _is_terminal(error=False) or listing.layout != "table":
+        _write(plain_text(listing))
         return
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
-    for header in shown.headers:
+    for header in listing.headers:
         # Folded, not truncated: half a name is of no use.
         table.add_column(Text(escape_invisible(header)), overflow="fold")
-    for row in shown.rows:
+    for row in listing.rows:
         table.add_row(*(Text(escape_invisible(cell)) for cell in row))
     _console(error=False).print(table, soft_wrap=False)
 
@@ -107,11 +107,11 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
         yield lambda done, text: progress.update(task, completed=done, description=escape_invisible(text))
 
 
-def print_parts(parts: Sequence[OutputPart], *, form: OutputFormat = "table") -> None:
+def print_parts(parts: Sequence[OutputPart], *, output_format: OutputFormat = "table") -> None:
     """Prints listings and sentences in order. For JSON and CSV the listings go to standard output (one as a list of
     records, several by title), and the sentences to standard error.
     """
-    if form == "table":
+    if output_format == "table":
         for part in parts:
             if isinstance(part, str):
                 print_line(part)
@@ -122,7 +122,7 @@ def print_parts(parts: Sequence[OutputPart], *, form: OutputFormat = "table") ->
         if isinstance(part, str) and part:
             print_line(part, error=True)
     listings = [part for part in parts if isinstance(part, Listing)]
-    if form == "csv":
+    if output_format == "csv":
         sys.stdout.write("\n".join(csv_text(item) for item in listings))
     elif len(listings) == 1:
         print_json(listings[0].as_records())
@@ -136,9 +136,9 @@ def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | Com
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, as_csv: bool, **values: Any) -> None:
         form = chosen_format(as_json=as_json, as_csv=as_csv)
-        answered = function(*args, **values)
-        answer = answered if isinstance(answered, CommandOutput) else CommandOutput(_parts(answered))
-        print_parts(answer.parts, form=form)
+        result = function(*args, **values)
+        answer = result if isinstance(result, CommandOutput) else CommandOutput(_parts(result))
+        print_parts(answer.parts, output_format=form)
         if answer.exit_code:
             raise typer.Exit(answer.exit_code)
 
@@ -168,8 +168,8 @@ def chosen_format(*, as_json: bool, as_csv: bool) -> OutputFormat:
     return "json" if as_json else "csv" if as_csv else "table"
 
 
-def _parts(answered: Listing | Sequence[OutputPart]) -> Sequence[OutputPart]:
-    return [answered] if isinstance(answered, Listing) else answered
+def _parts(result: Listing | Sequence[OutputPart]) -> Sequence[OutputPart]:
+    return [result] if isinstance(result, Listing) else result
 
 
 def _write(text: str, *, style: str = "", error: bool = False) -> None:

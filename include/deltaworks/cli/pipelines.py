@@ -33,30 +33,30 @@ def check() -> CommandOutput:
     for facts in project.pipelines:
         counts = (facts.tables, facts.live, facts.gold)
         pipelines.add(facts.name, facts.owner, facts.source, *counts, facts.fingerprint)
-    sound = (
-        f"{_number(len(project.pipelines), 'pipeline')} and {_number(project.relays, 'relay')} are declared correctly."
-    )
+    summary = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(project.relays, 'relay')} are declared correctly."
     parts: list[str | Listing] = [
-        _mistakes("mistakes", project.errors),
-        _mistakes("remarks", project.warnings),
+        _error_listing("mistakes", project.errors),
+        _error_listing("remarks", project.warnings),
         pipelines,
-        sound,
+        summary,
     ]
     if not project.errors:
         return CommandOutput(parts)
     files = {mistake.file for mistake in project.errors}
-    parts.append(f"{_number(len(project.errors), 'mistake')} in {_number(len(files), 'file')}: mend the lines named.")
+    parts.append(
+        f"{_pluralize(len(project.errors), 'mistake')} in {_pluralize(len(files), 'file')}: mend the lines named."
+    )
     return CommandOutput(parts, exit_code=ConfigError.exit_code)
 
 
-def _number(count: int, thing: str) -> str:
+def _pluralize(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
-def _mistakes(title: str, mistakes: list[SpecError]) -> Listing:
-    records = [{"file": str(m.file), "line": m.line, "key": m.key, "mistake": m.text} for m in mistakes]
+def _error_listing(title: str, errors: list[SpecError]) -> Listing:
+    records = [{"file": str(m.file), "line": m.line, "key": m.key, "mistake": m.text} for m in errors]
     listing = Listing(("place", "key", "mistake"), records=records, title=title, layout="lines")
-    for mistake in mistakes:
+    for mistake in errors:
         listing.add(f"{mistake.file}:{mistake.line}", mistake.key, mistake.text)
     return listing
 

@@ -56,29 +56,33 @@ def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *,
     if state is None:
         listing.add(pipeline, rule, "", "not judged yet", "", "", "", "", "", "")
         return
-    reach = (state.last_minute or "", state.data_until)
+    evaluated_up_to = (state.last_minute or "", state.data_until)
     problem = state.problem or ", ".join(state.rule_alerts)
-    shown = [item for item in state.series if show_all or item.phase not in ("ok", "learning") or item.unknown]
+    visible_series = [item for item in state.series if show_all or item.phase not in ("ok", "learning") or item.unknown]
     order = ("firing", "recovering", "pending", "ok", "learning")
-    for item in sorted(shown, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])):
+    for item in sorted(
+        visible_series, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])
+    ):
         labels = ", ".join(f"{name}={text or ''}" for name, text in zip(state.labels, item.labels, strict=True))
-        word = f"{item.phase}, unknown" if item.unknown else item.phase
+        phase = f"{item.phase}, unknown" if item.unknown else item.phase
         listing.add(
             pipeline,
             rule,
             labels,
-            word,
+            phase,
             _value_cell(item.value),
             _value_cell(item.baseline),
             item.changed_minute,
-            *reach,
+            *evaluated_up_to,
             problem,
         )
-    well = len(state.series) - len(shown)
-    if well or not state.series:
-        phases = {item.phase for item in state.series if item not in shown}
-        word = "learning" if phases == {"learning"} else "ok" if phases else "no figures"
-        listing.add(pipeline, rule, f"{well} of {len(state.series)}", word, "", "", "", *reach, problem)
+    hidden_count = len(state.series) - len(visible_series)
+    if hidden_count or not state.series:
+        phases = {item.phase for item in state.series if item not in visible_series}
+        phase = "learning" if phases == {"learning"} else "ok" if phases else "no figures"
+        listing.add(
+            pipeline, rule, f"{hidden_count} of {len(state.series)}", phase, "", "", "", *evaluated_up_to, problem
+        )
 
 
 def _value_cell(value: float | None) -> Cell:
@@ -107,19 +111,22 @@ def backtest(
     from deltaworks.rules.incidents import read_incidents
     from deltaworks.rules.overrides import with_overrides
 
-    tried = with_overrides(declared, settings or ())
-    recorded = read_incidents(incidents) if incidents is not None else None
-    began = time.monotonic()
+    candidate = with_overrides(declared, settings or ())
+    incidents_recorded = read_incidents(incidents) if incidents is not None else None
+    started_at = time.monotonic()
     result = run(
-        project, pipeline, tried, since=start, until=end, point_in_time=point_in_time, keep_points=html is not None
+        project, pipeline, candidate, since=start, until=end, point_in_time=point_in_time, keep_points=html is not None
     )
-    seconds = time.monotonic() - began
-    parts: list[OutputPart] = [_episodes(result), _notices(result)]
-    if recorded is not None:
+    seconds = time.monotonic() - started_at
+    parts: list[OutputPart] = [_episode_listing(result), _notification_listing(result)]
+    if incidents_recorded is not None:
         from deltaworks.rules.incidents import detections
 
-        detected, false = detections(result, recorded)
-        parts += [_detections(detected), f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day."]
+        detected, false = detections(result, incidents_recorded)
+        parts += [
+            _detection_listing(detected),
+            f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day.",
+        ]
     parts += _summary_lines(result, point_in_time=point_in_time, seconds=seconds)
     if html is not None:
         from deltaworks.cli.backtest_chart import backtest_page
@@ -147,7 +154,7 @@ def _span_error(message: str) -> ConfigError:
     return ConfigError("BACKTEST_SPAN_INVALID", message, hint=hint)
 
 
-def _episodes(result: Backtest) -> Listing:
+def _episode_listing(result: Backtest) -> Listing:
     from deltaworks.rules.messages import labels_text
     from deltaworks.rules.minutes import minute_text
 
@@ -167,14 +174,14 @@ def _episodes(result: Backtest) -> Listing:
     return listing
 
 
-def _notices(result: Backtest) -> Listing:
+def _notification_listing(result: Backtest) -> Listing:
     listing = Listing(("at", "kind", "subject"), title="notifications")
     for notification in result.notifications[:_MAX_LISTED]:
         listing.add(f"{notification.at:%Y-%m-%dT%H:%M:%SZ}", notification.kind, notification.subject)
     return listing
 
 
-def _detections(detected: Sequence[Detection]) -> Listing:
+def _detection_listing(detected: Sequence[Detection]) -> Listing:
     listing = Listing(("incident from", "to", "labels", "told after minutes"), title="incidents")
     for item in detected:
         labels = ", ".join(f"{name}={value}" for name, value in item.incident.labels.items())

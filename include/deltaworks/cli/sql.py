@@ -73,9 +73,9 @@ def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> 
 
 def _query_error(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
     """Builds the error of a query: that of an invalid pipeline it names, or DuckDB's message."""
-    for name, wrong in project.invalid_pipelines().items():
+    for name, error_of_spec in project.invalid_pipelines().items():
         if re.search(rf'\b{name}"?\s*\.', query):
-            return wrong
+            return error_of_spec
     return _sql_rejected(error, query, project, names)
 
 
@@ -108,12 +108,12 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
 def _unique_names(columns: Sequence[str]) -> tuple[str, ...]:
     """Makes column names unique: a query may return duplicates."""
     names: list[str] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for column in columns:
         name, number = column, 1
-        while name.lower().replace(" ", "_") in taken:
+        while name.lower().replace(" ", "_") in used:
             number += 1
             name = f"{column}_{number}"
-        taken.add(name.lower().replace(" ", "_"))
+        used.add(name.lower().replace(" ", "_"))
         names.append(name)
     return tuple(names)

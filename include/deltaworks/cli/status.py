@@ -58,22 +58,22 @@ def lake_status() -> CommandOutput:
     now = utc_now()
     reports = _reports(catalog, objects, now)
     held, suspended = _held_listing(catalog, objects)
-    opened = [alert for alert in alerts(objects) if alert.state.is_open]
+    open_alerts = [alert for alert in alerts(objects) if alert.state.is_open]
     parts: list[OutputPart] = [_stream_listing(reports, now)]
     parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.is_unhealthy]
     parts += [held] if held.cells else ["No table is held.", held]
-    parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
+    parts += [alert_listing(open_alerts)] if open_alerts else ["No alert is open.", alert_listing(())]
     # Does not change the exit code: the processes are healthy, and a person is reading this.
-    parts += [unheard] if (unheard := channel_warning(catalog.environment.alerts)) else []
-    well = not (suspended or opened or any(item.verdict.is_unhealthy for item in reports))
-    return CommandOutput(parts, exit_code=0 if well else UNHEALTHY_EXIT_CODE)
+    parts += [warning] if (warning := channel_warning(catalog.environment.alerts)) else []
+    is_healthy = not (suspended or open_alerts or any(item.verdict.is_unhealthy for item in reports))
+    return CommandOutput(parts, exit_code=0 if is_healthy else UNHEALTHY_EXIT_CODE)
 
 
 def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
     """Evaluates all subjects. The start of a verdict and paused DAGs come from the health check's records."""
     previous = read_verdicts(objects)
     paused_keys = {key for key, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
-    judged = [
+    reports = [
         check_subject(
             subject,
             objects,
@@ -83,8 +83,8 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         )
         for subject in subjects(catalog)
     ]
-    wrong = invalid_spec_reports(catalog, objects, previous=previous, now=now)
-    return judged + wrong + process_reports(catalog, objects, previous=previous, now=now)
+    invalid = invalid_spec_reports(catalog, objects, previous=previous, now=now)
+    return reports + invalid + process_reports(catalog, objects, previous=previous, now=now)
 
 
 def _stream_listing(reports: Iterable[Report], now: datetime) -> Listing:

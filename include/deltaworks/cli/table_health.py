@@ -103,14 +103,14 @@ def show(
 
 @listing_command
 def trend(
-    which: str = typer.Argument("", metavar="[PIPELINE or PIPELINE.TABLE]", help="Only these tables."),
+    selection: str = typer.Argument("", metavar="[PIPELINE or PIPELINE.TABLE]", help="Only these tables."),
     days: int = typer.Option(14, min=1, help="Number of days."),
     worst: int = typer.Option(8, min=1, help="Tables in the charts, the worst first."),
     chart: Path | None = typer.Option(None, help="HTML file for charts."),
 ) -> list[str | Listing]:
     """Show the growth and health of tables over time, from nightly snapshots."""
     project = catalog()
-    pipeline, _, name = which.partition(".")
+    pipeline, _, name = selection.partition(".")
     if pipeline and pipeline not in project.relays:
         project.pipeline(pipeline)
     since = utc_now().date() - dt.timedelta(days=days)
@@ -120,8 +120,8 @@ def trend(
     if chart is not None:
         from deltaworks.maintenance.table_health.trend_chart import worst_tables, write_trend_chart
 
-        written = write_trend_chart(chart, worst_tables(snapshots, worst))
-        parts.append(f"Charts: {written}")
+        path = write_trend_chart(chart, worst_tables(snapshots, worst))
+        parts.append(f"Charts: {path}")
     listing = Listing(
         ("table", "score", "snapshots", "days", "files", "files a day", "size", "size a day", "log a day"),
         records=[dataclasses.asdict(table_trend) for table_trend in table_trends],
@@ -184,24 +184,24 @@ def _describe_plan(report: TableReport) -> str:
 
 
 def _score_listing(report: TableReport) -> Listing:
-    judged = report.score
-    title = "" if judged is None else f"score {judged.value}"
+    score = report.score
+    title = "" if score is None else f"score {score.value}"
     listing = Listing(("part", "weight", "costs", "why"), title=title)
-    if judged is not None:
-        for part in judged.parts:
+    if score is not None:
+        for part in score.parts:
             listing.add(part.name, part.weight, f"{part.cost:g}", part.reason)
     return listing
 
 
 def _table_facts(report: TableReport, health: TableHealth) -> Listing:
-    marked = health.deletion_vector_rows
+    deleted_rows = health.deletion_vector_rows
     facts = {
         "version": f"{health.version:,}",
         "files": f"{health.files:,} of {format_bytes(health.average_file_bytes)} on average",
         "sizes": ", ".join(_histogram(health)),
         "size": format_bytes(health.bytes),
         "rows": "?" if health.rows is None else f"{health.rows:,}",
-        "rows marked as deleted": "?" if marked is None else f"{marked:,}",
+        "rows marked as deleted": "?" if deleted_rows is None else f"{deleted_rows:,}",
         "partitions": f"{health.partitions:,} by {', '.join(health.partition_by) or 'nothing'}, skew {health.skew:.1f}",
     }
     if health.log is not None:

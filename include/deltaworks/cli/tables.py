@@ -70,9 +70,9 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
             listing.add(table, hold.holder, since)
     parts: list[str | Listing] = [listing]
     now = utc_now()
-    for word in home.readers.read():
-        state = "until" if word.is_active_at(now) else "no more since"
-        parts.append(f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}")
+    for claim in home.readers.read():
+        state = "until" if claim.is_active_at(now) else "no more since"
+        parts.append(f"{claim.table}: {claim.reader} keeps version {claim.version} {state} {claim.until[:16]}")
     return parts
 
 
@@ -98,7 +98,7 @@ def register(
 
 
 @app.command()
-def keep(
+def pin(
     table: str = _TABLE,
     reader: str = _READER,
     version: int = typer.Option(-1, help="Version to pin; by default the newest."),
@@ -111,17 +111,17 @@ def keep(
         opened = Lake(project.environment.lake).open(paths.table(pipeline, name))
         version = opened.version() if opened is not None else 0
     home = PipelineHome.open(project.environment.lake, pipeline)
-    word = home.readers.pin(name, reader=reader, version=version, hours=hours)
-    print_line(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.")
+    claim = home.readers.pin(name, reader=reader, version=version, hours=hours)
+    print_line(f"{table} is kept from version {version} on for {reader}, until {claim.until[:16]}.")
 
 
 @app.command()
-def release(table: str = _TABLE, reader: str = _READER) -> None:
+def unpin(table: str = _TABLE, reader: str = _READER) -> None:
     """Release what is kept for this reader."""
     project = catalog()
     pipeline, name = _split_table(project, table)
-    there = PipelineHome.open(project.environment.lake, pipeline).readers.unpin(name, reader=reader)
-    print_line("Released." if there else f"{reader} keeps nothing of {table}.")
+    was_pinned = PipelineHome.open(project.environment.lake, pipeline).readers.unpin(name, reader=reader)
+    print_line("Released." if was_pinned else f"{reader} keeps nothing of {table}.")
 
 
 def _split_table(project: Catalog, table: str) -> tuple[str, str]:

@@ -104,7 +104,7 @@ def _collector(home: StackHome, ports: Mapping[str, int], name: str) -> Program:
     command = (
         *(sys.executable, "-m", "deltaworks.cli", "collect", name, "--host", HOST, "--port", str(ports["collector"])),
         *("--metrics-port", str(ports["collector_metrics"]), "--spool", str(home.spool), "--drain-seconds", "0"),
-        *("--close-seconds", str(_CLOSE_SECONDS), "--beat-seconds", str(_BEAT_SECONDS)),
+        *("--close-seconds", str(_CLOSE_SECONDS), "--heartbeat-seconds", str(_BEAT_SECONDS)),
     )
     # What it has not delivered by then is in its spool, and is delivered after the next start.
     return Program(COLLECTOR, command, 30)

@@ -75,7 +75,7 @@ class CollectorStage:
         variables = self.environment()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--beat-seconds", "1"],
+                [*command, "--heartbeat-seconds", "1"],
                 env=variables,
                 stdout=subprocess.PIPE,
                 stderr=log,
