@@ -20,8 +20,8 @@ class DataSettings:
     """How much of what is sent; None for what is not.
 
     Attributes:
-        viewers: who watches: the log of their CDN, and with `with_players` what their players report.
-        market: the filings of companies, and with `with_prices` the prices of their shares.
+        viewers: who watches: the log of their CDN, and with `with_player_events` what their players report.
+        market: the filings of companies, and with `with_share_prices` the prices of their shares.
     """
 
     games: GamesSettings | None

@@ -54,9 +54,9 @@ _MEMORY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """How much is sent, and from where; None where nothing of it is run, see `WhatIsSent`.
+    """How much is sent, and from where; None where nothing of it is run, see `DataSettings`.
 
-    With `to_running_streams` nothing is sent before all streams look for it, as one does who measures a steady rate.
+    With `wait_for_streams` nothing is sent before all streams look for it, as one does who measures a steady rate.
     """
 
     games: GamesSettings | None

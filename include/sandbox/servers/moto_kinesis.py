@@ -44,10 +44,10 @@ class MotoKinesis:
 
     Attributes:
         creating_seconds: how long a registered consumer is not active yet.
-        subscription_seconds, taken_seconds: how long a subscription lives, and how long it refuses the next one.
+        subscription_seconds, retake_seconds: how long a subscription lives, and how long it refuses the next one.
         heartbeat_seconds: how often an idle subscription sends an event without records.
-        first_event_at_once: whether an idle subscription sends its first one without waiting.
-        cut_next: how many subscriptions to cut off within their next event.
+        immediate_first_event: whether an idle subscription sends its first one without waiting.
+        subscriptions_to_cut: how many subscriptions to cut off within their next event.
     """
 
     current: ClassVar[MotoKinesis]

@@ -15,6 +15,6 @@ _spec.loader.exec_module(_module)
 
 FILES: dict[str, dict[str, Callable[[Mapping[str, str]], str]]] = _module.FILES
 make_secrets: Callable[[Path], list[str]] = _module.make_secrets
-offer_webhook: Callable[..., str] = _module.offer_webhook
+prompt_for_webhook: Callable[..., str] = _module.prompt_for_webhook
 WEBHOOK_FILE: str = _module.WEBHOOK_FILE
 main: Callable[[list[str]], int] = _module.main

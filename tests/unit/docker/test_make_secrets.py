@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.docker.secrets_script import FILES, main, make_secrets, offer_webhook
+from tests.unit.docker.secrets_script import FILES, main, make_secrets, prompt_for_webhook
 
 
 def values_in(folder: Path) -> dict[str, str]:
@@ -76,7 +76,7 @@ def test_where_alerts_go_is_asked_once_and_kept(tmp_path: Path) -> None:
         questions.append(question)
         return " https://hooks.example.com/secret "
 
-    assert offer_webhook(folder, ask=answers) == offer_webhook(folder, ask=answers) == ""
+    assert prompt_for_webhook(folder, ask=answers) == prompt_for_webhook(folder, ask=answers) == ""
     assert make_secrets(folder) == []
 
     assert len(questions) == 1
@@ -91,5 +91,5 @@ def test_where_alerts_reach_nobody_the_setting_to_write_is_named_each_time(
     make_secrets(tmp_path / "secrets")
 
     for _ in range(2):
-        warning = offer_webhook(tmp_path / "secrets", ask=ask)
+        warning = prompt_for_webhook(tmp_path / "secrets", ask=ask)
         assert "No alert reaches a person: write DELTAWORKS_ALERTS_WEBHOOK=https://... into" in warning

@@ -29,7 +29,7 @@ FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
 @pytest.fixture(autouse=True)
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoKinesis]:
     monkeypatch.setenv("KEY", "testing")
-    with switched(taken_seconds=0.3, heartbeat_seconds=0.2) as found:
+    with switched(retake_seconds=0.3, heartbeat_seconds=0.2) as found:
         yield found
 
 
