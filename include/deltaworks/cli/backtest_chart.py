@@ -37,11 +37,12 @@ def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.d
     ]
     if rule.baseline is not None and rule.baseline.kind != "fixed":
         usual = _lines(result, label_sets, "baseline")
-        panels.insert(1, _panel("Usual", "line", "baseline", "labels", usual, "The baseline of the values."))
+        panels.insert(1, _panel("Baseline", "line", "baseline", "labels", usual, "The baseline of the values."))
     dashboard = DashboardSpec(
         name="backtest",
         title=f"{pipeline}.{rule.name}",
-        description=f"{rule.description or rule.name}: {len(result.episodes)} episodes, {len(result.notifications)} notifications.",
+        description=f"{rule.description or rule.name}: {len(result.episodes)} episodes, "
+        f"{len(result.notifications)} notifications.",
         panels=tuple(panel.panel for panel in panels),
     )
     at = dt.datetime.now(dt.UTC)

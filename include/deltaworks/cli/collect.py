@@ -13,7 +13,7 @@ from deltaworks.cli.output import print_line
 def collect(
     name: str = typer.Argument(..., help="The collector: a file in include/collectors."),
     spool: Path = typer.Option(
-        Path("spool"), envvar="DELTAWORKS_SPOOL", help=("Folder that keeps events until their sink has accepted them.")
+        Path("spool"), envvar="DELTAWORKS_SPOOL", help="Folder that keeps events until their sink has accepted them."
     ),
     host: str = typer.Option("", help="Address to listen on; by default as declared."),
     port: int = typer.Option(-1, min=-1, max=65_535, help="Port to listen on; 0 chooses a free one."),
@@ -43,7 +43,7 @@ def collect(
     )
     limits = spec.limits.model_copy(update={"drain_seconds": drain_seconds} if drain_seconds >= 0 else {})
     spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": enabled})
-    print_line(f"The collector {name} takes events of {', '.join(enabled)}; its spool is {spool.absolute()}.")
+    print_line(f"Collector {name} accepts events of {', '.join(enabled)}; its spool is {spool.absolute()}.")
     objects = open_objects(project.environment.lake)
     collecting = CollectorRun(
         spec=spec,

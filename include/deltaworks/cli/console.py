@@ -45,7 +45,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise ConfigError(
             "CONSOLE_NOT_LOOPBACK",
             f"This console has no logins, so it does not bind to {host!r}.",
-            hint=f"From another machine: `ssh -L {port}:{_LOOPBACK}:{port} THIS_MACHINE` and open its address there. "
+            hint=f"From another machine: `ssh -L {port}:{_LOOPBACK}:{port} THIS_MACHINE` and open the URL there. "
             "For several people it is in Airflow, below /deltaworks/, behind Airflow's logins.",
         )
     try:

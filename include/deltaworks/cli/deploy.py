@@ -29,7 +29,7 @@ def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
     print_document(to_yaml(manifests(catalog, variables)))
     spec = require_kubernetes(catalog)
     print_line(
-        f"The Secret {spec.secret} in the namespace {spec.namespace} needs: "
+        f"Secret {spec.secret} in namespace {spec.namespace} needs: "
         f"{', '.join(secret_keys(catalog, variables)) or 'nothing'}.",
         error=True,
     )

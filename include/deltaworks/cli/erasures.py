@@ -70,11 +70,11 @@ def _print_counts(space: Namespace, token: str) -> None:
     from deltaworks.erasure.row_counts import count_rows, person_of_token
 
     person = person_of_token(space, token)
-    listing = Listing(("table", "rows", "from", "to", ""), title="what would go")
+    listing = Listing(("table", "rows", "from", "to", ""), title="rows to delete")
     for counted in count_rows(space, person):
         listing.add(*counted.cells)
-    shared = f"{person.shared} linked to others too, which stay" if person.shared else "none of them shared"
-    print_parts([listing, f"{len(person.tokens)} tokens, {shared}. Nothing was changed: --no-dry-run does it."])
+    shared = f"{person.shared} shared with other people, which are kept" if person.shared else "none shared"
+    print_parts([listing, f"{len(person.tokens)} tokens, {shared}. Nothing was changed; use --no-dry-run."])
 
 
 def _parse_received(text: str) -> datetime:
@@ -126,7 +126,7 @@ def reapply(
 
     reapplier = ErasureReapplier(catalog(), pipeline)
     tables = reapplier.erasable_tables
-    listing = Listing(("table", "rows", "dates"), title="erased rows that are back")
+    listing = Listing(("table", "rows", "dates"), title="reappeared rows of erased people")
     if dry_run:
         for back in reapplier.find_reappeared_rows(tables):
             listing.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 _PIPELINE = typer.Argument("", help="A pipeline; by default all pipelines with feeds.")
-_COLUMNS = ("feed", "reads", "to", "delivery", "position", "lag_seconds", "changes", "dead", "under_way", "delivered")
+_COLUMNS = (
+    "feed",
+    "reads",
+    "to",
+    "delivery",
+    "position",
+    "lag_seconds",
+    "changes",
+    "dead_letters",
+    "activity",
+    "delivered",
+)
 
 
 @app.command("list")
@@ -75,12 +86,12 @@ def _current_activity(record: FeedRecord, records: FeedRecords) -> str:
     return "; ".join(texts)
 
 
-@app.command("dead")
+@app.command("dead-letters")
 @listing_command
 def dead_letters(
     pipeline: str = typer.Argument(help="The pipeline."),
     feed: str = typer.Argument(help="The feed."),
-    delete: bool = typer.Option(False, "--forget", help="Delete them after listing, and resolve their alert."),
+    delete: bool = typer.Option(False, "--delete", help="Delete them after listing, and resolve their alert."),
 ) -> Listing:
     """List changes that the receiver permanently rejects, with reason and message."""
     records, objects = _records(catalog(), pipeline, feed)

@@ -58,12 +58,12 @@ def show(
         parts.append(
             f"{key} is in no file event of {relay}: no notification announced it, or the key is spelled differently."
         )
-        parts.append(f"deltaworks files reconcile {relay} --prefix '{key}' says whether it lies in the bucket.")
+        parts.append(f"deltaworks files reconcile {relay} --prefix '{key}' checks whether it is in the bucket.")
     return parts
 
 
 def _reader_text(reading: PipelineOutcome) -> str:
-    return f"{reading.pipeline} {'waits' if reading.batch_id is None else f'batch {reading.batch_id}'}"
+    return f"{reading.pipeline} {'pending' if reading.batch_id is None else f'batch {reading.batch_id}'}"
 
 
 def _object_facts(answer: ObjectStatus) -> Listing:
@@ -71,8 +71,8 @@ def _object_facts(answer: ObjectStatus) -> Listing:
     facts = {
         "object": f"{event['bucket']}/{event['key']}, {event['size']} bytes, etag {event['etag']}",
         "version": event["version_id"] or "-",
-        "made": f"{event['event_time']} ({event['event_name']})",
-        "seen": f"{event['received_at']} by {event['origin']}"
+        "created": f"{event['event_time']} ({event['event_name']})",
+        "received": f"{event['received_at']} by {event['origin']}"
         + (f", message {event['message_id']}" if event["message_id"] else ""),
         "logged": f"seq {event['seq']}, append {event['batch']}",
     }

@@ -83,15 +83,15 @@ def _count_or_unknown(number: int | None) -> Cell:
     return Cell(None, "?") if number is None else count_cell(number)
 
 
-def _summary_lines(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:
+def _summary_lines(pipeline: str, relay: str, location: str, results: Sequence[LandedFile]) -> list[str]:
     objects, existing = sum(item.objects for item in results), sum(item.existing for item in results)
     events, unreadable = sum(item.events or 0 for item in results), sum(item.unreadable or 0 for item in results)
-    sentences = [f"{objects:,} objects landed at {place}; {events:,} events are in these files."]
+    sentences = [f"{objects:,} objects landed at {location}; the files have {events:,} events."]
     if existing:
-        sentences.append(f"{existing:,} objects were there already with this content; --again lands them once more.")
+        sentences.append(f"{existing:,} objects already exist with this content; use --force to upload them again.")
     if unreadable:
         sentences.append(
-            f"{unreadable:,} values are no events: `deltaworks quarantine list {pipeline}` will have them."
+            f"{unreadable:,} values are not events; they will be in `deltaworks quarantine list {pipeline}`."
         )
     if objects:
         sentences.append(f"Follow them: `deltaworks files list {relay}`, `deltaworks batches {pipeline}`.")

@@ -60,7 +60,7 @@ def show(
         raise ConfigError(
             "MODEL_RUN_UNKNOWN",
             f"There is no training run {name}/{number or 1}.",
-            hint=f"Its trainings are {numbers_text}.",
+            hint=f"Existing runs: {numbers_text}.",
         )
     versions = Listing(("table", "version"))
     for table, version in run.versions.items():

@@ -116,14 +116,14 @@ def _write(project: Catalog, inferred: InferredPipeline) -> None:
 def _print_summary(inferred: InferredPipeline, *, error: bool = False) -> None:
     """Prints the inferred choices, and the events of the sample that would be quarantined."""
     proposal, sample = inferred.proposal, inferred.sample
-    scope = "" if sample.is_complete else ", of the beginning of the files"
-    print_line(f"{proposal.events:,} events of {sample.source.format} were looked at{scope}.", error=error)
+    scope = "" if sample.is_complete else " from the beginning of the files"
+    print_line(f"{proposal.events:,} {sample.source.format} events were sampled{scope}.", error=error)
     name = "one name for all" if proposal.type is None else f"type {proposal.type.path_text}"
     ident = "no id" if proposal.id is None else f"id {proposal.id.path_text}"
     tables = len(proposal.tables)
     declared = f"{tables} table{'s' * (tables != 1)}"
     time = f"time {proposal.time.path_text} ({proposal.time.form.format or proposal.time.form.unit})"
     print_line(f"{name}, {time}, {ident}; {declared}.", error=error)
-    print_line(f"{inferred.quarantined.total():,} of them would go to quarantine.", error=error)
+    print_line(f"{inferred.quarantined.total():,} of them would be quarantined.", error=error)
     for reason, count in inferred.quarantined.most_common(5):
         print_line(f"  {count:,} {reason}", error=error)

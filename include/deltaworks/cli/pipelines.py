@@ -33,18 +33,19 @@ def check() -> CommandOutput:
     for facts in project.pipelines:
         counts = (facts.tables, facts.live, facts.gold)
         pipelines.add(facts.name, facts.owner, facts.source, *counts, facts.fingerprint)
-    summary = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(project.relays, 'relay')} are declared correctly."
+    counted = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(project.relays, 'relay')}"
+    summary = f"{counted} are valid."
     parts: list[str | Listing] = [
-        _error_listing("mistakes", project.errors),
-        _error_listing("remarks", project.warnings),
+        _error_listing("errors", project.errors),
+        _error_listing("warnings", project.warnings),
         pipelines,
         summary,
     ]
     if not project.errors:
         return CommandOutput(parts)
-    files = {mistake.file for mistake in project.errors}
+    files = {error.file for error in project.errors}
     parts.append(
-        f"{_pluralize(len(project.errors), 'mistake')} in {_pluralize(len(files), 'file')}: mend the lines named."
+        f"{_pluralize(len(project.errors), 'error')} in {_pluralize(len(files), 'file')}. Fix the named lines."
     )
     return CommandOutput(parts, exit_code=ConfigError.exit_code)
 
@@ -54,10 +55,10 @@ def _pluralize(count: int, thing: str) -> str:
 
 
 def _error_listing(title: str, errors: list[SpecError]) -> Listing:
-    records = [{"file": str(m.file), "line": m.line, "key": m.key, "mistake": m.text} for m in errors]
-    listing = Listing(("place", "key", "mistake"), records=records, title=title, layout="lines")
-    for mistake in errors:
-        listing.add(f"{mistake.file}:{mistake.line}", mistake.key, mistake.text)
+    records = [{"file": str(m.file), "line": m.line, "key": m.key, "error": m.text} for m in errors]
+    listing = Listing(("location", "key", "error"), records=records, title=title, layout="lines")
+    for error in errors:
+        listing.add(f"{error.file}:{error.line}", error.key, error.text)
     return listing
 
 

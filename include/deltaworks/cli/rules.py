@@ -34,7 +34,7 @@ def rules(
     pipeline: OptionalPipelineArgument = "",
     show_all: bool = typer.Option(False, "--all", help="Also figures that are well; by default only their number."),
 ) -> Listing:
-    """List the rules of pipelines and how their figures stand: the state, the value, since when."""
+    """List rules with the state, value and start of each series."""
     project = catalog()
     objects = open_objects(project.environment.lake)
     from deltaworks.rules.stored_state import read_rule_state
@@ -54,7 +54,7 @@ def rules(
 
 def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *, show_all: bool) -> None:
     if state is None:
-        listing.add(pipeline, rule, "", "not judged yet", "", "", "", "", "", "")
+        listing.add(pipeline, rule, "", "not evaluated yet", "", "", "", "", "", "")
         return
     evaluated_up_to = (state.last_minute or "", state.data_until)
     problem = state.problem or ", ".join(state.rule_alerts)
@@ -102,7 +102,7 @@ def backtest(
     point_in_time: bool = typer.Option(False, "--as-known", help="Read the tables as of each evaluated minute."),
     html: Path | None = typer.Option(None, "--html", help="HTML file for a chart."),
 ) -> CommandOutput:
-    """Judge a rule over a time that has passed: its episodes, its notifications, how soon it told, what it made up."""
+    """Evaluate a rule on past data: episodes, notifications, detection delay and false positives."""
     project = catalog()
     spec = project.pipeline(pipeline)
     declared = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
@@ -158,7 +158,9 @@ def _episode_listing(result: Backtest) -> Listing:
     from deltaworks.rules.messages import labels_text
     from deltaworks.rules.minutes import minute_text
 
-    listing = Listing(("labels", "began", "fired", "told", "ended", "minutes", "worst", "held by"), title="episodes")
+    listing = Listing(
+        ("labels", "began", "fired", "notified", "ended", "minutes", "worst", "inhibited by"), title="episodes"
+    )
     for episode in sorted(result.episodes, key=lambda item: item.fired)[:_MAX_LISTED]:
         end = result.last + result.rule.step_minutes if episode.ended is None else episode.ended
         listing.add(
@@ -182,7 +184,7 @@ def _notification_listing(result: Backtest) -> Listing:
 
 
 def _detection_listing(detected: Sequence[Detection]) -> Listing:
-    listing = Listing(("incident from", "to", "labels", "told after minutes"), title="incidents")
+    listing = Listing(("incident from", "to", "labels", "detected after minutes"), title="incidents")
     for item in detected:
         labels = ", ".join(f"{name}={value}" for name, value in item.incident.labels.items())
         delay = Cell(item.delay_minutes, "never" if item.delay_minutes is None else f"{item.delay_minutes:.1f}")
@@ -196,15 +198,17 @@ def _summary_lines(result: Backtest, *, point_in_time: bool, seconds: float) -> 
     notifications = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
     span = result.days * 86_400 / max(seconds, 1e-9)
     lines = [
-        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; notifications: {notifications}.",
-        f"{result.minutes:,} minutes judged in {seconds:.1f} s, {span:,.0f} times as fast as they passed. "
-        "Nothing was written.",
+        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; "
+        f"notifications: {notifications}.",
+        f"{result.minutes:,} minutes evaluated in {seconds:.1f} s, {span:,.0f} times real time. Nothing was written.",
     ]
     if not point_in_time:
         lines.append(
-            "Of today's data: rows that came late are in it, so that it is optimistic; --as-known reads as of then."
+            "The current tables include late rows, so the result is optimistic; --as-known reads them as of each minute."
         )
     elif result.optimistic_until is not None:
         at = f"{result.optimistic_until:%Y-%m-%d %H:%M}"
-        lines.append(f"Until {at} UTC the logs do not reach back, and today's data stand in: that part is optimistic.")
+        lines.append(
+            f"Before {at} UTC the logs have no history, and the current tables were used: that part is optimistic."
+        )
     return lines

@@ -50,7 +50,7 @@ def check(
     project = catalog()
     names = [pipeline] if pipeline else list(project.pipelines)
     damages = [damage for name in names for damage in check_pipeline(project, name, table=table)]
-    listing = Listing(("pipeline", "what", "damage", "mended by"))
+    listing = Listing(("pipeline", "object", "damage", "repaired by"))
     for damage in damages:
         listing.add(damage.pipeline, damage.subject, damage.description, damage.repair)
     return CommandOutput([listing], exit_code=11) if damages else CommandOutput(["No damage found.", listing])
@@ -63,16 +63,16 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
     project = catalog()
     spec = project.pipeline(pipeline)
     lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
-    listing = Listing(("table", "who", "needs the state of"))
+    listing = Listing(("table", "reader", "needs the state of"))
     for table in (report.name for report in declared_tables(project, pipeline=spec.pipeline, control=False)):
         for hold in holds_on(project, lake, home, table):
-            since = "a version the log has lost" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
+            since = "a version missing from the log" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
             listing.add(table, hold.holder, since)
     parts: list[str | Listing] = [listing]
     now = utc_now()
     for claim in home.readers.read():
-        state = "until" if claim.is_active_at(now) else "no more since"
-        parts.append(f"{claim.table}: {claim.reader} keeps version {claim.version} {state} {claim.until[:16]}")
+        state = "until" if claim.is_active_at(now) else "expired"
+        parts.append(f"{claim.table}: {claim.reader} pins version {claim.version} {state} {claim.until[:16]}")
     return parts
 
 
@@ -92,7 +92,7 @@ def register(
         return
     statements, absent = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
     if absent:
-        print_line(f"Not there yet, so run this again once they are: {', '.join(absent)}.", error=True)
+        print_line(f"Not created yet; run this again later for: {', '.join(absent)}.", error=True)
     if statements:
         print_document("\n".join(f"{statement};" for statement in statements))
 
@@ -104,7 +104,7 @@ def pin(
     version: int = typer.Option(-1, help="Version to pin; by default the newest."),
     hours: float = typer.Option(72.0, help="Hours to pin it; repeat the command to extend."),
 ) -> None:
-    """Keep a version of a table, and those after it, from VACUUM while it is read."""
+    """Pin a version of a table, and later ones, so that VACUUM keeps their files while they are read."""
     project = catalog()
     pipeline, name = _split_table(project, table)
     if version < 0:
@@ -112,16 +112,16 @@ def pin(
         version = opened.version() if opened is not None else 0
     home = PipelineHome.open(project.environment.lake, pipeline)
     claim = home.readers.pin(name, reader=reader, version=version, hours=hours)
-    print_line(f"{table} is kept from version {version} on for {reader}, until {claim.until[:16]}.")
+    print_line(f"{table} is pinned from version {version} on for {reader}, until {claim.until[:16]}.")
 
 
 @app.command()
 def unpin(table: str = _TABLE, reader: str = _READER) -> None:
-    """Release what is kept for this reader."""
+    """Unpin the version that a reader pinned."""
     project = catalog()
     pipeline, name = _split_table(project, table)
     was_pinned = PipelineHome.open(project.environment.lake, pipeline).readers.unpin(name, reader=reader)
-    print_line("Released." if was_pinned else f"{reader} keeps nothing of {table}.")
+    print_line(f"Unpinned {table}." if was_pinned else f"{reader} has pinned no version of {table}.")
 
 
 def _split_table(project: Catalog, table: str) -> tuple[str, str]:

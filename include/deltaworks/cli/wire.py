@@ -29,9 +29,9 @@ def wire(
         steps.add(step.kind, step.name, step.state)
     print_listing(steps)
     if dry_run and wired.pending_count:
-        print_line(f"{wired.pending_count} to do: --no-dry-run does it.")
+        print_line(f"{wired.pending_count} to create; use --no-dry-run.")
     elif wired.pending_count:
-        print_line(f"{wired.pending_count} done.")
+        print_line(f"{wired.pending_count} created.")
     if wired.queue_url:
         print_line(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}")
         queue = NotificationQueue(

@@ -1,6 +1,6 @@
 """Stopping, starting and resuming by one form: what an operator presses, recorded with who pressed it.
 
-The same as `deltaworks stop`, `start`, `restart`, `tables resume` and `tables release`, which need the keys of the lake
+The same as `deltaworks stop`, `start`, `restart`, `tables resume` and `tables unpin`, which need the keys of the lake
 where they run. As a DAG it needs a login of Airflow alone, and Airflow's audit log has the person.
 """
 

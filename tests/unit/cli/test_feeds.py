@@ -50,10 +50,10 @@ def test_feeds_are_listed_with_their_position_and_lag(stage: FeedHarness) -> Non
 def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage: FeedHarness) -> None:
     stage.rebuild(0, {"de": 1})
     stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
-    (letter,) = json.loads(run("dead", "shop", "offers", "--json"))
+    (letter,) = json.loads(run("dead-letters", "shop", "offers", "--json"))
     assert (letter["reason"], letter["detail"]) == ("too_large", "300 KB")
-    run("dead", "shop", "offers", "--forget", "--json")
-    assert json.loads(run("dead", "shop", "offers", "--json")) == []
+    run("dead-letters", "shop", "offers", "--delete", "--json")
+    assert json.loads(run("dead-letters", "shop", "offers", "--json")) == []
 
 
 def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedHarness) -> None:
@@ -92,4 +92,4 @@ def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
 
 def test_a_feed_that_is_not_declared_gets_the_nearest(stage: FeedHarness) -> None:
     with pytest.raises(ConfigError, match="FEED_UNKNOWN"):
-        run("dead", "shop", "offer")
+        run("dead-letters", "shop", "offer")

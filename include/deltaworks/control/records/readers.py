@@ -30,8 +30,8 @@ class ReaderRecord(Record):
     kind: ClassVar[RecordKind] = RecordKind(
         noun="claim of a reader",
         unreadable_condition="READER_UNREADABLE",
-        hint="What it keeps is not known. Make it again with `deltaworks tables keep`, or delete the object when its "
-        "reader is gone.",
+        hint="The pinned version is unknown. Repeat the claim with `deltaworks tables pin`, or delete the object "
+        "if its reader no longer exists.",
         error=ConfigError,
     )
 
@@ -65,8 +65,8 @@ class Readers:
         if not NAME_PATTERN.match(reader) or version < 0 or not 0 < hours <= MAX_PIN_HOURS:
             raise ConfigError(
                 "READER_INVALID",
-                f"{reader!r} cannot keep version {version} of {self._pipeline}.{table} for {hours:g} h.",
-                hint=f"Name the reader in lower-case letters, digits and underscores; {MAX_PIN_HOURS} h at most, renewed.",
+                f"{reader!r} cannot pin version {version} of {self._pipeline}.{table} for {hours:g} h.",
+                hint=f"Use lower-case letters, digits and underscores, and at most {MAX_PIN_HOURS} h.",
             )
         now = utc_now()
         record = ReaderRecord(

@@ -62,7 +62,7 @@ class ObjectKeys:
         raise ConfigError(
             "LANDING_KEY_INVALID",
             f"The source reads {place}{needs}; an object called {key} is not among what it reads.",
-            hint="Say in which folder below that place the objects belong: --under FOLDER.",
+            hint="Choose the folder below that prefix for the objects: --folder FOLDER.",
         )
 
 
