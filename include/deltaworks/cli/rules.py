@@ -99,7 +99,7 @@ def backtest(
     incidents: Path | None = typer.Option(
         None, "--incidents", help=("CSV file of incidents with from, to, and labels.")
     ),
-    point_in_time: bool = typer.Option(False, "--as-known", help="Read the tables as of each evaluated minute."),
+    point_in_time: bool = typer.Option(False, "--point-in-time", help="Read the tables as of each evaluated minute."),
     html: Path | None = typer.Option(None, "--html", help="HTML file for a chart."),
 ) -> CommandOutput:
     """Evaluate a rule on past data: episodes, notifications, detection delay and false positives."""
@@ -204,7 +204,7 @@ def _summary_lines(result: Backtest, *, point_in_time: bool, seconds: float) -> 
     ]
     if not point_in_time:
         lines.append(
-            "The current tables include late rows, so the result is optimistic; --as-known reads them as of each minute."
+            "The current tables include late rows, so this is optimistic; --point-in-time reads them as of each minute."
         )
     elif result.optimistic_until is not None:
         at = f"{result.optimistic_until:%Y-%m-%d %H:%M}"
