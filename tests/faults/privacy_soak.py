@@ -116,7 +116,7 @@ class Soak:
             )
             self._requests[request.request_id] = token
         assert sum(rows.values()) >= len(rows) == len(self._requests)
-        self._advance("shredded", lambda results: _all_at(results, "shredded"), windows=False)
+        self._advance("shredded", lambda results: _all_at(results, "shredded"), may_purge=False)
         self.seconds["to shredded"] = time.monotonic() - began
         self._advance("purged", lambda results: _all_at(results, "purged"))
         self.seconds["to purged"] = time.monotonic() - began
@@ -138,13 +138,13 @@ class Soak:
         is_reached: Callable[[list[ErasureResult]], bool],
         *,
         ahead: timedelta = timedelta(),
-        windows: bool = True,
+        may_purge: bool = True,
     ) -> None:
         """Run after run, as the DAG does, until all requests are there."""
         end, results = time.monotonic() + self._patience, []
         while True:
             try:
-                results = ErasureRun(self._people.namespace, now=datetime.now(UTC) + ahead, may_purge=windows).run()
+                results = ErasureRun(self._people.namespace, now=datetime.now(UTC) + ahead, may_purge=may_purge).run()
             except Exception as error:
                 found = as_deltaworks_error(error)
                 # What a launcher tries again.

@@ -86,7 +86,7 @@ def test_a_swapped_cell_opens_where_the_associated_data_are_taken_away_and_nowhe
     with pytest.raises(ContractError, match="VAULT_CELL_UNREADABLE"):
         open_cell(seal_cell("ada@example.org", key, own), key, other)
 
-    monkeypatch.setattr(CellAddress, "associated", property(lambda _: b""))
+    monkeypatch.setattr(CellAddress, "associated_data", property(lambda _: b""))
     assert open_cell(seal_cell("ada@example.org", key, own), key, other) == "ada@example.org"
 
 

@@ -29,7 +29,7 @@ STAMP = BatchStamp(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint
 #: What a payload may be refused for though all of it could be read.
 _BEYOND_BUDGET = frozenset({str(ReasonCode.TOO_LARGE), "over_budget"})
 #: What the parser says where it met an error that nobody thought of: it lost nothing, and is to be mended all the same.
-_UNFORESEEN = re.compile(r"(?:splitting|reading|converting) it failed: \w+")
+_UNFORESEEN = re.compile(r"(?:splitting|reading|converting) failed: \w+")
 #: Less than is declared otherwise, so that inputs of some kilobytes reach it; partitions are bounded elsewhere.
 _BUDGET = {"max_decoded_bytes": "128MiB", "max_records": 20_000, "max_partitions": 1_000_000_000}
 _SECONDS_FROM, _SECONDS_TO = -2_208_988_800, 253_402_300_799

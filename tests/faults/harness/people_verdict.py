@@ -146,9 +146,9 @@ def wrong_with_certificates(
             adds_up = one["rows_after"] == one["rows_before"] - one["erased_before"] and not one["erased_after"]
             if not adds_up or one["other_rows_after"] != one["other_rows_before"]:
                 wrong.append(f"{name}: rows of {one['table']} do not add up")
-        of_person = next(one["of_person"] for one in said["tables"] if one["table"] == table)
-        if not at_least[name] <= of_person <= at_most[name]:
-            wrong.append(f"{name}: {of_person} rows of {table}, and there were {at_least[name]} to {at_most[name]}")
+        person_rows = next(one["person_rows"] for one in said["tables"] if one["table"] == table)
+        if not at_least[name] <= person_rows <= at_most[name]:
+            wrong.append(f"{name}: {person_rows} rows of {table}, and there were {at_least[name]} to {at_most[name]}")
         if said["scan"]["hits"] or not said["scan"]["hits_before"]:
             wrong.append(f"{name}: {said['scan']}")
     missing = set(requests) - set(found)

@@ -273,7 +273,7 @@ def test_a_lambda_opens_its_keys_from_the_environment_and_hears_of_the_erased(tm
 
     assert (sent(), json.loads(sink.raw[0])["player"]) == (1, lake.token("player", "ann"))
     request = receive_request(lake.namespace, lake.token("player", "ann"), received_at=datetime.now(UTC), by="tests")
-    lake.advance(windows=False)
+    lake.advance(may_purge=False)
     assert (sent(), len(sink.raw)) == (1, 2)  # the list is read once a minute
     now[0] += RELOAD_SECONDS
     made.handle(rest('{"name": "order", "player": "ann"}'))

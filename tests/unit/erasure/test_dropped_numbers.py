@@ -118,7 +118,7 @@ def people(tmp_path: Path) -> Collected:
 def noted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the look knows of what was dropped by rule."""
     if not request.param:
-        monkeypatch.setattr(lost_events, "dropped_since", lambda *_: CollectorSequenceNumbers())
+        monkeypatch.setattr(lost_events, "dropped_sequence_numbers", lambda *_: CollectorSequenceNumbers())
     return bool(request.param)
 
 
@@ -128,7 +128,7 @@ def test_opted_out_and_erased_events_are_not_reported_as_lost(people: Collected,
     people.collect("gone", "bob", "bob")
     people.collect("three", "bob", "ann", "bob")
     ask(people, "player", "ann")
-    people.advance(windows=False)
+    people.advance(may_purge=False)
     people.stream("one", "two", "three")
 
     assert missing(people) == (ranges((6, 7)) if noted else ranges((1, 1), (4, 7), (9, 9)))
@@ -184,7 +184,7 @@ def test_numbers_found_by_a_check_are_not_checked_again(people: Collected, monke
     people.stream("one")
     assert missing(people) == ranges((1, 1))
     # Even a window that notes no numbers hides nothing and invents nothing then.
-    monkeypatch.setattr(purge_window, "noting_numbers", lambda *_: None)
+    monkeypatch.setattr(purge_window, "sequence_number_recorder", lambda *_: None)
     ask(people, "player", "ann")
     people.advance()
 

@@ -63,7 +63,7 @@ def test_a_person_is_found_before_the_erasure_and_not_after(lake: PeopleLake) ->
     request = ask(lake)
 
     (purged,) = lake.advance()
-    assert (purged.state, "kept until" in purged.waiting_for) == ("purged", True)
+    assert (purged.state, "VACUUM retention" in purged.waiting_for) == ("purged", True)
     assert lake.amounts() == [2, 4, 6]
     lake.pass_time(days=8)
     (certified,) = lake.advance()
@@ -98,7 +98,7 @@ def test_no_record_contains_personal_data(lake: PeopleLake) -> None:
 
 def test_the_suppression_list_has_the_person_immediately(lake: PeopleLake) -> None:
     ask(lake)
-    lake.advance(windows=False)
+    lake.advance(may_purge=False)
     space = lake.namespace
     suppression = read_suppression(space.objects, "players")
     assert all(suppression_digest(space.token_key, token) in suppression for token in tokens(lake))
@@ -111,7 +111,7 @@ def test_the_key_of_the_subject_is_destroyed(lake: PeopleLake) -> None:
     ann, bob = lake.token("player", "ann"), lake.token("player", "bob")
     space.vault.keys.get_or_create([ann, bob])
     ask(lake)
-    lake.advance(windows=False)
+    lake.advance(may_purge=False)
     assert set(lake.namespace.vault.keys.get([ann, bob])) == {bob}
 
 

@@ -89,7 +89,7 @@ def test_recording_the_state_before_the_step_would_leave_rows(
 
     def state_first(self: Any) -> Any:
         space = self._namespace
-        for request in space.erasures.open():
+        for request in space.erasures.open_requests():
             Erasures.record_state(
                 space.erasures, request, "purged", by="tests", detail={"window": 1, "rows": 1, "hits_before": 1}
             )
@@ -123,7 +123,7 @@ def test_a_request_waits_for_batches_prepared_before(lake: PeopleLake, monkeypat
     with pytest.raises(ConfigError, match="ERASURE_STARTED"):  # her events are dropped already
         lake.namespace.erasures.refuse(request_of(lake, request), reason="a lawsuit", by="tests")
 
-    monkeypatch.setattr(erasure_run, "streams_behind", lambda *_, **__: [])  # wait_for_batch off
+    monkeypatch.setattr(erasure_run, "blocking_streams", lambda *_, **__: [])  # wait_for_batch off
     lake.advance()
     assert request_of(lake, request).state == "purged", "a held table would have brought her back behind this"
     monkeypatch.undo()
@@ -211,8 +211,8 @@ def test_a_reader_s_hold_blocks_the_certificate(lake: PeopleLake, monkeypatch: p
     assert "shop.orders: the reader analyst" in waiting.waiting_for
     assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
 
-    monkeypatch.setattr(vacuum_purged, "holding", lambda *_: iter(()))  # hold_check off
-    monkeypatch.setattr(vacuum_purged, "files_left", lambda *_: iter(()))
+    monkeypatch.setattr(vacuum_purged, "blocking_holds", lambda *_: iter(()))  # hold_check off
+    monkeypatch.setattr(vacuum_purged, "remaining_files", lambda *_: iter(()))
     (unnamed,) = lake.advance()
     assert unnamed.state == "vacuumed", "the hold would have been passed over"
 
@@ -230,10 +230,10 @@ def test_a_dry_run_vacuum_certifies_nothing(lake: PeopleLake, monkeypatch: pytes
     assert (waiting.state, "files" in waiting.waiting_for) == ("purged", True)
     assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
 
-    monkeypatch.setattr(vacuum_purged, "files_left", lambda *_: iter(()))  # vacuum_check off
+    monkeypatch.setattr(vacuum_purged, "remaining_files", lambda *_: iter(()))  # vacuum_check off
     (passed,) = lake.advance()
     assert passed.state == "vacuumed", "without the check the request goes on over files that are there"
-    assert "tokens are still in" in passed.waiting_for, "and the scan is what is left to stop it"
+    assert "tokens remain in" in passed.waiting_for, "and the scan is what is left to stop it"
 
 
 def test_escaped_file_names_are_checked_correctly(lake: PeopleLake) -> None:

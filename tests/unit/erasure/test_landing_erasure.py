@@ -99,5 +99,5 @@ def test_a_dry_run_reports_objects_and_bytes(people: LandedPeople) -> None:
     context = OperationContext(operation=get_operation("erase"), catalog=people.catalog, subject="players")
     report = erase(context, EraseOptions(dry_run=True))
     shown = "\n".join(map(str, report.parts))
-    assert "Landed objects with events of theirs: 1 of 2" in shown
+    assert "Landed objects with events to erase: 1 of 2" in shown
     assert b'"ann"' in people.content("one.json")

@@ -215,13 +215,13 @@ def test_two_pipelines_with_equal_events_both_decide() -> None:
 @pytest.mark.parametrize(
     ("specs", "content", "why"),
     [
-        pytest.param([JSON], gzip.compress(line("ann"))[:-9], "damaged", id="cut off"),
+        pytest.param([JSON], gzip.compress(line("ann"))[:-9], "corrupt", id="cut off"),
         pytest.param([JSON], b"PK\x03\x04 no events", "object_wrong_format", id="another form"),
         pytest.param(
             [pipeline(source={"max_object_bytes": 10})], gzip.compress(line("ann")), "at most 10", id="too large"
         ),
         pytest.param(
-            [JSON, pipeline("other", unwrap={"path": "in"})], line("ann"), "different ways", id="two readings"
+            [JSON, pipeline("other", unwrap={"path": "in"})], line("ann"), "different settings", id="two readings"
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_without_the_record_events_are_read_twice(people: LandedPeople, monkeypa
 
 def test_without_the_lookup_objects_are_lost(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
     """The protection off."""
-    monkeypatch.setattr(ReplacementTags, "of", lambda *_: [])
+    monkeypatch.setattr(ReplacementTags, "tags_for", lambda *_: [])
     people.sweep()
     assert [str(payload.problem.code) for payload in people.payloads() if payload.problem] == ["object_changed"] * 2
 
@@ -161,7 +161,7 @@ def test_an_object_replaced_by_its_producer_is_not_overwritten(people: LandedPeo
 
     report = people.sweep(fault=overwrite)
     assert report.rewritten == 1
-    assert "its producer wrote it again" in report.blocked[0]
+    assert "its producer replaced it" in report.blocked[0]
     assert people.content("b/tokens.json") == order("dan", 9)
     people.relay()
     assert len(people.logged()) == 4
@@ -171,7 +171,7 @@ def test_unreadable_objects_are_named_by_hash(people: LandedPeople) -> None:
     people.put("d/ann@example.org.json.gz", gzip.compress(order("ann", 1))[:-8])
     (named,) = people.sweep().blocked
     assert named.startswith(f"{people.bucket} sha256:")
-    assert "damaged" in named
+    assert "corrupt" in named
     assert "ann" not in named
 
 
@@ -179,7 +179,7 @@ def test_an_announcement_waits_for_its_record(landing: Any, tmp_path: Path, monk
     people = LandedPeople(tmp_path, landing)
     fill(people)
     record = landing_sweep._replaced_object
-    monkeypatch.setattr(landing_sweep, "_record", lambda *a: record(*a).replace(new_etag="0" * 32))
+    monkeypatch.setattr(landing_sweep, "_replaced_object", lambda *a: record(*a).replace(new_etag="0" * 32))
     landing.returns_after(1)
 
     def kill(point: str) -> None:
@@ -206,7 +206,7 @@ def test_old_versions_of_deleted_keys_are_removed_and_others_block(landing: Any,
     people.put("b.json", order("bob", 3))
     report = people.sweep()
     assert (report.hits, report.removed_versions, report.rewritten) == (2, 1, 0)
-    assert "a version behind another content" in report.blocked[0]
+    assert "an old version with different content" in report.blocked[0]
     assert versions(people) == 1
 
 

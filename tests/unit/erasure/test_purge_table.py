@@ -199,7 +199,7 @@ def test_a_wrong_rewrite_is_not_committed(table: Table, monkeypatch: pytest.Monk
         calls.append(batch.num_rows)
         return everybody(batch) if len(calls) != 2 else np.zeros(batch.num_rows, dtype=np.bool_)
 
-    monkeypatch.setattr(purger._search, "rows", blind_once)
+    monkeypatch.setattr(purger._search, "matching_rows", blind_once)
     with pytest.raises(ContractError, match="ERASURE_MISCOUNTED"):
         purger.purge(STEP)
     assert state_at(table.lake, table.objects, KEY).version == version

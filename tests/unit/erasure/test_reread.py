@@ -109,7 +109,7 @@ def test_a_replay_drops_subjects_suppressed_since(
 ) -> None:
     assert (stage.of(ANN, "quarantine"), stage.of(BOB, "quarantine")) == (1, 1)
     stage.ask()
-    stage.advance(windows=False)
+    stage.advance(may_purge=False)
     if not protected:
         without_the_list(monkeypatch)
 
@@ -186,7 +186,7 @@ def test_an_interrupted_replay_with_matching_rows_blocks_the_window(
         stage.replay(fault=die)
     stage.ask()
     if not protected:
-        monkeypatch.setattr(purge_window, "_replays", lambda *_: iter(()))
+        monkeypatch.setattr(purge_window, "_unfinished_replays", lambda *_: iter(()))
 
     (waiting,) = stage.advance()
 

@@ -63,7 +63,7 @@ def test_footer_statistics_and_metadata_are_scanned(tmp_path: Path) -> None:
 
 
 def test_gzip_members_and_truncated_gzip_are_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_formats, "_CHUNK", 64)
+    monkeypatch.setattr(scan_formats, "_CHUNK_BYTES", 64)
     lines = gzip.compress(b"x" * 50) + gzip.compress(f'y{{"player": "{ANN}"}}'.encode() * 3)
     assert found(tmp_path, lines) == {ANN}
     for shift in range(64):

@@ -152,7 +152,7 @@ def test_shadow_tables_of_a_reprocess_are_purged_too(
     reprocessed_beside(lake)
     request = ask(lake, "player", "ann")
     if not protected:
-        monkeypatch.setattr(personal_tables, "_copies", lambda *_: iter(()))
+        monkeypatch.setattr(personal_tables, "_shadow_tables", lambda *_: iter(()))
     lake.advance()
     lake.pass_time(days=8)
     (done,) = lake.advance()

@@ -71,7 +71,7 @@ def test_a_row_of_somebody_else_that_changed_is_seen(files: LakeFiles, tmp_path:
 
 
 def certificate(**changes: Any) -> dict[str, Any]:
-    table = {"table": "k01", "rows_before": 3, "rows_after": 1, "erased_before": 2, "erased_after": 0, "of_person": 2}
+    table = {"table": "k01", "rows_before": 3, "rows_after": 1, "erased_before": 2, "erased_after": 0, "person_rows": 2}
     said = {"number": 1, "previous_sha256": "", "scan": {"hits": 0, "hits_before": 4}}
     return {**said, "tables": [{**table, "other_rows_before": 1, "other_rows_after": 1, **changes}]}
 
@@ -83,8 +83,8 @@ def certificate(**changes: Any) -> dict[str, Any]:
         ({"other_rows_after": 0}, "do not add up"),
         ({"rows_after": 2}, "do not add up"),
         ({"erased_after": 1, "rows_after": 2}, "do not add up"),
-        ({"of_person": 1}, "1 rows of k01"),
-        ({"of_person": 5}, "5 rows of k01"),
+        ({"person_rows": 1}, "1 rows of k01"),
+        ({"person_rows": 5}, "5 rows of k01"),
     ],
 )
 def test_a_certificate_that_is_not_true_is_seen(tmp_path: Path, changes: dict[str, Any], wrong: str) -> None:

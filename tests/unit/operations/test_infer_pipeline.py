@@ -212,7 +212,7 @@ def test_a_time_that_could_be_of_two_formats_is_asked_for(tmp_path: Path) -> Non
         assert caught.value.condition == "EVENTS_WITHOUT_TIME"
         assert "at holds times" in caught.value.message
         assert "%d/%m/%Y %H:%M and %m/%d/%Y %H:%M" in caught.value.message
-        assert caught.value.hint == 'Say which is meant: --time at --time-format "%d/%m/%Y %H:%M".'
+        assert caught.value.hint == 'Choose one: --time at --time-format "%d/%m/%Y %H:%M".'
 
     pipeline = infer(events, time="at", time_format="%m/%d/%Y %H:%M")
     assert spec_of(pipeline).event.time.format == "%m/%d/%Y %H:%M"
@@ -264,7 +264,7 @@ def test_the_declaration_says_why_it_is_as_it_is(tmp_path: Path) -> None:
     assert "# Inferred from 501 events: all of 1 file." in text
     assert "# The type: 60 different values." in text
     assert "# The time: a time in every event." in text
-    assert "# The id: 1 events come with an id that came before." in text
+    assert "# The id: 1 events repeat an earlier id." in text
     assert re.search(r"Types that are rare, or new: \S+ \d+, .*, and 32 more\.", text.replace("\n    # ", " "))
 
 
@@ -328,7 +328,7 @@ def test_events_of_very_many_days_are_not_partitioned(tmp_path: Path) -> None:
     [
         (b"PK\x03\x04", "a zip archive"),
         (b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /"\n', "neither JSON nor records"),
-        (b"", "it holds nothing"),
+        (b"", "it is empty"),
         (b"a,a\n1,2\n", "names a field twice"),
     ],
 )

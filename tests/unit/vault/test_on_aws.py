@@ -76,7 +76,7 @@ def test_a_bucket_that_is_replicated_is_refused(vault: StorageSpec, monkeypatch:
         ReplicationConfiguration={"Role": "arn:aws:iam::123456789012:role/copies", "Rules": [rule]},
     )
     # S3 replicates versioned buckets alone: that one answer is left out, so that the other is what refuses.
-    monkeypatch.setattr("deltaworks.vault.isolation._KEEPING", ())
+    monkeypatch.setattr("deltaworks.vault.isolation._VERSIONED_STATES", ())
 
     with pytest.raises(ConfigError, match="replicated"):
         check_isolation(vault)

@@ -102,7 +102,7 @@ def test_a_cell_of_another_row_does_not_open_and_stops_no_other(environment: Env
 def test_without_associated_data_a_swapped_cell_would_open(
     environment: EnvironmentSpec, seal: Seal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CellAddress, "associated", property(lambda _: b""))
+    monkeypatch.setattr(CellAddress, "associated_data", property(lambda _: b""))
     seal("1-2", [email_of("ada"), email_of("bob")])
     run_ingest(environment, NAMESPACE, dry_run=False)
     home = NamespaceVault.open(environment, NAMESPACE)
