@@ -28,7 +28,7 @@ from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Si
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from deltaworks.mutations.merge import Reach
+    from deltaworks.mutations.merge import AffectedRange
     from deltaworks.specs.table import TableSpec
     from deltaworks.tables.lake import Lake
     from sandbox.experiments.engagement_rows import Workload
@@ -120,7 +120,7 @@ class _Batch:
     by_spark: bool = False
 
     def __call__(self, table: Path, clock: Clock) -> None:
-        from deltaworks.mutations.merge import reach_of
+        from deltaworks.mutations.merge import affected_range
         from deltaworks.mutations.small_merge import plan_merge
         from deltaworks.specs.mutation import MutationsSpec
         from deltaworks.specs.storage import StorageSpec
@@ -130,7 +130,7 @@ class _Batch:
         lake = Lake(StorageSpec(root=f"file://{table.parent}"))
         bound = 0 if self.by_spark else MutationsSpec(requests="requests").small_merge_bytes
         with clock:
-            reach = reach_of(stretches)
+            reach = affected_range(stretches)
             plan = plan_merge(lake, table.name, declared, reach, small_merge_bytes=bound)
             if plan.engine == "delta_rs":
                 self._by_delta_rs(lake, table.name, declared, stretches, reach)
@@ -152,7 +152,9 @@ class _Batch:
             nothing.alias("fields"),
         )
 
-    def _by_delta_rs(self, lake: Lake, key: str, declared: TableSpec, stretches: DataFrame, reach: Reach) -> None:
+    def _by_delta_rs(
+        self, lake: Lake, key: str, declared: TableSpec, stretches: DataFrame, reach: AffectedRange
+    ) -> None:
         from deltaworks.mutations.small_merge import SmallMerge
         from deltaworks.tables.commit import Step
 
@@ -160,7 +162,9 @@ class _Batch:
         assert opened is not None
         SmallMerge(declared, stretches, reach, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
 
-    def _by_spark(self, table: Path, declared: TableSpec, stretches: DataFrame, reach: Reach, size: int) -> None:
+    def _by_spark(
+        self, table: Path, declared: TableSpec, stretches: DataFrame, reach: AffectedRange, size: int
+    ) -> None:
         from deltaworks.mutations.merge import TableMerge, merge_settings
         from deltaworks.tables.spark.session import override_settings
 

@@ -139,12 +139,12 @@ def _ours(spark: SparkSession, name: str, path: Path) -> Side:
 
 
 def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataFrame], DataFrame]) -> Run:
-    from deltaworks.mutations.requests import resolving
+    from deltaworks.mutations.requests import resolve_settings
 
     def side(clock: Clock) -> None:
         _reset_peak(spark)
         requests = spark.read.parquet(str(path)).count()
-        with clock, resolving(spark, requests=requests):
+        with clock, resolve_settings(spark, requests=requests):
             resolved(spark.read.parquet(str(path))).write.format("noop").mode("overwrite").save()
         clock.note(peak_mb=_peak_mb(spark))
 
@@ -153,9 +153,9 @@ def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataF
 
 def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
     """The same resolve, where every round takes every request one further."""
-    from deltaworks.mutations.pointers import jump, local_checkpoint, moves
+    from deltaworks.mutations.pointer_doubling import follow_pointers, local_checkpoint, moves
     from deltaworks.mutations.requests import last_updates, timeline
-    from deltaworks.mutations.resolve import Trace, intervals
+    from deltaworks.mutations.resolve import Trace, build_intervals
 
     rounds = longest - 1
     bound = min(rounds, _ROUNDS_RUN)
@@ -170,11 +170,11 @@ def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
         for _ in range(bound):
             if not moving.count():
                 raise RuntimeError("the longest chain is shorter than it was made")
-            jumped = local_checkpoint(jump(moving, first))
+            jumped = local_checkpoint(follow_pointers(moving, first))
             settled = settled.unionByName(jumped.where("next_time IS NULL"))
             moving = jumped.where("next_time IS NOT NULL")
         in_rounds.append(time.perf_counter() - started)
-        return intervals(Trace(happened, updates, settled))
+        return build_intervals(Trace(happened, updates, settled))
 
     def side(clock: Clock) -> None:
         _to_all_intervals(spark, path, resolved)(clock)

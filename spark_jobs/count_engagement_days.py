@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
-from deltaworks.mutations.read_changes import keeping, last_committed_position, read_changes
+from deltaworks.mutations.read_changes import commit_position, last_committed_position, read_changes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
@@ -29,7 +29,7 @@ def count_days(spark: SparkSession, catalog: Catalog, table: str) -> bool:
     """Bring the counts up to date; whether there was anything to do."""
     lake = Lake(catalog.environment.lake)
     changes = read_changes(spark, table, last_committed_position(lake, KEY), tombstones=True, catalog=catalog)
-    if changes.nothing:
+    if changes.is_empty:
         return False
     counts = lake.storage.spark_uri(KEY)
     spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{counts}` ({COLUMNS}) USING delta")
@@ -37,7 +37,7 @@ def count_days(spark: SparkSession, catalog: Catalog, table: str) -> bool:
     living = changes.snapshot.join(F.broadcast(changed.select(*DAY)), DAY, "left_semi").groupBy(*DAY)
     now = living.agg(F.count("*").alias("activities"), F.countDistinct("contact_id").alias("contacts"))
     changed.join(now, DAY, "left").fillna(0, ["activities", "contacts"]).createOrReplaceTempView("days_now")
-    with keeping(spark, READER, changes.position):
+    with commit_position(spark, READER, changes.position):
         spark.sql(
             f"MERGE INTO delta.`{counts}` t USING days_now s "
             "ON t.org_id = s.org_id AND t.engagement_date = s.engagement_date WHEN MATCHED THEN UPDATE SET "

@@ -50,17 +50,17 @@ def resolve(
     An id that two entities used in turn gives two rows; a deleted entity has no final id.
     """
     from deltaworks.mutations.request_file import read_request_file
-    from deltaworks.mutations.requests import resolving
+    from deltaworks.mutations.requests import resolve_settings
 
     if as_csv and as_json:
         raise typer.BadParameter("use either --csv or --json")
     form = OutputFormat.JSON if as_json else OutputFormat.CSV
     requests = read_request_file(file)
-    if requests.ignored:
-        print_line(f"Ignored columns: {', '.join(requests.ignored)}", error=True)
+    if requests.ignored_columns:
+        print_line(f"Ignored columns: {', '.join(requests.ignored_columns)}", error=True)
     rows, columns = (resolved_intervals, INTERVAL_COLUMNS) if show_all else (resolved_entities, ENTITY_COLUMNS)
     session = _session()
-    with resolving(session, requests=requests.requests.num_rows):
+    with resolve_settings(session, requests=requests.requests.num_rows):
         print_rows(rows(session, requests), columns, form, sys.stdout)
 
 
@@ -71,14 +71,14 @@ def status(pipeline: PipelineArgument) -> list[str | Listing]:
     from deltaworks.control.clock import utc_now
     from deltaworks.control.objects import open_objects
     from deltaworks.control.records.mutation import MutationBatches
-    from deltaworks.mutations.bounds import Bounds
+    from deltaworks.mutations.bounds import BatchPlanner
     from deltaworks.operations.mutate import batch_listing
     from deltaworks.tables.lake import Lake
 
     project = catalog()
     spec, storage = project.pipeline(pipeline), project.environment.lake
     objects = open_objects(storage)
-    waiting = Bounds(Lake(storage), objects, spec).backlog()
+    waiting = BatchPlanner(Lake(storage), objects, spec).backlog()
     batches = MutationBatches(objects, pipeline)
     fixed, ended = batches.numbers()
     recorded = [batches.completion(number) for number in range(max(1, ended - _MAX_BATCHES_SHOWN + 1), ended + 1)]
@@ -120,7 +120,7 @@ def resolved_intervals(spark: SparkSession, file: RequestFile) -> Iterator[dict[
 
 
 def _interval_row(row: Row, file: RequestFile) -> dict[str, Any]:
-    times = {name: file.time_of(row[name]) for name in ("valid_from", "valid_to")}
+    times = {name: file.original_time(row[name]) for name in ("valid_from", "valid_to")}
     return {name: row[name] for name in INTERVAL_COLUMNS} | times
 
 

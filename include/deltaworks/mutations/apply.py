@@ -23,7 +23,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationCompletion
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations.batch_steps import BatchSteps
-from deltaworks.mutations.bounds import Bounds, declared_mutations
+from deltaworks.mutations.bounds import BatchPlanner, mutations_spec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -32,7 +32,7 @@ LEASE_SECONDS = 30
 #: The most batches of one run; the next run continues.
 MAX_BATCHES = 50
 #: Records of old batches are removed once in this many batches.
-TIDY_EVERY = 100
+CLEANUP_EVERY_BATCHES = 100
 
 
 @dataclass(slots=True)
@@ -58,19 +58,19 @@ class MutationRun:
         catalog: Catalog,
         pipeline: str,
         *,
-        turn_of: TurnFactory | None = None,
+        acquire_turn: TurnFactory | None = None,
         fault: Callable[[str], None] = lambda point: None,
         lease_wait_seconds: float = 2 * LEASE_SECONDS,
     ) -> None:
         self._spark = spark
         self._spec = catalog.pipeline(pipeline)
-        self._declared = declared_mutations(self._spec)
+        self._mutations_spec = mutations_spec(self._spec)
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
         self._home = PipelineHome(self._objects, pipeline)
         self._batches = self._home.mutations
-        self._bounds = Bounds(self._lake, self._objects, self._spec)
-        self._turn_of = turn_of or self._write_turn
+        self._planner = BatchPlanner(self._lake, self._objects, self._spec)
+        self._acquire_turn = acquire_turn or self._write_turn
         self._fault = fault
         self._lease_wait_seconds = lease_wait_seconds
 
@@ -94,30 +94,34 @@ class MutationRun:
                 DELTA_CONFLICT, after which the next run completes the batch.
         """
         result = MutationResult(self._spec.pipeline)
-        with self._exclusive() as lock:
+        with self._exclusive_lock() as lock:
             self._home.start_overs.reject_unfinished()
-            until = self._bounds.newest()
-            unfinished = self._unfinished()
+            max_versions = self._planner.current_versions()
+            unfinished = self._unfinished_batch()
             if unfinished is not None:
-                result.completed.append(self._complete(unfinished, check=lock.check, give_up=everything))
+                result.completed.append(self._complete(unfinished, check=lock.check, abandon=everything))
             while len(result.batches) < max_batches:
-                batch = self._next(until, organisation=organisation, everything=everything)
+                batch = self._plan_next(max_versions, organisation=organisation, everything=everything)
                 if batch is None:
                     break
                 result.batches.append(self._complete(batch, check=lock.check))
                 if organisation is not None or everything:
                     break
-            if any(end.number % TIDY_EVERY == 0 for end in result.batches):
+            if any(end.number % CLEANUP_EVERY_BATCHES == 0 for end in result.batches):
                 self._batches.delete_old_records()
         return result
 
-    def _unfinished(self) -> MutationBatch | None:
+    def _unfinished_batch(self) -> MutationBatch | None:
         fixed, ended = self._batches.numbers()
         return self._batches.batch(fixed) if fixed > ended else None
 
-    def _next(self, until: Mapping[str, int], *, organisation: str | None, everything: bool) -> MutationBatch | None:
+    def _plan_next(
+        self, max_versions: Mapping[str, int], *, organisation: str | None, everything: bool
+    ) -> MutationBatch | None:
         _, ended = self._batches.numbers()
-        planned = self._bounds.following(ended + 1, organisation=organisation, everything=everything, until=until)
+        planned = self._planner.plan_batch(
+            ended + 1, organisation=organisation, everything=everything, max_versions=max_versions
+        )
         if planned is None:
             return None
         fixed = self._batches.get_or_create(planned)
@@ -125,11 +129,11 @@ class MutationRun:
         return fixed
 
     def _complete(
-        self, batch: MutationBatch, *, check: Callable[[], None], give_up: bool = False
+        self, batch: MutationBatch, *, check: Callable[[], None], abandon: bool = False
     ) -> MutationCompletion:
-        if give_up or batch.generation != self._home.generations.current():
+        if abandon or batch.generation != self._home.generations.current():
             # The next batch begins from the start and covers what this one covered.
-            end = MutationCompletion(
+            completion = MutationCompletion(
                 pipeline=batch.pipeline,
                 number=batch.number,
                 generation=batch.generation,
@@ -142,15 +146,21 @@ class MutationRun:
                 self._lake,
                 self._spec,
                 batch,
-                turn_of=self._turn_of,
+                acquire_turn=self._acquire_turn,
                 check=check,
                 fault=self._fault,
             )
-            end = steps.apply()
-        self._batches.complete(end)
+            completion = steps.apply()
+        self._batches.complete(completion)
         self._fault("ended")
-        log.warning("pipeline=%s mutation batch %d: %s rows=%d", batch.pipeline, batch.number, end.outcome, end.rows)
-        return end
+        log.warning(
+            "pipeline=%s mutation batch %d: %s rows=%d",
+            batch.pipeline,
+            batch.number,
+            completion.outcome,
+            completion.rows,
+        )
+        return completion
 
     def _write_turn(self, table: str) -> AbstractContextManager[Turn]:
         return write_turn(
@@ -158,14 +168,14 @@ class MutationRun:
             self._spec.pipeline,
             table,
             by=current_run(),
-            max_turn_seconds=self._declared.max_turn_seconds,
+            max_turn_seconds=self._mutations_spec.max_turn_seconds,
         )
 
-    def _exclusive(self) -> AbstractContextManager[ExclusiveLock]:
+    def _exclusive_lock(self) -> AbstractContextManager[ExclusiveLock]:
         """The right to apply requests of this pipeline; its `check` raises MUTATION_LEASE_LOST."""
         pipeline = self._spec.pipeline
 
-        def lost() -> ConcurrencyError:
+        def lost_error() -> ConcurrencyError:
             return ConcurrencyError(
                 "MUTATION_LEASE_LOST",
                 f"Another run applies the requests of {pipeline!r}, or the storage did not answer for a while.",
@@ -177,6 +187,6 @@ class MutationRun:
             paths.mutations(pipeline, "lease.json"),
             name=pipeline,
             wait_seconds=self._lease_wait_seconds,
-            lost_error=lost,
+            lost_error=lost_error,
             ttl_seconds=LEASE_SECONDS,
         )

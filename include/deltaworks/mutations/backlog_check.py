@@ -16,47 +16,49 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.mutations import record_waiting_requests
 from deltaworks.errors import TransientError
-from deltaworks.mutations.bounds import Backlog, Bounds
+from deltaworks.mutations.bounds import Backlog, BatchPlanner
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 
 
-def backlogs(catalog: Catalog) -> list[Backlog]:
+def read_backlogs(catalog: Catalog) -> list[Backlog]:
     """The backlog of every pipeline that declares mutations."""
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    return [Bounds(lake, objects, spec).backlog() for spec in catalog.pipelines.values() if spec.mutations is not None]
+    return [
+        BatchPlanner(lake, objects, spec).backlog() for spec in catalog.pipelines.values() if spec.mutations is not None
+    ]
 
 
-def refuse_late(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) -> None:
+def reject_overdue(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
     """Refuse backlogs whose oldest request has waited for longer than its pipeline declares.
 
     Raises:
         TransientError: MUTATIONS_BEHIND, naming each such pipeline.
     """
-    late = []
-    for backlog in waiting:
+    overdue = []
+    for backlog in backlogs:
         declared = catalog.pipeline(backlog.pipeline).mutations
         age = backlog.age_seconds(now)
         if declared is not None and age > 60 * declared.alert_after_minutes:
-            late.append(f"{backlog.pipeline}: {backlog.requests} requests wait, the oldest for {age / 60:.0f} min")
-    if late:
-        names = ", ".join(text.partition(":")[0] for text in late)
+            overdue.append(f"{backlog.pipeline}: {backlog.requests} requests wait, the oldest for {age / 60:.0f} min")
+    if overdue:
+        names = ", ".join(text.partition(":")[0] for text in overdue)
         raise TransientError(
             "MUTATIONS_BEHIND",
-            "; ".join(late) + ".",
+            "; ".join(overdue) + ".",
             hint=f"See whether the mutations DAG of {names} runs, and its last log; `deltaworks mutations status`.",
         )
 
 
-def _note(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) -> None:
+def _record_backlogs(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
     """Keep what waits for the pages; what fails is logged."""
-    objects, judged_at = open_objects(catalog.environment.lake), now.isoformat(timespec="seconds")
-    for backlog in waiting:
+    objects, checked_at = open_objects(catalog.environment.lake), now.isoformat(timespec="seconds")
+    for backlog in backlogs:
         with log_failures(f"The summary of the mutations of {backlog.pipeline}"):
             oldest_at = "" if backlog.oldest_at is None else backlog.oldest_at.isoformat(timespec="seconds")
             record_waiting_requests(
-                objects, backlog.pipeline, requests=backlog.requests, oldest_at=oldest_at, checked_at=judged_at
+                objects, backlog.pipeline, requests=backlog.requests, oldest_at=oldest_at, checked_at=checked_at
             )
 
 
@@ -64,10 +66,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
     catalog = load_catalog(skip_invalid=True)
-    waiting = backlogs(catalog)
-    print_results(waiting)
-    _note(catalog, waiting, now=utc_now())
-    refuse_late(catalog, waiting, now=utc_now())
+    backlogs = read_backlogs(catalog)
+    print_results(backlogs)
+    _record_backlogs(catalog, backlogs, now=utc_now())
+    reject_overdue(catalog, backlogs, now=utc_now())
     return 0
 
 

@@ -20,30 +20,30 @@ from deltaworks.control.locks.write_turn import Turn, TurnFactory
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationCompletion, TableMutation
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import optimize_table
-from deltaworks.mutations.bounds import declared_mutations, mutable_tables
-from deltaworks.mutations.commits import StepCommits, engine_of, metric
-from deltaworks.mutations.frames import BatchFrames, Work
-from deltaworks.mutations.kept_tables import (
+from deltaworks.mutations.batch_frames import BatchFrames, TableChanges
+from deltaworks.mutations.bounds import mutable_tables, mutations_spec
+from deltaworks.mutations.commits import StepCommits, engine_of, merge_metric
+from deltaworks.mutations.merge import TableMerge, count_invalid_values, merge_settings, set_deletion_vectors
+from deltaworks.mutations.notifications import changed_rows, notifications
+from deltaworks.mutations.pointer_doubling import local_checkpoint
+from deltaworks.mutations.small_merge import SmallMerge, plan_merge
+from deltaworks.mutations.state_tables import (
     RENAME_NAME,
-    ensure_kept_tables,
+    ensure_state_tables,
     interval_changes,
-    kept_layouts,
     merge_intervals,
     merge_names,
     name_changes,
-    names_from,
+    resolve_names,
+    state_table_layouts,
 )
-from deltaworks.mutations.merge import TableMerge, merge_settings, set_deletion_vectors, unmatched
-from deltaworks.mutations.notifications import changed_rows, notifications
-from deltaworks.mutations.pointers import local_checkpoint
-from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 #: Merges, calling its argument before each attempt; returns the number of attempts.
-Merge = Callable[[Callable[[], None]], int]
+MergeFunction = Callable[[Callable[[], None]], int]
 
 
 class BatchSteps:
@@ -63,7 +63,7 @@ class BatchSteps:
         spec: PipelineSpec,
         batch: MutationBatch,
         *,
-        turn_of: TurnFactory,
+        acquire_turn: TurnFactory,
         check: Callable[[], None],
         fault: Callable[[str], None],
     ) -> None:
@@ -72,29 +72,29 @@ class BatchSteps:
         self._lake = lake
         self._spec = spec
         self._batch = batch
-        self._declared = declared_mutations(spec)
-        self._turn_of = turn_of
-        self._commits = StepCommits(self._session, lake, spec.pipeline, batch.number, before=check)
+        self._mutations_spec = mutations_spec(spec)
+        self._acquire_turn = acquire_turn
+        self._commits = StepCommits(self._session, lake, spec.pipeline, batch.number, before_commit=check)
         self._fault = fault
         self._seconds: dict[str, float] = {}
-        self._not_fitting = 0
+        self._invalid_values = 0
 
     def apply(self) -> MutationCompletion:
         """Do what is missing of the batch. Idempotent. Returns the result, which is not recorded yet."""
-        ensure_kept_tables(self._lake, self._spec, self._declared)
+        ensure_state_tables(self._lake, self._spec, self._mutations_spec)
         with self._phase("resolve"):
             frames = BatchFrames(self._session, self._lake, self._spec, self._batch)
             counts = frames.request_counts()
         self._fault("resolved")
-        tables = tuple(self._table(frames, table) for table in self._present())
+        tables = tuple(self._mutate_table(frames, table) for table in self._existing_tables())
         with self._phase("names"):
             if counts.get(RENAME_NAME) or frames.may_have_names():
-                self._names(frames)
+                self._update_names(frames)
         self._fault("named")
         with self._phase("intervals"):
-            self._intervals(frames)
+            self._update_intervals(frames)
         self._fault("stored")
-        refused = counts.pop("", 0)
+        invalid = counts.pop("", 0)
         return MutationCompletion(
             pipeline=self._spec.pipeline,
             number=self._batch.number,
@@ -102,29 +102,29 @@ class BatchSteps:
             outcome=APPLIED,
             at=iso_now(),
             requests=counts,
-            invalid_requests=refused,
-            invalid_values=self._not_fitting,
+            invalid_requests=invalid,
+            invalid_values=self._invalid_values,
             tables=tables,
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
         )
 
-    def _present(self) -> list[TableSpec]:
+    def _existing_tables(self) -> list[TableSpec]:
         key = paths.table
         return [t for t in mutable_tables(self._spec) if self._lake.open(key(self._spec.pipeline, t.name)) is not None]
 
-    def _table(self, frames: BatchFrames, table: TableSpec) -> TableMutation:
-        merge: Merge | None = None
+    def _mutate_table(self, frames: BatchFrames, table: TableSpec) -> TableMutation:
+        merge: MergeFunction | None = None
         attempts, pause, optimized = 0, 0.0, False
         with self._phase("compare"):
-            work = frames.work(table)
-            self._not_fitting += unmatched(work.stretches, table)
-            if work.reach.stretches > 0 and not self._commits.landed(table.name):
-                merge = self._merge(table, work)
-        to_optimize = self._batch.number % self._declared.optimize_every == 0
+            changes = frames.table_changes(table)
+            self._invalid_values += count_invalid_values(changes.periods, table)
+            if changes.affected.periods > 0 and not self._commits.has_committed(table.name):
+                merge = self._plan_merge(table, changes)
+        to_optimize = self._batch.number % self._mutations_spec.optimize_every == 0
         if merge is not None or to_optimize:
             with self._phase("wait"):
                 stack = contextlib.ExitStack()
-                turn = stack.enter_context(self._turn_of(table.name))
+                turn = stack.enter_context(self._acquire_turn(table.name))
             started = time.monotonic()
             with stack:
                 if merge is not None:
@@ -136,12 +136,12 @@ class BatchSteps:
                         optimized = self._optimize(table, turn)
             pause = time.monotonic() - started
         self._fault(f"optimized:{table.name}")
-        commit = self._commits.commit_of(table.name) if work.reach.stretches else None
+        commit = self._commits.find_commit(table.name) if changes.affected.periods else None
         result = TableMutation(
             table=table.name,
-            rows=metric(commit, "numTargetRowsUpdated"),
-            files_removed=metric(commit, "numTargetFilesRemoved"),
-            files_added=metric(commit, "numTargetFilesAdded"),
+            rows=merge_metric(commit, "numTargetRowsUpdated"),
+            files_removed=merge_metric(commit, "numTargetFilesRemoved"),
+            files_added=merge_metric(commit, "numTargetFilesAdded"),
             version=-1 if commit is None else commit.version,
             engine=engine_of(commit),
             attempts=max(attempts, 1),
@@ -154,25 +154,27 @@ class BatchSteps:
         self._fault(f"notified:{table.name}")
         return result
 
-    def _merge(self, table: TableSpec, work: Work) -> Merge:
+    def _plan_merge(self, table: TableSpec, changes: TableChanges) -> MergeFunction:
         """A function that merges the batch into a table, prepared before the stream has to wait."""
         key, number = paths.table(self._spec.pipeline, table.name), self._batch.number
-        bound = self._declared.small_merge_bytes
-        plan = plan_merge(self._lake, key, table, work.reach, small_merge_bytes=bound)
+        max_bytes = self._mutations_spec.small_merge_bytes
+        plan = plan_merge(self._lake, key, table, changes.affected, small_merge_bytes=max_bytes)
         log.info("table=%s batch=%d engine=%s %s", table.name, number, plan.engine, "; ".join(plan.reasons))
         if plan.engine == "delta_rs":
-            small = SmallMerge(table, work.stretches, work.reach, batch=number)
-            return lambda check: self._commits.once_by_delta_rs(table.name, small.execute, check=check)
-        merge = TableMerge(table, work.stretches, work.reach)
+            delta_rs_merge = SmallMerge(table, changes.periods, changes.affected, batch=number)
+            return lambda check: self._commits.commit_once_with_delta_rs(
+                table.name, delta_rs_merge.execute, check=check
+            )
+        merge = TableMerge(table, changes.periods, changes.affected)
 
         def execute(check: Callable[[], None]) -> int:
             # A commit of its own, without the merge's transaction.
             set_deletion_vectors(self._session, self._lake, self._spec.pipeline, table, check=check)
-            return self._commits.once(
+            return self._commits.commit_once(
                 table.name,
                 lambda: merge.execute(self._session, self._uri(table.name), batch=number),
                 check=check,
-                settings=self._settings(plan.target_bytes),
+                settings=self._merge_settings(plan.target_bytes),
             )
 
         return execute
@@ -180,73 +182,79 @@ class BatchSteps:
     def _optimize(self, table: TableSpec, turn: Turn) -> bool:
         """OPTIMIZE the table within the turn that is held, and the tables that only mutations write."""
 
-        def held(_: str) -> AbstractContextManager[Turn]:
+        def held_turn(_: str) -> AbstractContextManager[Turn]:
             return contextlib.nullcontext(turn)
 
         results = [
-            optimize_table(lambda: self._session, self._lake, self._spec.pipeline, layout, acquire_turn=held)
-            for layout in (Layout.from_spec(table), *kept_layouts(self._declared))
+            optimize_table(lambda: self._session, self._lake, self._spec.pipeline, layout, acquire_turn=held_turn)
+            for layout in (Layout.from_spec(table), *state_table_layouts(self._mutations_spec))
         ]
         return not results[0].skipped
 
-    def _names(self, frames: BatchFrames) -> None:
-        name = self._declared.names
-        if frames.scope.empty or self._commits.landed(name):
+    def _update_names(self, frames: BatchFrames) -> None:
+        name = self._mutations_spec.names
+        if frames.scope.is_empty or self._commits.has_committed(name):
             return
-        names = names_from(frames.requests, rule=self._declared.merge_names)
-        changes = local_checkpoint(name_changes(names, frames.scope.within(frames.rows(name))))
+        names = resolve_names(frames.requests, rule=self._mutations_spec.merge_names)
+        changes = local_checkpoint(name_changes(names, frames.scope.filter(frames.rows(name))))
         if changes.isEmpty():
             return
-        number, organisations = self._batch.number, frames.scope.named("target")
-        self._commits.once(
+        number, organisations = self._batch.number, frames.scope.pruning_condition("target")
+        self._commits.commit_once(
             name,
             lambda: merge_names(self._session, self._uri(name), changes, batch=number, organisations=organisations),
-            settings=self._settings(0),
+            settings=self._merge_settings(0),
         )
 
     def _notify(self, frames: BatchFrames, table: TableSpec, version: int) -> None:
-        announcing = self._announcing(table)
-        if announcing is None or announcing.announces is None or self._commits.landed(announcing.name):
+        notification_table = self._notification_table(table)
+        if (
+            notification_table is None
+            or notification_table.announces is None
+            or self._commits.has_committed(notification_table.name)
+        ):
             return
         rows = notifications(
             changed_rows(frames.rows(table.name), self._batch.number),
-            frames.changed,
-            data=table,
-            announcing=announcing,
-            key=announcing.announces.key,
+            frames.changed_periods,
+            data_table=table,
+            notification_table=notification_table,
+            key=notification_table.announces.key,
             batch=self._batch.number,
             at=parse_iso(self._batch.at) or utc_now(),
             data_version=version,
         )
-        uri = self._uri(announcing.name)
-        self._commits.once(announcing.name, lambda: rows.write.format("delta").mode("append").save(uri))
+        uri = self._uri(notification_table.name)
+        self._commits.commit_once(notification_table.name, lambda: rows.write.format("delta").mode("append").save(uri))
 
-    def _announcing(self, table: TableSpec) -> TableSpec | None:
+    def _notification_table(self, table: TableSpec) -> TableSpec | None:
         """The notification table that announces a table, where it exists."""
-        name = self._declared.notifications
+        name = self._mutations_spec.notifications
         spec = None if name is None else self._spec.table(name)
         if spec is None or spec.announces is None or spec.announces.table != table.name:
             return None
         return spec if self._lake.open(paths.table(self._spec.pipeline, spec.name)) is not None else None
 
-    def _intervals(self, frames: BatchFrames) -> None:
-        name = self._declared.intervals
-        if frames.scope.empty or self._commits.landed(name):
+    def _update_intervals(self, frames: BatchFrames) -> None:
+        name = self._mutations_spec.intervals
+        if frames.scope.is_empty or self._commits.has_committed(name):
             return
-        changes = local_checkpoint(interval_changes(frames.scope.within(frames.stored), frames.resolved))
+        changes = local_checkpoint(
+            interval_changes(frames.scope.filter(frames.stored_intervals), frames.resolved_intervals)
+        )
         if changes.isEmpty():
             return
-        organisations = frames.scope.named("target")
-        self._commits.once(
+        organisations = frames.scope.pruning_condition("target")
+        self._commits.commit_once(
             name,
             lambda: merge_intervals(self._session, self._uri(name), changes, organisations=organisations),
-            settings=self._settings(0),
+            settings=self._merge_settings(0),
         )
 
     def _uri(self, table: str) -> str:
         return self._lake.storage.spark_uri(paths.table(self._spec.pipeline, table))
 
-    def _settings(self, target_bytes: int) -> dict[str, str]:
+    def _merge_settings(self, target_bytes: int) -> dict[str, str]:
         return merge_settings(target_bytes=target_bytes, cores=self._session.sparkContext.defaultParallelism)
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ from deltaworks.tables.log import Action, data_change_actions, read_commits
 #: The column that separates new rows from those that were there before.
 BATCH_COLUMN = "_batch_id"
 #: The most partitions that a condition lists.
-NAMED_PARTITIONS = 500
+MAX_LISTED_PARTITIONS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +42,43 @@ class Arrivals:
     """
 
     rows: int = 0
-    everything: bool = False
-    removed: bool = False
+    is_unbounded: bool = False
+    has_removals: bool = False
     first_at: dt.datetime | None = None
     partitions: frozenset[Partition] = field(default_factory=frozenset)
     first_batch: int | None = None
 
     def __bool__(self) -> bool:
-        return self.everything or self.removed or bool(self.partitions)
+        return self.is_unbounded or self.has_removals or bool(self.partitions)
 
     def condition(self, types: Mapping[str, str]) -> str:
         """The condition as SQL over the table's columns."""
-        if self.everything:
+        if self.is_unbounded:
             return "true"
         conditions = [] if self.first_batch is None else [f"`{BATCH_COLUMN}` >= {self.first_batch}"]
-        if 0 < len(self.partitions) <= NAMED_PARTITIONS:
+        if 0 < len(self.partitions) <= MAX_LISTED_PARTITIONS:
             conditions.append(f"({partition_predicate(self.partitions, types)})")
         return " AND ".join(conditions) or "true"
 
 
-def arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
+def read_arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
     """The rows that arrived after version `after` and up to `up_to`. Reads one small object for each commit.
 
     Commits of mutations, OPTIMIZE and purges do not count: they rewrite rows that were there.
     """
-    total = _Sum()
+    counter = _ArrivalCounter()
     for _, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         if actions is None:
-            return Arrivals(everything=True, rows=total.rows, first_at=total.first_at, removed=True)
-        total.add(actions)
-    return total.arrivals()
+            return Arrivals(is_unbounded=True, rows=counter.rows, first_at=counter.first_at, has_removals=True)
+        counter.add(actions)
+    return counter.arrivals()
 
 
-def bounded(lake: Lake, key: str, *, after: int, up_to: int, max_rows: int) -> int:
+def last_version_within(lake: Lake, key: str, *, after: int, up_to: int, max_rows: int) -> int:
     """The newest version up to `up_to` by which at most `max_rows` rows arrived; one commit at least."""
     rows = 0
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
-        commit = _Sum()
+        commit = _ArrivalCounter()
         commit.add(actions or [])
         if rows and rows + commit.rows > max_rows:
             return version - 1
@@ -86,12 +86,12 @@ def bounded(lake: Lake, key: str, *, after: int, up_to: int, max_rows: int) -> i
     return up_to
 
 
-class _Sum:
+class _ArrivalCounter:
     """Adds up commits."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self.removed = self.unknown_batches = False
+        self.has_removals = self.has_unknown_batches = False
         self.first_at: dt.datetime | None = None
         self.partitions: set[Partition] = set()
         self.batches: list[int] = []
@@ -108,24 +108,24 @@ class _Sum:
 
     def _add_file(self, action: Action) -> None:
         if "modificationTime" not in action:
-            self.removed = True
+            self.has_removals = True
             return
         stats = json.loads(action.get("stats") or "{}")
         self.rows += int(stats.get("numRecords") or 0)
         self.partitions.add(tuple(sorted((action.get("partitionValues") or {}).items())))
-        least = (stats.get("minValues") or {}).get(BATCH_COLUMN)
-        if least is None:
-            self.unknown_batches = True
+        min_batch = (stats.get("minValues") or {}).get(BATCH_COLUMN)
+        if min_batch is None:
+            self.has_unknown_batches = True
         else:
-            self.batches.append(int(least))
+            self.batches.append(int(min_batch))
 
     def arrivals(self) -> Arrivals:
         return Arrivals(
             rows=self.rows,
-            removed=self.removed,
+            has_removals=self.has_removals,
             first_at=self.first_at,
             partitions=frozenset(self.partitions),
-            first_batch=None if self.unknown_batches or not self.batches else min(self.batches),
+            first_batch=None if self.has_unknown_batches or not self.batches else min(self.batches),
         )
 
 
@@ -142,7 +142,7 @@ class Backlog:
         return 0.0 if self.oldest_at is None else max(0.0, (now - self.oldest_at).total_seconds())
 
 
-def declared_mutations(spec: PipelineSpec) -> MutationsSpec:
+def mutations_spec(spec: PipelineSpec) -> MutationsSpec:
     """The declaration of how the pipeline's requests are applied.
 
     Raises:
@@ -177,28 +177,28 @@ def mutable_tables(spec: PipelineSpec) -> list[TableSpec]:
     return [table for table in spec.tables if table.mutable is not None]
 
 
-class Bounds:
+class BatchPlanner:
     """Computes bounds from the logs of a pipeline's tables. Used by one thread."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
         self._home = PipelineHome(objects, spec.pipeline)
         self._spec = spec
-        self._declared = declared_mutations(spec)
+        self._mutations_spec = mutations_spec(spec)
         self._batches = PipelineHome(objects, spec.pipeline).mutations
 
-    def newest(self) -> dict[str, int]:
+    def current_versions(self) -> dict[str, int]:
         """The current version of each table that batches read; -1 where the table does not exist."""
-        opened = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in self._input_tables()}
-        return {name: -1 if table is None else table.version() for name, table in opened.items()}
+        tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in self._input_tables()}
+        return {name: -1 if table is None else table.version() for name, table in tables.items()}
 
-    def following(
+    def plan_batch(
         self,
         number: int,
         *,
         organisation: str | None = None,
         everything: bool = False,
-        until: Mapping[str, int] | None = None,
+        max_versions: Mapping[str, int] | None = None,
     ) -> MutationBatch | None:
         """The bounds of batch `number`; None where nothing arrived since the last one.
 
@@ -206,20 +206,21 @@ class Bounds:
             until: versions as of `newest`, beyond which the batch does not read; by default the current ones.
         """
         generation = self._home.generations.current()
-        last = self._batches.last_full_batch()
-        if last is None or last.generation != generation:
-            last, everything = None, everything or number > 1
-        covered = {} if last is None else {span.table: span for span in (last.requests, *last.tables)}
-        everything = everything or any(self._recreated(span) for span in covered.values())
-        before = {} if everything else covered
-        until = self.newest() if until is None else until
-        bound = None if everything else self._declared.max_requests
+        last_batch = self._batches.last_full_batch()
+        if last_batch is None or last_batch.generation != generation:
+            last_batch, everything = None, everything or number > 1
+        covered = {} if last_batch is None else {span.table: span for span in (last_batch.requests, *last_batch.tables)}
+        everything = everything or any(self._was_recreated(span) for span in covered.values())
+        previous = {} if everything else covered
+        max_versions = self.current_versions() if max_versions is None else max_versions
+        max_requests = None if everything else self._mutations_spec.max_requests
         spans = [
-            self._span(name, before.get(name), until=until[name], bounded_by=bound) for name in self._input_tables()
+            self._version_range(name, previous.get(name), max_version=max_versions[name], max_requests=max_requests)
+            for name in self._input_tables()
         ]
         requests, *tables = spans
-        forced = everything or organisation is not None
-        if requests.up_to < 0 or not (forced or any(self._has_arrivals(span) for span in spans)):
+        is_forced = everything or organisation is not None
+        if requests.up_to < 0 or not (is_forced or any(self._has_arrivals(span) for span in spans)):
             return None
         return MutationBatch(
             pipeline=self._spec.pipeline,
@@ -237,38 +238,40 @@ class Bounds:
 
     def backlog(self) -> Backlog:
         """The waiting requests. Reads one small object for each commit since the last batch."""
-        last = self._batches.last_full_batch()
-        key = paths.table(self._spec.pipeline, self._declared.requests)
+        last_batch = self._batches.last_full_batch()
+        key = paths.table(self._spec.pipeline, self._mutations_spec.requests)
         table = self._lake.open(key)
         if table is None:
             return Backlog(pipeline=self._spec.pipeline, requests=0, oldest_at=None)
-        same_table = last is not None and last.requests.table_id == str(table.metadata().id)
-        after = last.requests.up_to if last is not None and same_table else -1
-        waiting = arrivals(self._lake, key, after=after, up_to=table.version())
-        return Backlog(pipeline=self._spec.pipeline, requests=waiting.rows, oldest_at=waiting.first_at)
+        is_same_table = last_batch is not None and last_batch.requests.table_id == str(table.metadata().id)
+        after = last_batch.requests.up_to if last_batch is not None and is_same_table else -1
+        arrivals = read_arrivals(self._lake, key, after=after, up_to=table.version())
+        return Backlog(pipeline=self._spec.pipeline, requests=arrivals.rows, oldest_at=arrivals.first_at)
 
     def _input_tables(self) -> tuple[str, ...]:
-        return (self._declared.requests, *(table.name for table in mutable_tables(self._spec)))
+        return (self._mutations_spec.requests, *(table.name for table in mutable_tables(self._spec)))
 
     def _has_arrivals(self, span: VersionRange) -> bool:
         """Whether rows arrived, commits of mutations and maintenance aside."""
         if span.is_empty:
             return False
         key = paths.table(self._spec.pipeline, span.table)
-        return bool(arrivals(self._lake, key, after=span.after, up_to=span.up_to))
+        return bool(read_arrivals(self._lake, key, after=span.after, up_to=span.up_to))
 
-    def _recreated(self, span: VersionRange) -> bool:
+    def _was_recreated(self, span: VersionRange) -> bool:
         """Whether the table was recreated or removed since a batch read it."""
         table = self._lake.open(paths.table(self._spec.pipeline, span.table))
         return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
 
-    def _span(self, name: str, before: VersionRange | None, *, until: int, bounded_by: int | None) -> VersionRange:
+    def _version_range(
+        self, name: str, previous: VersionRange | None, *, max_version: int, max_requests: int | None
+    ) -> VersionRange:
         key = paths.table(self._spec.pipeline, name)
         table = self._lake.open(key)
         if table is None:
             return VersionRange(table=name, table_id="", after=-1, up_to=-1)
-        after = -1 if before is None else before.up_to
-        table_id, newest = str(table.metadata().id), max(after, min(until, table.version()))
-        if name == self._declared.requests and bounded_by is not None:
-            newest = bounded(self._lake, key, after=after, up_to=newest, max_rows=bounded_by)
-        return VersionRange(table=name, table_id=table_id, after=after, up_to=newest)
+        after = -1 if previous is None else previous.up_to
+        table_id, up_to = str(table.metadata().id), max(after, min(max_version, table.version()))
+        if name == self._mutations_spec.requests and max_requests is not None:
+            up_to = last_version_within(self._lake, key, after=after, up_to=up_to, max_rows=max_requests)
+        return VersionRange(table=name, table_id=table_id, after=after, up_to=up_to)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.errors import ConfigError
-from deltaworks.mutations.merge import transaction
+from deltaworks.mutations.merge import transaction_settings
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, commit_history
@@ -21,7 +21,7 @@ from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)
 #: Commits searched for that of a step. After a mutation only those of a stream that catches up follow soon.
-LOOKED_BACK = 500
+MAX_SEARCHED_COMMITS = 500
 
 
 class StepCommits:
@@ -33,27 +33,27 @@ class StepCommits:
     """
 
     def __init__(
-        self, session: SparkSession, lake: Lake, pipeline: str, batch: int, *, before: Callable[[], None]
+        self, session: SparkSession, lake: Lake, pipeline: str, batch: int, *, before_commit: Callable[[], None]
     ) -> None:
         self._session = session
         self._lake = lake
         self._pipeline = pipeline
         self._batch = batch
-        self._before = before
+        self._before_commit = before_commit
 
     def step(self, table: str) -> Step:
         """The step of a table in this batch."""
         return mutation_step(self._pipeline, table, self._batch)
 
-    def landed(self, table: str) -> bool:
+    def has_committed(self, table: str) -> bool:
         """Whether the table has this batch's step, or that of a later one."""
         return self._has_step(self._lake.open(paths.table(self._pipeline, table)), table)
 
-    def _has_step(self, opened: DeltaTable | None, table: str) -> bool:
-        version = None if opened is None else opened.transaction_version(self.step(table).app_id)
+    def _has_step(self, delta_table: DeltaTable | None, table: str) -> bool:
+        version = None if delta_table is None else delta_table.transaction_version(self.step(table).app_id)
         return version is not None and version >= self._batch
 
-    def once(
+    def commit_once(
         self,
         table: str,
         write: Callable[[], None],
@@ -75,7 +75,7 @@ class StepCommits:
         step = self.step(table)
         commit_settings = {
             **(settings or {}),
-            **transaction(step.app_id, step.version),
+            **transaction_settings(step.app_id, step.version),
             USER_METADATA: self._metadata(step),
         }
 
@@ -83,9 +83,9 @@ class StepCommits:
             with override_settings(self._session, commit_settings):
                 write()
 
-        return self._attempts(table, attempt, check=check)
+        return self._retry_commit(table, attempt, check=check)
 
-    def once_by_delta_rs(
+    def commit_once_with_delta_rs(
         self, table: str, write: Callable[[DeltaTable, Step, str], None], *, check: Callable[[], None]
     ) -> int:
         """As `once`, for delta-rs: `write` gets a snapshot without the step, the step, and the commit's `userMetadata`.
@@ -103,20 +103,22 @@ class StepCommits:
                 )
             write(opened, step, self._metadata(step))
 
-        return self._attempts(table, attempt, check=check)
+        return self._retry_commit(table, attempt, check=check)
 
-    def _attempts(self, table: str, write: Callable[[DeltaTable | None], None], *, check: Callable[[], None]) -> int:
+    def _retry_commit(
+        self, table: str, write: Callable[[DeltaTable | None], None], *, check: Callable[[], None]
+    ) -> int:
         attempts = 0
         for attempt in retry_conflicts(table):
             with attempt:
                 # The conflict may be this very step, committed by a process that was taken for dead.
-                opened = self._lake.open(paths.table(self._pipeline, table))
-                if self._has_step(opened, table):
+                delta_table = self._lake.open(paths.table(self._pipeline, table))
+                if self._has_step(delta_table, table):
                     return attempts
-                self._before()
+                self._before_commit()
                 check()
                 attempts += 1
-                write(opened)
+                write(delta_table)
         return attempts
 
     def _metadata(self, step: Step) -> str:
@@ -128,17 +130,21 @@ class StepCommits:
             step_version=step.version,
         )
 
-    def commit_of(self, table: str) -> CommitInfo | None:
+    def find_commit(self, table: str) -> CommitInfo | None:
         """The commit of this batch's step, from the table's log; None where there is none."""
         key, step = paths.table(self._pipeline, table), self.step(table)
-        opened = self._lake.open(key)
-        for commit in commit_history(self._lake, key, newest=opened.version(), limit=LOOKED_BACK) if opened else ():
+        delta_table = self._lake.open(key)
+        for commit in (
+            commit_history(self._lake, key, newest=delta_table.version(), limit=MAX_SEARCHED_COMMITS)
+            if delta_table
+            else ()
+        ):
             if (commit.metadata.get("step"), commit.metadata.get("step_version")) == (step.app_id, step.version):
                 return commit
         return None
 
 
-def metric(commit: CommitInfo | None, name: str) -> int:
+def merge_metric(commit: CommitInfo | None, name: str) -> int:
     """A metric of a merge by Spark's name for it, which delta-rs has in snake case; 0 without a commit or metric."""
     snake = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
     return 0 if commit is None else int(commit.metrics.get(name, commit.metrics.get(snake, 0)))

@@ -1,6 +1,6 @@
 """Entities, and the connected components of their ids: what requests refer to, and which ids they ever connected.
 
-An entity is identified by the id it had before its first request. An id within one stretch of time names an entity of
+An entity is identified by the id it had before its first request. An id within one period of time names an entity of
 its own when a request refers to it (renames, merges, deletes or updates it, or merges another into it) before any
 request has led another entity there. So an id that was used by two entities in turn gives two, and one that others were
 only renamed to gives none.
@@ -18,34 +18,34 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.pointers import Checkpoint, local_checkpoint
-from deltaworks.mutations.requests import ARRIVAL, RENAMING, refusal
-from deltaworks.mutations.resolve import Trace, trace
+from deltaworks.mutations.pointer_doubling import Checkpoint, local_checkpoint
+from deltaworks.mutations.requests import ARRIVAL, RENAME_OPERATIONS, invalid_reason
+from deltaworks.mutations.resolve import Trace, trace_requests
 
 
-def entities(traced: Trace) -> DataFrame:
+def entities(request_trace: Trace) -> DataFrame:
     """One row for each entity: org_id, origin_id, valid_from (since when it had that id, null for ever), final_id (null
     where it was deleted) and hops.
     """
-    stretch = ("org_id", "id", "since", "until")
-    renamed_here = (F.col("kind") == ARRIVAL) & (F.col("op") != "merge")
+    period = ("org_id", "id", "since", "until")
+    is_renamed_here = (F.col("kind") == ARRIVAL) & (F.col("op") != "merge")
     first = (
-        traced.timeline.where(~F.col("gone"))
-        .groupBy(*stretch)
+        request_trace.timeline.where(~F.col("deleted"))
+        .groupBy(*period)
         .agg(
-            F.min(F.when(~renamed_here, F.col("time"))).alias("named"),
-            F.min(F.when(renamed_here, F.col("time"))).alias("reached"),
+            F.min(F.when(~is_renamed_here, F.col("time"))).alias("named"),
+            F.min(F.when(is_renamed_here, F.col("time"))).alias("reached"),
         )
         .where(F.col("named").isNotNull() & (F.col("reached").isNull() | (F.col("named") <= F.col("reached"))))
         .alias("first")
     )
     same = (
-        (F.col("first.org_id") == F.col("settled.org_id"))
-        & (F.col("first.id") == F.col("settled.id"))
-        & (F.col("first.until") == F.col("settled.time"))
+        (F.col("first.org_id") == F.col("destination.org_id"))
+        & (F.col("first.id") == F.col("destination.id"))
+        & (F.col("first.until") == F.col("destination.time"))
     )
-    final = F.when(~F.coalesce("gone", F.lit(False)), F.coalesce("settled.final_id", "first.id"))
-    return first.join(traced.settled.alias("settled"), same, "left").select(
+    final = F.when(~F.coalesce("deleted", F.lit(False)), F.coalesce("destination.final_id", "first.id"))
+    return first.join(request_trace.destinations.alias("destination"), same, "left").select(
         "first.org_id",
         F.col("first.id").alias("origin_id"),
         F.col("first.since").alias("valid_from"),
@@ -61,10 +61,10 @@ def resolve_entities(requests: DataFrame, *, checkpoint: Checkpoint = local_chec
         requests: columns of `requests.REQUEST_SCHEMA`.
         checkpoint: materialises a frame and cuts its lineage; by default on the executors.
     """
-    traced = entities(trace(requests, checkpoint=checkpoint))
+    resolved = entities(trace_requests(requests, checkpoint=checkpoint))
     grouped = components(edges(requests), checkpoint=checkpoint).withColumnRenamed("id", "origin_id")
-    return traced.join(grouped, ["org_id", "origin_id"], "left").select(
-        *traced.columns,
+    return resolved.join(grouped, ["org_id", "origin_id"], "left").select(
+        *resolved.columns,
         F.coalesce("component_id", "origin_id").alias("component_id"),
         F.coalesce("component_size", F.lit(1)).cast("int").alias("component_size"),
     )
@@ -72,11 +72,11 @@ def resolve_entities(requests: DataFrame, *, checkpoint: Checkpoint = local_chec
 
 def edges(requests: DataFrame) -> DataFrame:
     """The pairs of ids that renames and merges connect, ineffective ones included: org_id, id, new_id."""
-    connecting = F.col("op").isin(*RENAMING) & refusal().isNull() & (F.col("id") != F.col("new_id"))
+    connecting = F.col("op").isin(*RENAME_OPERATIONS) & invalid_reason().isNull() & (F.col("id") != F.col("new_id"))
     return requests.where(connecting).select("org_id", "id", "new_id")
 
 
-def components(connected: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
+def components(pairs: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
     """The component of every id of the edges: org_id, id, component_id (its least id) and component_size (its ids).
 
     Components never reach across organisations. Rounds grow with the logarithm of a component's diameter; each is two
@@ -87,7 +87,7 @@ def components(connected: DataFrame, *, checkpoint: Checkpoint = local_checkpoin
         checkpoint: materialises a frame and cuts its lineage; by default on the executors.
     """
     ends = ("id", "new_id")
-    downward = connected.where(F.col("id") != F.col("new_id")).select(
+    downward = pairs.where(F.col("id") != F.col("new_id")).select(
         "org_id", F.greatest(*ends).alias("id"), F.least(*ends).alias("centre")
     )
     stars = checkpoint(downward.distinct())
@@ -100,7 +100,7 @@ def components(connected: DataFrame, *, checkpoint: Checkpoint = local_checkpoin
     )
 
 
-def _least(stars: DataFrame) -> DataFrame:
+def _min_neighbours(stars: DataFrame) -> DataFrame:
     """The least neighbour of every id that has one below it."""
     return stars.groupBy(F.col("org_id").alias("least_org"), F.col("id").alias("least_of")).agg(
         F.min("centre").alias("least")
@@ -109,7 +109,7 @@ def _least(stars: DataFrame) -> DataFrame:
 
 def _large_star(stars: DataFrame) -> DataFrame:
     """Every id's greater neighbours are connected to its least neighbour, or to itself where it has none below it."""
-    least = _least(stars)
+    least = _min_neighbours(stars)
     below_centre = (F.col("org_id") == F.col("least_org")) & (F.col("centre") == F.col("least_of"))
     joined = stars.join(least, below_centre, "left")
     return joined.select("org_id", "id", F.coalesce("least", "centre").alias("centre")).distinct()
@@ -117,11 +117,11 @@ def _large_star(stars: DataFrame) -> DataFrame:
 
 def _small_star(stars: DataFrame) -> DataFrame:
     """Every id and its smaller neighbours are connected to the least of these."""
-    least = _least(stars)
+    least = _min_neighbours(stars)
     below_id = (F.col("org_id") == F.col("least_org")) & (F.col("id") == F.col("least_of"))
-    others = stars.join(least, below_id).where(F.col("centre") != F.col("least"))
+    remaining = stars.join(least, below_id).where(F.col("centre") != F.col("least"))
     return (
-        others.select("org_id", F.col("centre").alias("id"), F.col("least").alias("centre"))
+        remaining.select("org_id", F.col("centre").alias("id"), F.col("least").alias("centre"))
         .unionByName(
             least.select(
                 F.col("least_org").alias("org_id"), F.col("least_of").alias("id"), F.col("least").alias("centre")
@@ -135,10 +135,10 @@ def _are_stars(stars: DataFrame) -> bool:
     """Whether every id is either a centre or connected to one centre, so that no step would change anything."""
     ends = stars.select("org_id", F.col("id").alias("end"), F.lit(1).alias("below"), F.lit(0).alias("above"))
     centres = stars.select("org_id", F.col("centre").alias("end"), F.lit(0).alias("below"), F.lit(1).alias("above"))
-    counted = (
+    degrees = (
         ends.unionByName(centres)
         .groupBy("org_id", "end")
         .agg(F.sum("below").alias("below"), F.max("above").alias("above"))
     )
     unfinished = (F.col("below") > 1) | ((F.col("below") == 1) & (F.col("above") == 1))
-    return counted.where(unfinished).count() == 0
+    return degrees.where(unfinished).count() == 0

@@ -1,4 +1,4 @@
-"""Merges a batch's stretches into one mutable table by Spark: few files are read, and equal rows stay.
+"""Merges a batch's periods into one mutable table by Spark: few files are read, and equal rows stay.
 
 Values of the source never prune a MERGE's target; literals over the target's columns do. So the organisations, the time
 range and the id range that occur in the batch are passed to Delta as literals. Rewritten rows are written by partition:
@@ -30,7 +30,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
 #: The most organisations listed in a condition; beyond that it has their range.
-NAMED_ORGANISATIONS = 2_000
+MAX_LISTED_ORGANISATIONS = 2_000
 #: Bytes of the target that one task rewrites, which is also the largest file it makes.
 BYTES_PER_TASK = 128 << 20
 MAX_TASKS = 2_000
@@ -41,13 +41,13 @@ DELETION_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class AffectedRange:
     """The range of rows that a batch can change. `organisations` is None where they are too many to list.
 
-    A null time is no bound. `stretches` counts them; 0 means that there is nothing to do.
+    A null time is no bound. `periods` counts them; 0 means that there is nothing to do.
     """
 
-    stretches: int
+    periods: int
     organisations: tuple[str, ...] | None = ()
     first_organisation: str | None = None
     last_organisation: str | None = None
@@ -57,11 +57,11 @@ class Reach:
     until: dt.datetime | None = None
 
 
-def reach_of(stretches: DataFrame) -> Reach:
-    """The range of these stretches. Two small jobs; at most NAMED_ORGANISATIONS + 1 rows are collected."""
+def affected_range(periods: DataFrame) -> AffectedRange:
+    """The range of these periods. Two small jobs; at most NAMED_ORGANISATIONS + 1 rows are collected."""
     org, start, end = F.col(ORG_COLUMN), F.col("valid_from"), F.col("valid_to")
-    bounds = stretches.agg(
-        F.count("*").alias("stretches"),
+    bounds = periods.agg(
+        F.count("*").alias("periods"),
         F.min(org).alias("first_organisation"),
         F.max(org).alias("last_organisation"),
         F.min("id").alias("first_id"),
@@ -69,41 +69,47 @@ def reach_of(stretches: DataFrame) -> Reach:
         F.when(~F.max(start.isNull()), F.min(start)).alias("since"),
         F.when(~F.max(end.isNull()), F.max(end)).alias("until"),
     ).collect()[0]
-    named = [row[0] for row in stretches.select(org).distinct().limit(NAMED_ORGANISATIONS + 1).collect()]
-    organisations = tuple(sorted(named)) if len(named) <= NAMED_ORGANISATIONS else None
-    return Reach(organisations=organisations, **bounds.asDict())
+    names = [row[0] for row in periods.select(org).distinct().limit(MAX_LISTED_ORGANISATIONS + 1).collect()]
+    organisations = tuple(sorted(names)) if len(names) <= MAX_LISTED_ORGANISATIONS else None
+    return AffectedRange(organisations=organisations, **bounds.asDict())
 
 
-def reached(reach: Reach, table: TableSpec, prefix: str = TARGET) -> Column:
+def affected_condition(affected: AffectedRange, table: TableSpec, prefix: str = TARGET) -> Column:
     """The condition on rows that a batch can change, as literals over the table's columns."""
 
     def column(name: str) -> Column:
         return F.col(f"{prefix}.{name}")
 
-    if reach.organisations is not None:
-        conditions = [column(ORG_COLUMN).isin(*reach.organisations)]
+    if affected.organisations is not None:
+        conditions = [column(ORG_COLUMN).isin(*affected.organisations)]
     else:
-        conditions = [column(ORG_COLUMN).between(F.lit(reach.first_organisation), F.lit(reach.last_organisation))]
-    conditions.append(column(mutable_spec(table).origin).between(F.lit(reach.first_id), F.lit(reach.last_id)))
-    if reach.since is not None:
-        conditions += [column("event_time") >= F.lit(reach.since), column("event_date") >= F.lit(reach.since.date())]
-    if reach.until is not None:
-        conditions += [column("event_time") < F.lit(reach.until), column("event_date") <= F.lit(reach.until.date())]
+        conditions = [column(ORG_COLUMN).between(F.lit(affected.first_organisation), F.lit(affected.last_organisation))]
+    conditions.append(column(mutable_spec(table).origin).between(F.lit(affected.first_id), F.lit(affected.last_id)))
+    if affected.since is not None:
+        conditions += [
+            column("event_time") >= F.lit(affected.since),
+            column("event_date") >= F.lit(affected.since.date()),
+        ]
+    if affected.until is not None:
+        conditions += [
+            column("event_time") < F.lit(affected.until),
+            column("event_date") <= F.lit(affected.until.date()),
+        ]
     return _all_of(conditions)
 
 
 class TableMerge:
-    """Merges stretches into one mutable table of the lake.
+    """Merges periods into one mutable table of the lake.
 
     Args:
-        stretches: columns as of `differences.joined`; they do not overlap, so that a row meets one at most.
+        periods: columns as of `differences.joined`; they do not overlap, so that a row meets one at most.
     """
 
-    def __init__(self, table: TableSpec, stretches: DataFrame, reach: Reach) -> None:
+    def __init__(self, table: TableSpec, periods: DataFrame, affected: AffectedRange) -> None:
         self._table = table
         self._mutable = mutable_spec(table)
-        self._stretches = stretches
-        self._reach = reach
+        self._periods = periods
+        self._affected = affected
         self._types = table.column_types()
 
     def execute(self, session: SparkSession, uri: str, *, batch: int) -> None:
@@ -111,20 +117,20 @@ class TableMerge:
         (
             DeltaTable.forPath(session, uri)
             .alias(TARGET)
-            .merge(self._stretches.alias(SOURCE), self.condition())
-            .whenMatchedUpdate(set=self._changes(batch))
+            .merge(self._periods.alias(SOURCE), self.condition())
+            .whenMatchedUpdate(set=self._assignments(batch))
             .execute()
         )
 
     def condition(self) -> Column:
-        """The condition on pairs of rows and stretches whose values differ."""
-        return _all_of([reached(self._reach, self._table), self._in_stretch(), self._differs()])
+        """The condition on pairs of rows and periods whose values differ."""
+        return _all_of([affected_condition(self._affected, self._table), self._is_in_period(), self._differs()])
 
-    def touched(self, rows: DataFrame) -> DataFrame:
+    def matching_rows(self, rows: DataFrame) -> DataFrame:
         """The rows of the table that `execute` would change."""
-        return rows.alias(TARGET).join(self._stretches.alias(SOURCE), self.condition())
+        return rows.alias(TARGET).join(self._periods.alias(SOURCE), self.condition())
 
-    def _in_stretch(self) -> Column:
+    def _is_in_period(self) -> Column:
         start, end = F.col(f"{SOURCE}.valid_from"), F.col(f"{SOURCE}.valid_to")
         time = F.col(f"{TARGET}.event_time")
         return _all_of(
@@ -137,44 +143,44 @@ class TableMerge:
         )
 
     def _differs(self) -> Column:
-        return ~_all_of([self._present(name).eqNullSafe(value) for name, value in self._values().items()])
+        return ~_all_of([self._current_value(name).eqNullSafe(value) for name, value in self._new_values().items()])
 
-    def _present(self, name: str) -> Column:
-        present = F.col(f"{TARGET}.{name}")
-        return F.coalesce(present, F.lit(False)) if name == DELETED_COLUMN else present
+    def _current_value(self, name: str) -> Column:
+        current = F.col(f"{TARGET}.{name}")
+        return F.coalesce(current, F.lit(False)) if name == DELETED_COLUMN else current
 
-    def _values(self) -> dict[str, Column]:
+    def _new_values(self) -> dict[str, Column]:
         """The new values: the id, each field as it was set or else as it arrived, and whether the row is deleted."""
         values = {self._mutable.id: F.col(f"{SOURCE}.final_id")}
         for name, origin in self._mutable.fields.items():
             text = F.col(f"{SOURCE}.fields")[F.lit(name)]
-            values[name] = F.coalesce(as_type(text, self._types[name]), F.col(f"{TARGET}.{origin}"))
+            values[name] = F.coalesce(parse_text(text, self._types[name]), F.col(f"{TARGET}.{origin}"))
         return {**values, DELETED_COLUMN: F.col(f"{SOURCE}.deleted")}
 
-    def _changes(self, batch: int) -> dict[str, str | Column]:
-        values: dict[str, str | Column] = {f"`{name}`": value for name, value in self._values().items()}
+    def _assignments(self, batch: int) -> dict[str, str | Column]:
+        values: dict[str, str | Column] = {f"`{name}`": value for name, value in self._new_values().items()}
         return {**values, f"`{MUTATION_COLUMN}`": F.lit(batch).cast("long")}
 
 
-def as_type(text: Column, kind: str) -> Column:
+def parse_text(text: Column, kind: str) -> Column:
     """Parse a text as a column's type, null where it does not parse; a list, map or struct is JSON."""
     if kind == "string":
         return text
     return text.try_cast(kind) if isinstance(parse_type(kind), Primitive | Decimal) else F.from_json(text, kind)
 
 
-def unmatched(stretches: DataFrame, table: TableSpec) -> int:
+def count_invalid_values(periods: DataFrame, table: TableSpec) -> int:
     """Count the values set by updates that do not fit their column's type. Rows keep what arrived then."""
     types = table.column_types()
     texts = F.col("fields")
-    wrong = [
-        F.when(texts[F.lit(name)].isNotNull() & as_type(texts[F.lit(name)], types[name]).isNull(), 1).otherwise(0)
+    invalid = [
+        F.when(texts[F.lit(name)].isNotNull() & parse_text(texts[F.lit(name)], types[name]).isNull(), 1).otherwise(0)
         for name in mutable_spec(table).fields
         if types[name] != "string"
     ]
-    if not wrong:
+    if not invalid:
         return 0
-    total = stretches.agg(F.sum(functools.reduce(operator.add, wrong))).collect()[0][0]
+    total = periods.agg(F.sum(functools.reduce(operator.add, invalid))).collect()[0][0]
     return int(total or 0)
 
 
@@ -189,7 +195,7 @@ def merge_settings(*, target_bytes: int, cores: int) -> dict[str, str]:
     }
 
 
-def transaction(app_id: str, version: int) -> Mapping[str, str]:
+def transaction_settings(app_id: str, version: int) -> Mapping[str, str]:
     """Session settings that make the next commit land once, under an application transaction."""
     return {TRANSACTION_APP: app_id, TRANSACTION_VERSION: str(version)}
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.errors import ContractError
 from deltaworks.mutations.bounds import mutable_spec
-from deltaworks.mutations.differences import KEY
+from deltaworks.mutations.interval_diff import KEY
 from deltaworks.specs.mutation import (
     DELETED_COLUMN,
     KEYS_PER_NOTIFICATION,
@@ -43,10 +43,10 @@ BATCH_KIND = "mutation"
 
 def notifications(
     changed: DataFrame,
-    stretches: DataFrame,
+    periods: DataFrame,
     *,
-    data: TableSpec,
-    announcing: TableSpec,
+    data_table: TableSpec,
+    notification_table: TableSpec,
     key: str,
     batch: int,
     at: dt.datetime,
@@ -56,16 +56,16 @@ def notifications(
 
     Args:
         changed: rows of `data` that carry the batch's number.
-        stretches: `differences.changed_stretches`, with the values before the batch.
+        periods: `differences.changed_stretches`, with the values before the batch.
         key: the column of `data` whose values the notifications list.
         at: when the batch was begun; the same each time it is repeated.
         data_version: the version of `data` that has the changes.
     """
-    columns = [column.name for column in announcing.columns]
-    rows = _with_change(changed, stretches, data).select(*columns, "change", F.col(key).alias("key"))
-    in_order = Window.partitionBy(*columns, "change").orderBy("key")
-    numbered = rows.withColumn("part", F.floor((F.row_number().over(in_order) - 1) / KEYS_PER_NOTIFICATION))
-    gathered = numbered.groupBy(*columns, "change", "part").agg(F.sort_array(F.collect_list("key")).alias("keys"))
+    columns = [column.name for column in notification_table.columns]
+    rows = _with_change(changed, periods, data_table).select(*columns, "change", F.col(key).alias("key"))
+    key_order = Window.partitionBy(*columns, "change").orderBy("key")
+    numbered = rows.withColumn("part", F.floor((F.row_number().over(key_order) - 1) / KEYS_PER_NOTIFICATION))
+    grouped = numbered.groupBy(*columns, "change", "part").agg(F.sort_array(F.collect_list("key")).alias("keys"))
     values: dict[str, Column] = {
         "ingested_at": F.lit(at),
         "ingested_date": F.lit(at.date()),
@@ -75,7 +75,7 @@ def notifications(
         "batch_kind": F.lit(BATCH_KIND),
         "data_version": F.lit(data_version).cast("long"),
     }
-    return gathered.select(*columns, *(values[name].alias(name) for name in NOTIFICATION_COLUMNS))
+    return grouped.select(*columns, *(values[name].alias(name) for name in NOTIFICATION_COLUMNS))
 
 
 def changed_rows(rows: DataFrame, batch: int) -> DataFrame:
@@ -83,35 +83,35 @@ def changed_rows(rows: DataFrame, batch: int) -> DataFrame:
     return rows.where(F.col(MUTATION_COLUMN) == batch)
 
 
-def _with_change(changed: DataFrame, stretches: DataFrame, data: TableSpec) -> DataFrame:
-    """The rows with `change`, the kind of change, from the values of their stretch before the batch and now.
+def _with_change(changed: DataFrame, periods: DataFrame, data_table: TableSpec) -> DataFrame:
+    """The rows with `change`, the kind of change, from the values of their period before the batch and now.
 
-    A row that arrived since the last batch in a changed stretch gets the same kind as the others of it; in an unchanged
-    stretch its values before are those it arrived with.
+    A row that arrived since the last batch in a changed period gets the same kind as the others of it; in an unchanged
+    period its values before are those it arrived with.
     """
-    mutable = mutable_spec(data)
-    row, stretch = changed.alias("row"), stretches.alias("stretch")
-    start, end, time = F.col("stretch.valid_from"), F.col("stretch.valid_to"), F.col("row.event_time")
-    same = (
-        (F.col(f"row.{ORG_COLUMN}") == F.col("stretch.org_id"))
-        & (F.col(f"row.{mutable.origin}") == F.col("stretch.id"))
+    mutable = mutable_spec(data_table)
+    row, period = changed.alias("row"), periods.alias("period")
+    start, end, time = F.col("period.valid_from"), F.col("period.valid_to"), F.col("row.event_time")
+    is_same_period = (
+        (F.col(f"row.{ORG_COLUMN}") == F.col("period.org_id"))
+        & (F.col(f"row.{mutable.origin}") == F.col("period.id"))
         & (start.isNull() | (time >= start))
         & (end.isNull() | (time < end))
     )
-    was_deleted = F.coalesce(F.col("stretch.before.deleted"), F.lit(False))
-    was_called = F.coalesce(F.col("stretch.before.final_id"), F.col(f"row.{mutable.origin}"))
+    was_deleted = F.coalesce(F.col("period.before.deleted"), F.lit(False))
+    previous_id = F.coalesce(F.col("period.before.final_id"), F.col(f"row.{mutable.origin}"))
     change = (
         F.when(F.col(f"row.{DELETED_COLUMN}") & ~was_deleted, "delete")
         .when(~F.col(f"row.{DELETED_COLUMN}") & was_deleted, "insert")
-        .when(~F.col(f"row.{mutable.id}").eqNullSafe(was_called), "rename")
+        .when(~F.col(f"row.{mutable.id}").eqNullSafe(previous_id), "rename")
         .otherwise("update")
     )
-    narrow = stretch.select(*KEY, "valid_from", "valid_to", "before").alias("stretch")
-    return row.join(narrow, same, "left").select("row.*", change.alias("change"))
+    narrow = period.select(*KEY, "valid_from", "valid_to", "before").alias("period")
+    return row.join(narrow, is_same_period, "left").select("row.*", change.alias("change"))
 
 
 @dataclass(slots=True)
-class Notified:
+class NotifiedChanges:
     """The batches with notifications, by kind (`stream`, `mutation`), and the bounds of the rows they changed.
 
     `orgs` and the entries of `dates` are None where a file has no statistics for them. A date of None stands for rows
@@ -133,22 +133,22 @@ class _File:
     statistics: Mapping[str, Any]
 
 
-def notified_between(lake: Lake, key: str, announcing: TableSpec, *, after: int, up_to: int) -> Notified:
+def notified_changes(lake: Lake, key: str, notification_table: TableSpec, *, after: int, up_to: int) -> NotifiedChanges:
     """The notifications after version `after` and up to `up_to` of the notification table at `key`.
 
     Raises:
         ContractError: CHANGES_EXPIRED, CHANGES_STARTED_OVER.
     """
-    return _gather(lake, key, announcing, _added(lake, key, after, up_to))
+    return _combine_files(lake, key, notification_table, _new_files(lake, key, after, up_to))
 
 
-def notified_ever(lake: Lake, key: str, announcing: TableSpec, table: DeltaTable) -> Notified:
+def all_notified_changes(lake: Lake, key: str, notification_table: TableSpec, snapshot: DeltaTable) -> NotifiedChanges:
     """All notifications of the open notification table, as of its version."""
-    files = [json.loads(text) for text in _snapshot_actions(table)]
-    return _gather(lake, key, announcing, (_file(action) for action in files))
+    files = [json.loads(text) for text in _snapshot_actions(snapshot)]
+    return _combine_files(lake, key, notification_table, (_parse_file(action) for action in files))
 
 
-def _added(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
+def _new_files(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
     """The files with new notifications; those that OPTIMIZE wrote have none."""
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         if actions is None:
@@ -168,7 +168,7 @@ def _added(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
                     hint="Empty what was derived and read everything again with since=None.",
                 )
             if action.get("add") is not None and action["add"].get("dataChange", True):
-                yield _file(action["add"])
+                yield _parse_file(action["add"])
 
 
 def _snapshot_actions(table: DeltaTable) -> Iterator[str]:
@@ -184,20 +184,20 @@ def _snapshot_actions(table: DeltaTable) -> Iterator[str]:
         yield json.dumps(action, default=str)
 
 
-def _file(action: Action) -> _File:
+def _parse_file(action: Action) -> _File:
     text = action.get("stats")
     return _File(unquote(action["path"]), action.get("partitionValues") or {}, json.loads(text) if text else {})
 
 
-def _gather(lake: Lake, key: str, announcing: TableSpec, files: Iterable[_File]) -> Notified:
-    dates = [column.name for column in announcing.columns if column.type == "date"]
-    notified = Notified(dates={name: set() for name in dates})
+def _combine_files(lake: Lake, key: str, notification_table: TableSpec, files: Iterable[_File]) -> NotifiedChanges:
+    dates = [column.name for column in notification_table.columns if column.type == "date"]
+    notified = NotifiedChanges(dates={name: set() for name in dates})
     for file in files:
         kind, batch = _single_value(file, KIND), _single_value(file, BATCH)
         if isinstance(kind, str) and isinstance(batch, int):
             notified.batches.setdefault(kind, set()).add(batch)
         else:
-            for kind, batch in _batches_in(lake, key, file):
+            for kind, batch in _read_batches(lake, key, file):
                 notified.batches.setdefault(kind, set()).add(batch)
         if notified.orgs is not None:
             org = file.partition.get(ORG_COLUMN)
@@ -211,8 +211,8 @@ def _gather(lake: Lake, key: str, announcing: TableSpec, files: Iterable[_File])
 
 def _single_value(file: _File, column: str) -> Any:
     """The single value a file has of a column; None where its statistics do not show that there is only one."""
-    least, greatest = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
-    return least if least == greatest and not (file.statistics.get("nullCount") or {}).get(column) else None
+    minimum, maximum = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
+    return minimum if minimum == maximum and not (file.statistics.get("nullCount") or {}).get(column) else None
 
 
 def _date_bounds(file: _File, column: str) -> set[dt.date | None] | None:
@@ -220,14 +220,14 @@ def _date_bounds(file: _File, column: str) -> set[dt.date | None] | None:
     if column in file.partition:
         value = file.partition[column]
         return {None if value is None else dt.date.fromisoformat(value)}
-    least, greatest = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
+    minimum, maximum = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
     nulls = (file.statistics.get("nullCount") or {}).get(column)
-    if least is None or greatest is None or nulls is None:
+    if minimum is None or maximum is None or nulls is None:
         return None
-    return {dt.date.fromisoformat(least), dt.date.fromisoformat(greatest), *([None] if nulls else [])}
+    return {dt.date.fromisoformat(minimum), dt.date.fromisoformat(maximum), *([None] if nulls else [])}
 
 
-def _batches_in(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
+def _read_batches(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
     """The kinds and batches in a file, read from its rows.
 
     Raises:

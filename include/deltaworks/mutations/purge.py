@@ -21,7 +21,7 @@ from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
-from deltaworks.mutations.bounds import declared_mutations, mutable_tables
+from deltaworks.mutations.bounds import mutable_tables, mutations_spec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -52,7 +52,7 @@ def purge_deleted(
     *,
     dry_run: bool = True,
     max_organisations: int = MAX_ORGANISATIONS,
-    bound: DeletionLimit | None = None,
+    deletion_limit: DeletionLimit | None = None,
 ) -> list[PurgeResult]:
     """Remove the rows of a pipeline's mutable tables that were deleted `purge_after_days` ago or earlier.
 
@@ -66,21 +66,21 @@ def purge_deleted(
         ConcurrencyError: TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT.
     """
     spec = catalog.pipeline(pipeline)
-    declared = declared_mutations(spec)
+    mutations = mutations_spec(spec)
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    limit = (utc_now() - timedelta(days=declared.purge_after_days)).isoformat(timespec="milliseconds")
-    newest = PipelineHome(objects, pipeline).mutations.newest_ended_before(limit)
+    ended_before = (utc_now() - timedelta(days=mutations.purge_after_days)).isoformat(timespec="milliseconds")
+    last_batch = PipelineHome(objects, pipeline).mutations.newest_ended_before(ended_before)
     purge = _Purge(
         spark.newSession(),
         lake,
         objects,
         spec,
-        declared,
-        newest=newest,
+        mutations,
+        last_batch=last_batch,
         max_organisations=max_organisations,
-        bound=bound,
+        deletion_limit=deletion_limit,
     )
-    return [purge.table(table.name, dry_run=dry_run) for table in mutable_tables(spec)]
+    return [purge.purge_table(table.name, dry_run=dry_run) for table in mutable_tables(spec)]
 
 
 class _Purge:
@@ -92,47 +92,47 @@ class _Purge:
         lake: Lake,
         objects: ObjectStore,
         spec: PipelineSpec,
-        declared: MutationsSpec,
+        mutations: MutationsSpec,
         *,
-        newest: int,
+        last_batch: int,
         max_organisations: int,
-        bound: DeletionLimit | None,
+        deletion_limit: DeletionLimit | None,
     ) -> None:
         self._session = session
         self._lake = lake
         self._objects = objects
         self._spec = spec
-        self._declared = declared
-        self._newest = newest
+        self._mutations_spec = mutations
+        self._last_batch = last_batch
         self._max_organisations = max_organisations
-        self._bound = bound
+        self._deletion_limit = deletion_limit
 
-    def table(self, name: str, *, dry_run: bool) -> PurgeResult:
+    def purge_table(self, name: str, *, dry_run: bool) -> PurgeResult:
         started = time.monotonic()
         key = paths.table(self._spec.pipeline, name)
         opened = self._lake.open(key)
         if opened is None:
             return PurgeResult(name, dry_run, 0, 0, 0.0, "it does not exist yet")
-        if self._newest == 0:
-            reason = f"no mutation batch ended more than {self._declared.purge_after_days} days ago"
+        if self._last_batch == 0:
+            reason = f"no mutation batch ended more than {self._mutations_spec.purge_after_days} days ago"
             return PurgeResult(name, dry_run, 0, 0, 0.0, reason)
         uri = self._lake.storage.spark_uri(key)
-        rows = self._session.read.format("delta").load(uri).where(self._old())
+        rows = self._session.read.format("delta").load(uri).where(self._purgeable_rows())
         counted = rows.groupBy(ORG_COLUMN).count().orderBy(ORG_COLUMN).limit(self._max_organisations).collect()
         rows_by_org = {row[ORG_COLUMN]: int(row["count"]) for row in counted}
         purged = sum(rows_by_org.values())
-        if not dry_run and (left := self._left_to_a_person(name, purged, table_content(opened).rows)):
-            return PurgeResult(name, dry_run, 0, 0, time.monotonic() - started, left)
+        if not dry_run and (skip_reason := self._limit_exceeded_reason(name, purged, table_content(opened).rows)):
+            return PurgeResult(name, dry_run, 0, 0, time.monotonic() - started, skip_reason)
         if rows_by_org and not dry_run:
-            self._delete(name, uri, F.col(ORG_COLUMN).isin(*rows_by_org) & self._old())
+            self._delete(name, uri, F.col(ORG_COLUMN).isin(*rows_by_org) & self._purgeable_rows())
         return PurgeResult(name, dry_run, purged, len(rows_by_org), time.monotonic() - started)
 
-    def _left_to_a_person(self, name: str, rows: int, total: int) -> str:
+    def _limit_exceeded_reason(self, name: str, rows: int, total: int) -> str:
         """Why a night does not purge the table; empty where it does."""
-        if self._bound is None:
+        if self._deletion_limit is None:
             return ""
         home = PipelineHome(self._objects, self._spec.pipeline)
-        if rows <= self._bound.max_rows(total):
+        if rows <= self._deletion_limit.max_rows(total):
             resolve_limit_exceeded(home, name)
             return ""
         summary = f"{rows:,} of {total:,} rows were deleted long enough ago to be purged, more than a night removes."
@@ -141,12 +141,12 @@ class _Purge:
         )
         return f"left to a person: {summary}"
 
-    def _old(self) -> Column:
-        return (F.col(MUTATION_COLUMN) <= self._newest) & F.col(DELETED_COLUMN)
+    def _purgeable_rows(self) -> Column:
+        return (F.col(MUTATION_COLUMN) <= self._last_batch) & F.col(DELETED_COLUMN)
 
     def _delete(self, name: str, uri: str, condition: Column) -> None:
-        metadata = user_metadata(pipeline=self._spec.pipeline, batch=self._newest, operation=PURGE_DELETED)
-        limit = self._declared.max_turn_seconds
+        metadata = user_metadata(pipeline=self._spec.pipeline, batch=self._last_batch, operation=PURGE_DELETED)
+        limit = self._mutations_spec.max_turn_seconds
         with write_turn(self._objects, self._spec.pipeline, name, by=current_run(), max_turn_seconds=limit) as turn:
             for attempt in retry_conflicts(name):
                 with attempt, override_settings(self._session, {USER_METADATA: metadata}):

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.mutations.notifications import Notified, notified_between, notified_ever
+from deltaworks.mutations.notifications import NotifiedChanges, all_notified_changes, notified_changes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
@@ -52,24 +52,24 @@ class Changes:
     snapshot: DataFrame
     position: ChangePosition
     data_version: int | None
-    nothing: bool
+    is_empty: bool
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedTable:
+class TrackedTable:
     """A table whose changes are read. `announcing` is its notification table, None where it has none."""
 
     spark: SparkSession
     lake: Lake
     pipeline: PipelineSpec
     data: TableSpec
-    announcing: TableSpec | None
+    notification_table: TableSpec | None
 
     def key(self, table: TableSpec) -> str:
         """The key of one of the two tables in the lake."""
         return paths.table(self.pipeline.pipeline, table.name)
 
-    def at(self, version: int | None) -> DataFrame:
+    def rows_at(self, version: int | None) -> DataFrame:
         """The data at a version, deleted rows included; no rows before the table exists."""
         if version is None:
             ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.data.column_types().items())
@@ -77,14 +77,14 @@ class FollowedTable:
         uri = self.lake.storage.spark_uri(self.key(self.data))
         return self.spark.read.format("delta").option("versionAsOf", version).load(uri)
 
-    def living(self, rows: DataFrame) -> DataFrame:
+    def without_deleted(self, rows: DataFrame) -> DataFrame:
         """The rows without those that requests deleted."""
         if self.data.mutable is None:
             return rows
         return rows.where(~F.coalesce(F.col(DELETED_COLUMN), F.lit(False)))
 
 
-def followed_table(spark: SparkSession, catalog: Catalog, table: str) -> FollowedTable:
+def tracked_table(spark: SparkSession, catalog: Catalog, table: str) -> TrackedTable:
     """Look up the table called `<pipeline>.<table>` and the one that announces it.
 
     Raises:
@@ -99,14 +99,20 @@ def followed_table(spark: SparkSession, catalog: Catalog, table: str) -> Followe
             f"There is no bronze table {table!r}.",
             hint=f"Name it as <pipeline>.<table>; {pipeline} has {', '.join(by_name)}.",
         )
-    announcing = [other for other in spec.tables if other.announces is not None and other.announces.table == name]
-    return FollowedTable(
-        spark, Lake(catalog.environment.lake), spec, by_name[name], announcing[0] if announcing else None
+    notification_tables = [
+        other for other in spec.tables if other.announces is not None and other.announces.table == name
+    ]
+    return TrackedTable(
+        spark,
+        Lake(catalog.environment.lake),
+        spec,
+        by_name[name],
+        notification_tables[0] if notification_tables else None,
     )
 
 
-def position_after(
-    table: DeltaTable | None, since: ChangePosition | None, through: ChangeSource
+def next_position(
+    table: DeltaTable | None, since: ChangePosition | None, source: ChangeSource
 ) -> tuple[ChangePosition, int | None]:
     """The position where a read of the open table ends, and the version it begins after: None for everything.
 
@@ -114,8 +120,8 @@ def position_after(
         ContractError: CHANGES_STARTED_OVER where the position is another table's.
     """
     if table is None:
-        return since or ChangePosition(source=through, table_id="", version=-1), None
-    newest = ChangePosition(source=through, table_id=str(table.metadata().id), version=table.version())
+        return since or ChangePosition(source=source, table_id="", version=-1), None
+    newest = ChangePosition(source=source, table_id=str(table.metadata().id), version=table.version())
     if since is None or not since.table_id:
         return newest, None
     if (since.source, since.table_id) != (newest.source, newest.table_id) or since.version > newest.version:
@@ -128,14 +134,14 @@ def position_after(
     return newest, since.version
 
 
-__all__ = ["Changes", "keeping", "last_committed_position", "read_changes"]
+__all__ = ["Changes", "commit_position", "last_committed_position", "read_changes"]
 
 #: With more organisations a query does not list them: the batches bound it too.
-_LISTED_ORGS = 1_000
+_MAX_LISTED_ORGANISATIONS = 1_000
 _BATCH_COLUMN = "_batch_id"
 _FEED_PROPERTY = "delta.enableChangeDataFeed"
 #: The columns that identify a row of a table, whatever else is changed in it.
-_ROW = ("_batch_id", "_seq", "_position")
+_ROW_KEY = ("_batch_id", "_seq", "_position")
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
@@ -166,64 +172,66 @@ def read_changes(
         ConfigError: PIPELINE_UNKNOWN, TABLE_UNKNOWN, CHANGES_NOT_ANNOUNCED, CHANGES_POSITION_UNKNOWN, CHANGE_FEED_OFF.
         ContractError: CHANGES_EXPIRED, CHANGES_STARTED_OVER.
     """
-    followed = followed_table(spark, catalog or load_catalog(skip_invalid=True), table)
+    tracked = tracked_table(spark, catalog or load_catalog(skip_invalid=True), table)
     position = ChangePosition.parse(since) if isinstance(since, str) else since
     if source == "change_feed":
-        return _read_feed(followed, position, tombstones=tombstones)
-    return _read_notified(followed, position, tombstones=tombstones)
+        return _read_feed(tracked, position, tombstones=tombstones)
+    return _read_notified(tracked, position, tombstones=tombstones)
 
 
-def _read_notified(followed: FollowedTable, since: ChangePosition | None, *, tombstones: bool) -> Changes:
-    if followed.announcing is None:
+def _read_notified(tracked: TrackedTable, since: ChangePosition | None, *, tombstones: bool) -> Changes:
+    if tracked.notification_table is None:
         raise ConfigError(
             "CHANGES_NOT_ANNOUNCED",
-            f"No table of {followed.pipeline.pipeline} announces {followed.data.name!r}: nothing says what changed.",
+            f"No table of {tracked.pipeline.pipeline} announces {tracked.data.name!r}: nothing says what changed.",
             hint="Declare one with `announces`, or switch on Delta's change data feed and read through it.",
         )
-    key, lake = followed.key(followed.announcing), followed.lake
-    announcing = lake.open(key)
-    position, after = position_after(announcing, since, "notifications")
+    key, lake = tracked.key(tracked.notification_table), tracked.lake
+    notification_snapshot = lake.open(key)
+    position, after = next_position(notification_snapshot, since, "notifications")
     everything = after is None
-    if announcing is None:
-        notified = Notified()
+    if notification_snapshot is None:
+        notified = NotifiedChanges()
     elif after is None:
-        notified = notified_ever(lake, key, followed.announcing, announcing)
+        notified = all_notified_changes(lake, key, tracked.notification_table, notification_snapshot)
     else:
-        notified = notified_between(lake, key, followed.announcing, after=after, up_to=position.version)
+        notified = notified_changes(lake, key, tracked.notification_table, after=after, up_to=position.version)
     # Opened after the notifications: data is committed before them.
-    data = lake.open(followed.key(followed.data))
+    data = lake.open(tracked.key(tracked.data))
     version = data.version() if data is not None else None
-    snapshot = followed.at(version)
-    changed = snapshot.where(_last_change(followed, notified, everything=everything) & _bounds(notified, everything))
-    living = followed.living(snapshot)
+    snapshot = tracked.rows_at(version)
+    changed = snapshot.where(
+        _last_change_condition(tracked, notified, everything=everything) & _pruning_condition(notified, everything)
+    )
+    without_deleted = tracked.without_deleted(snapshot)
     return Changes(
-        rows=changed if tombstones else followed.living(changed),
-        snapshot=living,
+        rows=changed if tombstones else tracked.without_deleted(changed),
+        snapshot=without_deleted,
         position=position,
         data_version=version,
-        nothing=not notified,
+        is_empty=not notified,
     )
 
 
-def _last_change(followed: FollowedTable, notified: Notified, *, everything: bool) -> Column:
+def _last_change_condition(tracked: TrackedTable, notified: NotifiedChanges, *, everything: bool) -> Column:
     """Whether the last change of a row was notified."""
     batches = {kind: _ranges(numbers) for kind, numbers in notified.batches.items()}
     if everything:
         # Rows that came before anything was announced are part of everything.
         batches = {kind: [(None, ranges[-1][1])] for kind, ranges in batches.items()}
-    arrived = _within(F.col(_BATCH_COLUMN), batches.get("stream", []))
-    if followed.data.mutable is None:
-        return arrived
-    mutated = _within(F.col(MUTATION_COLUMN), batches.get("mutation", []))
-    return (F.col(MUTATION_COLUMN).isNull() & arrived) | mutated
+    has_notified_batch = _in_ranges(F.col(_BATCH_COLUMN), batches.get("stream", []))
+    if tracked.data.mutable is None:
+        return has_notified_batch
+    has_notified_mutation = _in_ranges(F.col(MUTATION_COLUMN), batches.get("mutation", []))
+    return (F.col(MUTATION_COLUMN).isNull() & has_notified_batch) | has_notified_mutation
 
 
-def _bounds(notified: Notified, everything: bool) -> Column:
+def _pruning_condition(notified: NotifiedChanges, everything: bool) -> Column:
     """The organisations and dates of the notifications, so that files can be skipped."""
     bounds = F.lit(True)
     if everything:
         return bounds
-    if notified.orgs is not None and len(notified.orgs) <= _LISTED_ORGS:
+    if notified.orgs is not None and len(notified.orgs) <= _MAX_LISTED_ORGANISATIONS:
         bounds &= F.col(ORG_COLUMN).isin(sorted(notified.orgs))
     for name, dates in notified.dates.items():
         values = sorted(date for date in dates or () if date is not None)
@@ -249,17 +257,17 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
     return ranges
 
 
-def _within(column: Column, ranges: Sequence[tuple[int | None, int]]) -> Column:
+def _in_ranges(column: Column, ranges: Sequence[tuple[int | None, int]]) -> Column:
     """Whether a column is in one of the ranges, as conditions that let files be skipped."""
     condition = F.lit(False)
-    for least, greatest in ranges:
-        condition |= (column <= greatest) if least is None else column.between(least, greatest)
+    for minimum, maximum in ranges:
+        condition |= (column <= maximum) if minimum is None else column.between(minimum, maximum)
     return condition
 
 
-def _read_feed(followed: FollowedTable, since: ChangePosition | None, *, tombstones: bool) -> Changes:
-    table = followed.lake.open(followed.key(followed.data))
-    position, after = position_after(table, since, "change_feed")
+def _read_feed(tracked: TrackedTable, since: ChangePosition | None, *, tombstones: bool) -> Changes:
+    table = tracked.lake.open(tracked.key(tracked.data))
+    position, after = next_position(table, since, "change_feed")
     if table is not None and table.metadata().configuration.get(_FEED_PROPERTY) != "true":
         raise ConfigError(
             "CHANGE_FEED_OFF",
@@ -268,25 +276,25 @@ def _read_feed(followed: FollowedTable, since: ChangePosition | None, *, tombsto
             "read everything once; or read through notifications.",
         )
     version = None if table is None else position.version
-    snapshot = followed.at(version)
+    snapshot = tracked.rows_at(version)
     if after is None:
-        changed, nothing = snapshot, table is None
+        changed, is_empty = snapshot, table is None
     elif after == position.version:
-        changed, nothing = snapshot.where(F.lit(False)), True
+        changed, is_empty = snapshot.where(F.lit(False)), True
     else:
-        changed, nothing = _newest_in_feed(followed, after + 1, position.version), False
+        changed, is_empty = _latest_feed_rows(tracked, after + 1, position.version), False
     return Changes(
-        rows=changed if tombstones else followed.living(changed),
-        snapshot=followed.living(snapshot),
+        rows=changed if tombstones else tracked.without_deleted(changed),
+        snapshot=tracked.without_deleted(snapshot),
         position=position,
         data_version=version,
-        nothing=nothing,
+        is_empty=is_empty,
     )
 
 
-def _newest_in_feed(followed: FollowedTable, first: int, last: int) -> DataFrame:
-    uri = followed.lake.storage.spark_uri(followed.key(followed.data))
-    reader = followed.spark.read.format("delta").option("readChangeFeed", "true")
+def _latest_feed_rows(tracked: TrackedTable, first: int, last: int) -> DataFrame:
+    uri = tracked.lake.storage.spark_uri(tracked.key(tracked.data))
+    reader = tracked.spark.read.format("delta").option("readChangeFeed", "true")
     try:
         feed = reader.option("startingVersion", first).option("endingVersion", last).load(uri)
     except Exception as error:  # Delta reports missing commits by many classes
@@ -298,19 +306,19 @@ def _newest_in_feed(followed: FollowedTable, first: int, last: int) -> DataFrame
     feed = feed.where(F.col("_change_type") != "update_preimage")
     # A commit that removes a row and adds it again leaves it in the table.
     order = [F.col("_commit_version").desc(), (F.col("_change_type") == "delete").asc()]
-    newest = feed.withColumn("_rank", F.row_number().over(Window.partitionBy(*_ROW).orderBy(*order)))
+    newest = feed.withColumn("_rank", F.row_number().over(Window.partitionBy(*_ROW_KEY).orderBy(*order)))
     rows = newest.where(F.col("_rank") == 1)
-    gone = F.col("_change_type") == "delete"
-    if followed.data.mutable is None:
-        return rows.where(~gone).drop("_rank", *_FEED_COLUMNS)
+    is_delete = F.col("_change_type") == "delete"
+    if tracked.data.mutable is None:
+        return rows.where(~is_delete).drop("_rank", *_FEED_COLUMNS)
     # Purges remove rows long after requests deleted them; the deletion was reported then.
-    already_deleted = gone & F.coalesce(F.col(DELETED_COLUMN), F.lit(False))
-    deleted = F.when(gone, F.lit(True)).otherwise(F.col(DELETED_COLUMN))
-    return rows.where(~already_deleted).withColumn(DELETED_COLUMN, deleted).drop("_rank", *_FEED_COLUMNS)
+    was_already_deleted = is_delete & F.coalesce(F.col(DELETED_COLUMN), F.lit(False))
+    deleted = F.when(is_delete, F.lit(True)).otherwise(F.col(DELETED_COLUMN))
+    return rows.where(~was_already_deleted).withColumn(DELETED_COLUMN, deleted).drop("_rank", *_FEED_COLUMNS)
 
 
 @contextmanager
-def keeping(spark: SparkSession, reader: str, position: ChangePosition) -> Iterator[None]:
+def commit_position(spark: SparkSession, reader: str, position: ChangePosition) -> Iterator[None]:
     """Have commits of this session within the block carry `position`. Make one commit with all of the output.
 
     Args:

@@ -19,13 +19,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from deltaworks.errors import ConfigError
-from deltaworks.mutations.requests import MOVING, RENAMING, UPDATE
+from deltaworks.mutations.requests import MOVE_OPERATIONS, RENAME_OPERATIONS, UPDATE
 
-_REQUIRED = ("ts", "old_id", "new_id")
-_OPTIONAL = ("org_id", "seq", "commit", "op", "fields")
-_OPERATIONS = (*MOVING, UPDATE)
-_SHOWN = 10
-_ARROW = pa.schema(
+_REQUIRED_COLUMNS = ("ts", "old_id", "new_id")
+_OPTIONAL_COLUMNS = ("org_id", "seq", "commit", "op", "fields")
+_OPERATIONS = (*MOVE_OPERATIONS, UPDATE)
+_MAX_REPORTED_ERRORS = 10
+_ARROW_SCHEMA = pa.schema(
     [
         ("org_id", pa.string()),
         ("op", pa.string()),
@@ -49,12 +49,12 @@ class RequestFile:
     """
 
     requests: pa.Table
-    written: tuple[str, ...]
-    ignored: tuple[str, ...]
+    original_times: tuple[str, ...]
+    ignored_columns: tuple[str, ...]
 
-    def time_of(self, moment: datetime | None) -> str | None:
+    def original_time(self, moment: datetime | None) -> str | None:
         """The time of a resolved moment as the file writes it."""
-        return None if moment is None else self.written[_ordinal(moment)]
+        return None if moment is None else self.original_times[_ordinal(moment)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class _Request:
     """One row. `at` is its time in seconds; without a `seq` column, `seq` is the line number."""
 
     line: int
-    at: Decimal
+    at_seconds: Decimal
     ts: str
-    org: str
+    org_id: str
     commit: str
     seq: int | None
     op: str
-    old: str
-    new: str | None
+    old_id: str
+    new_id: str | None
     fields: Mapping[str, str | None] | None
 
 
@@ -82,8 +82,8 @@ def read_request_file(path: Path) -> RequestFile:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
-            columns = _columns(path, next(reader, []))
-            requests, mistakes = _rows(reader, columns)
+            columns = _parse_header(path, next(reader, []))
+            requests, errors = _parse_rows(reader, columns)
     except OSError as error:
         raise ConfigError(
             "MUTATION_FILE_UNREADABLE", f"{path} cannot be read: {error.strerror}.", hint="Give the path of a CSV file."
@@ -92,50 +92,50 @@ def read_request_file(path: Path) -> RequestFile:
         raise ConfigError(
             "MUTATION_FILE_UNREADABLE", f"{path} is no UTF-8 text: {error.reason}.", hint="Save it as UTF-8."
         ) from error
-    mistakes += _split_commits(requests)
-    if mistakes:
-        raise _invalid(path, sorted(mistakes))
-    expected = {*_REQUIRED, *_OPTIONAL}
-    moments = _moments(requests)
+    errors += _find_split_commits(requests)
+    if errors:
+        raise _invalid_file(path, sorted(errors))
+    expected = {*_REQUIRED_COLUMNS, *_OPTIONAL_COLUMNS}
+    moments = _moment_ordinals(requests)
     return RequestFile(
         requests=_table(requests, moments),
-        written=_written(requests, moments),
-        ignored=tuple(name for name in columns if name not in expected),
+        original_times=_original_times(requests, moments),
+        ignored_columns=tuple(name for name in columns if name not in expected),
     )
 
 
-def _columns(path: Path, header: list[str]) -> list[str]:
+def _parse_header(path: Path, header: list[str]) -> list[str]:
     names = [name.strip() for name in header]
-    missing = [name for name in _REQUIRED if name not in names]
-    doubled = sorted({name for name in names if names.count(name) > 1})
+    missing = [name for name in _REQUIRED_COLUMNS if name not in names]
+    duplicates = sorted({name for name in names if names.count(name) > 1})
     if missing:
-        raise _invalid(path, [(1, f"there is no column {', '.join(missing)}")])
-    if doubled:
-        raise _invalid(path, [(1, f"column {', '.join(doubled)} is there more than once")])
+        raise _invalid_file(path, [(1, f"there is no column {', '.join(missing)}")])
+    if duplicates:
+        raise _invalid_file(path, [(1, f"column {', '.join(duplicates)} is there more than once")])
     return names
 
 
-def _rows(reader: Iterator[list[str]], columns: list[str]) -> tuple[list[_Request], list[tuple[int, str]]]:
+def _parse_rows(reader: Iterator[list[str]], columns: list[str]) -> tuple[list[_Request], list[tuple[int, str]]]:
     requests: list[_Request] = []
-    mistakes: list[tuple[int, str]] = []
+    errors: list[tuple[int, str]] = []
     line = 2
     while True:
         try:
             cells = next(reader, None)
         except csv.Error as error:
             # Behind wrong quotes the rows cannot be separated.
-            return requests, [*mistakes, (line, f"this is no CSV: {error}")]
+            return requests, [*errors, (line, f"this is no CSV: {error}")]
         if cells is None:
-            return requests, mistakes
+            return requests, errors
         try:
             if cells:
-                requests.append(_request(line, columns, cells))
+                requests.append(_parse_request(line, columns, cells))
         except ValueError as error:
-            mistakes.append((line, str(error)))
+            errors.append((line, str(error)))
         line = reader.line_num + 1  # type: ignore[attr-defined]
 
 
-def _request(line: int, columns: list[str], cells: list[str]) -> _Request:
+def _parse_request(line: int, columns: list[str], cells: list[str]) -> _Request:
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values for {len(columns)} columns")
     row = dict(zip(columns, cells, strict=True))
@@ -144,23 +144,23 @@ def _request(line: int, columns: list[str], cells: list[str]) -> _Request:
         raise ValueError(f"op {op!r} is none of {', '.join(_OPERATIONS)}")
     if not row["old_id"]:
         raise ValueError("old_id is empty")
-    if (op in RENAMING) != bool(row["new_id"]):
-        raise ValueError("new_id is empty" if op in RENAMING else f"{op} takes no new_id")
+    if (op in RENAME_OPERATIONS) != bool(row["new_id"]):
+        raise ValueError("new_id is empty" if op in RENAME_OPERATIONS else f"{op} takes no new_id")
     return _Request(
         line=line,
-        at=_seconds(row["ts"].strip()),
+        at_seconds=_parse_seconds(row["ts"].strip()),
         ts=row["ts"].strip(),
-        org=row.get("org_id", ""),
+        org_id=row.get("org_id", ""),
         commit=row.get("commit", "").strip(),
-        seq=_seq(row["seq"].strip()) if "seq" in row else line,
+        seq=_parse_seq(row["seq"].strip()) if "seq" in row else line,
         op=op,
-        old=row["old_id"],
-        new=row["new_id"] or None,
-        fields=_fields(op, row.get("fields", "").strip()),
+        old_id=row["old_id"],
+        new_id=row["new_id"] or None,
+        fields=_parse_fields(op, row.get("fields", "").strip()),
     )
 
 
-def _seconds(text: str) -> Decimal:
+def _parse_seconds(text: str) -> Decimal:
     """A time in seconds since 1970; one without an offset is UTC."""
     try:
         number = Decimal(text)
@@ -169,14 +169,14 @@ def _seconds(text: str) -> Decimal:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise ValueError(f"ts {text!r} is neither a number of seconds nor ISO 8601") from None
-        passed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        return Decimal(passed.days * 86_400 + passed.seconds) + Decimal(passed.microseconds) / 1_000_000
+        elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+        return Decimal(elapsed.days * 86_400 + elapsed.seconds) + Decimal(elapsed.microseconds) / 1_000_000
     if not number.is_finite():
         raise ValueError(f"ts {text!r} is no time")
     return number
 
 
-def _seq(text: str) -> int | None:
+def _parse_seq(text: str) -> int | None:
     if not text:
         return None
     try:
@@ -188,7 +188,7 @@ def _seq(text: str) -> int | None:
     return number
 
 
-def _fields(op: str, text: str) -> Mapping[str, str | None] | None:
+def _parse_fields(op: str, text: str) -> Mapping[str, str | None] | None:
     if op != UPDATE:
         if text:
             raise ValueError(f"{op} takes no fields")
@@ -204,18 +204,23 @@ def _fields(op: str, text: str) -> Mapping[str, str | None] | None:
     return fields
 
 
-def _split_commits(requests: list[_Request]) -> list[tuple[int, str]]:
+def _find_split_commits(requests: list[_Request]) -> list[tuple[int, str]]:
     """Find rows of one commit that have different times."""
     first: dict[tuple[str, str], _Request] = {}
-    mistakes = []
+    errors = []
     for request in requests:
-        other = first.setdefault((request.org, request.commit), request)
-        if request.commit and other.at != request.at:
-            mistakes.append((request.line, f"commit {request.commit} has another ts on line {other.line}: {other.ts}"))
-    return mistakes
+        first_request = first.setdefault((request.org_id, request.commit), request)
+        if request.commit and first_request.at_seconds != request.at_seconds:
+            errors.append(
+                (
+                    request.line,
+                    f"commit {request.commit} has another ts on line {first_request.line}: {first_request.ts}",
+                )
+            )
+    return errors
 
 
-def _moments(requests: list[_Request]) -> dict[tuple[Decimal, str, str], int]:
+def _moment_ordinals(requests: list[_Request]) -> dict[tuple[Decimal, str, str], int]:
     """The ordinal of each moment: by time, within a time by the least sequence, then by the order in the file."""
     first: dict[tuple[Decimal, str, str], tuple[bool, int, int]] = {}
     for request in requests:
@@ -225,10 +230,10 @@ def _moments(requests: list[_Request]) -> dict[tuple[Decimal, str, str], int]:
 
 
 def _moment(request: _Request) -> tuple[Decimal, str, str]:
-    return request.at, request.org, request.commit
+    return request.at_seconds, request.org_id, request.commit
 
 
-def _written(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str], int]) -> tuple[str, ...]:
+def _original_times(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str], int]) -> tuple[str, ...]:
     texts = dict.fromkeys(range(len(moments)), "")
     for request in reversed(requests):
         texts[moments[_moment(request)]] = request.ts
@@ -238,24 +243,24 @@ def _written(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str]
 def _table(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str], int]) -> pa.Table:
     return pa.table(
         {
-            "org_id": [request.org for request in requests],
+            "org_id": [request.org_id for request in requests],
             "op": [request.op for request in requests],
-            "id": [request.old for request in requests],
-            "new_id": [request.new for request in requests],
+            "id": [request.old_id for request in requests],
+            "new_id": [request.new_id for request in requests],
             "fields": [None if request.fields is None else list(request.fields.items()) for request in requests],
             "seq": [request.seq for request in requests],
             "time": [moments[_moment(request)] for request in requests],
         },
-        schema=_ARROW,
+        schema=_ARROW_SCHEMA,
     )
 
 
 def _ordinal(moment: datetime) -> int:
-    passed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+    elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
 
 
-def _invalid(path: Path, mistakes: list[tuple[int, str]]) -> ConfigError:
-    shown = "; ".join(f"line {line}: {what}" for line, what in mistakes[:_SHOWN])
-    more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
-    return ConfigError("MUTATION_FILE_INVALID", f"{path}: {shown}{more}.", hint=_HINT)
+def _invalid_file(path: Path, errors: list[tuple[int, str]]) -> ConfigError:
+    details = "; ".join(f"line {line}: {problem}" for line, problem in errors[:_MAX_REPORTED_ERRORS])
+    more = f"; and {len(errors) - _MAX_REPORTED_ERRORS} more" if len(errors) > _MAX_REPORTED_ERRORS else ""
+    return ConfigError("MUTATION_FILE_INVALID", f"{path}: {details}{more}.", hint=_HINT)

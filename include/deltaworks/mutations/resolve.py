@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.pointers import Checkpoint, local_checkpoint, moves, settle
+from deltaworks.mutations.pointer_doubling import Checkpoint, local_checkpoint, moves, resolve_chains
 from deltaworks.mutations.requests import (
     DEPARTURE,
     UPDATES,
     last_updates,
-    overridden,
+    override_fields,
     timeline,
-    with_updates_after,
+    with_later_updates,
 )
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 
@@ -34,7 +34,7 @@ class Trace:
 
     timeline: DataFrame
     updates: DataFrame
-    settled: DataFrame
+    destinations: DataFrame
 
 
 def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
@@ -50,65 +50,65 @@ def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -
         requests: columns of REQUEST_SCHEMA.
         checkpoint: materialises a frame and cuts its lineage; by default on the executors.
     """
-    return intervals(trace(requests, checkpoint=checkpoint))
+    return build_intervals(trace_requests(requests, checkpoint=checkpoint))
 
 
-def trace(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> Trace:
+def trace_requests(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> Trace:
     """Follow every request to its end."""
-    happened = checkpoint(timeline(requests))
-    updates = last_updates(happened)
-    return Trace(happened, updates, settle(checkpoint(moves(happened, updates)), checkpoint))
+    entries = checkpoint(timeline(requests))
+    updates = last_updates(entries)
+    return Trace(entries, updates, resolve_chains(checkpoint(moves(entries, updates)), checkpoint))
 
 
-def intervals(traced: Trace) -> DataFrame:
-    """The intervals of a trace: each stretch, parted where the last update of a field falls into it."""
-    stretches = _ended(traced).unionByName(_open(traced))
+def build_intervals(trace: Trace) -> DataFrame:
+    """The intervals of a trace: each period, parted where the last update of a field falls into it."""
+    periods = _ended_periods(trace).unionByName(_open_periods(trace))
     # `sort_array` and not `array_sort`, which compares by an expression of its own.
     times = F.sort_array(F.array_distinct(F.transform("updates", lambda update: update["time"])))
-    timed = stretches.withColumn("times", times)
+    with_times = periods.withColumn("times", times)
     starts = F.concat(F.array("since"), F.col("times")).alias("valid_from")
     ends = F.concat(F.col("times"), F.array("until")).alias("valid_to")
     parts = F.arrays_zip(starts, ends)
-    # Behind the last update of a stretch that no move ends, and at the very time of its end, there is nothing to do.
+    # Behind the last update of a period that no move ends, and at the very time of its end, there is nothing to do.
     untouched = F.col("part.valid_from").eqNullSafe(F.col("part.valid_to")) | (
         F.col("part.valid_to").isNull() & F.col("until").isNull()
     )
-    parted = timed.withColumn("part", F.explode(parts)).where(~untouched)
-    return with_updates_after(parted, F.col("part.valid_from")).select(*_outcome())
+    split = with_times.withColumn("part", F.explode(parts)).where(~untouched)
+    return with_later_updates(split, F.col("part.valid_from")).select(*_interval_columns())
 
 
-def _ended(traced: Trace) -> DataFrame:
+def _ended_periods(trace: Trace) -> DataFrame:
     """Stretches of living ids that a move ends, with their updates and where the move leads in the end."""
     keys = ("org_id", "id", "until")
-    departures = traced.timeline.where((F.col("kind") == DEPARTURE) & ~F.col("gone")).select(*keys, "since")
-    ends = traced.settled.withColumnRenamed("time", "until")
+    departures = trace.timeline.where((F.col("kind") == DEPARTURE) & ~F.col("deleted")).select(*keys, "since")
+    ends = trace.destinations.withColumnRenamed("time", "until")
     return (
-        departures.join(traced.updates.select(*keys, "updates"), list(keys), "left")
+        departures.join(trace.updates.select(*keys, "updates"), list(keys), "left")
         .join(ends, list(keys))
         .withColumn("updates", F.coalesce("updates", F.array().cast(UPDATES)))
-        .select(*keys, "since", "updates", "final_id", "gone", "fields", "hops", "last")
+        .select(*keys, "since", "updates", "final_id", "deleted", "fields", "hops", "last")
     )
 
 
-def _open(traced: Trace) -> DataFrame:
+def _open_periods(trace: Trace) -> DataFrame:
     """Stretches of living ids that nothing but updates fall into: who is called by the id stays there."""
-    return traced.updates.where(F.col("until").isNull()).select(
+    return trace.updates.where(F.col("until").isNull()).select(
         *("org_id", "id", "until", "since", "updates"),
         F.col("id").alias("final_id"),
-        F.lit(False).alias("gone"),
+        F.lit(False).alias("deleted"),
         F.create_map().cast("map<string,string>").alias("fields"),
         F.lit(0).alias("hops"),
         F.lit(None).cast("struct<time:timestamp,seq:bigint>").alias("last"),
     )
 
 
-def _outcome() -> list[Column | str]:
-    """The columns of an interval, from its part of a stretch and where the stretch leads."""
+def _interval_columns() -> list[Column | str]:
+    """The columns of an interval, from its part of a period and where the period leads."""
     last = F.greatest("last", "last_update")
     return [
         *("org_id", "id", "part.valid_from", "part.valid_to", "final_id"),
-        F.col("gone").alias("deleted"),
-        overridden(F.col("set_fields"), F.col("fields")).alias("fields"),
+        F.col("deleted").alias("deleted"),
+        override_fields(F.col("set_fields"), F.col("fields")).alias("fields"),
         "hops",
         last["time"].alias("last_time"),
         last["seq"].alias("last_seq"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deltaworks.control.records.mutation import MutationCompletion
-    from deltaworks.mutations.report import Forecast
+    from deltaworks.mutations.forecast import Forecast
 
 _NO_REQUESTS = "Nothing came since the last batch."
 
@@ -31,7 +31,7 @@ class MutateOptions(Options):
 def mutate(context: OperationContext, options: MutateOptions) -> Report:
     """Apply requests batch by batch. A repeated run first completes the batch that a killed one left half done."""
     if options.dry_run:
-        from deltaworks.mutations.report import forecast
+        from deltaworks.mutations.forecast import forecast
 
         forecasted = forecast(
             context.spark(),
@@ -76,11 +76,11 @@ def _forecast_report(forecast: Forecast) -> Report:
     requests = Listing(("operation", "requests"))
     for kind, count in sorted(forecast.requests.items()):
         requests.add(kind, f"{count:,}")
-    if forecast.not_understood:
-        requests.add("not understood", f"{forecast.not_understood:,}")
+    if forecast.invalid_requests:
+        requests.add("not understood", f"{forecast.invalid_requests:,}")
     touched = Listing(("table", "rows", "files", "of files", "partitions"))
     for table in forecast.tables:
-        counts = (table.rows, table.files, table.of_files, table.partitions)
+        counts = (table.rows, table.files, table.total_files, table.partitions)
         touched.add(table.table, *(f"{count:,}" for count in counts))
     return Report(
         parts=[
@@ -106,5 +106,5 @@ def purge(context: OperationContext, options: PurgeOptions) -> Report:
     from deltaworks.mutations.purge import purge_deleted
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
-    results = purge_deleted(context.spark(), context.catalog, context.subject, dry_run=dry_run, bound=bound)
+    results = purge_deleted(context.spark(), context.catalog, context.subject, dry_run=dry_run, deletion_limit=bound)
     return Report(results=results)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.mutations.kept_tables import NameBook, NameRequest
-from deltaworks.mutations.requests import RENAMING
+from deltaworks.mutations.requests import RENAME_OPERATIONS
+from deltaworks.mutations.state_tables import IdMapping, NameRequest
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.stage import Stage
 from tests.spark.mutations.mutation_stage import START
@@ -78,7 +78,7 @@ class Truth:
             self.rows.append((event, chance.choice(ORGANISATIONS), self._past(), chance.choice(IDS)))
         for seq in range(first[1], first[1] + requests):
             op = chance.choice(OPS)
-            new = chance.choice(IDS) if op in RENAMING else None
+            new = chance.choice(IDS) if op in RENAME_OPERATIONS else None
             name = f"n{seq}" if op == "rename_name" else None
             at = START + dt.timedelta(seconds=self._past())
             asked = NameRequest(op, chance.choice(IDS), new, name, at, seq)
@@ -104,7 +104,7 @@ class Truth:
         return {
             (org, each_id, given.name)
             for org in ORGANISATIONS
-            for each_id, given in NameBook("keep_target")
+            for each_id, given in IdMapping("keep_target")
             .replay(each for of, each in self.requests if of == org)
             .items()
         }

@@ -47,8 +47,8 @@ def _turn() -> None:
 
 def _transactions() -> None:
     """A step is committed without its transaction, and nobody looks whether it has landed."""
-    commits.transaction = lambda *_: {}
-    commits.StepCommits.landed = lambda *_: False  # type: ignore[method-assign]
+    commits.transaction_settings = lambda *_: {}
+    commits.StepCommits.has_committed = lambda *_: False  # type: ignore[method-assign]
 
 
 def _bounds() -> None:
@@ -59,7 +59,7 @@ def _bounds() -> None:
         return batch
 
     MutationBatches.get_or_create = put  # type: ignore[method-assign]
-    MutationRun._unfinished = lambda _: None  # type: ignore[method-assign]
+    MutationRun._unfinished_batch = lambda _: None  # type: ignore[method-assign]
 
 
 def _die_in_merge(table: Path) -> None:

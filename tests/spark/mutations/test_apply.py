@@ -19,7 +19,7 @@ from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations import purge
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.batch_steps import BatchSteps
-from deltaworks.mutations.report import forecast
+from deltaworks.mutations.forecast import forecast
 from tests.spark.mutations.cases import Log, generated
 from tests.spark.mutations.mutation_stage import DATA, FIELDS, PIPELINE, START, TOLD, MutationStage, declared
 from tests.unit.mutations.replay_oracle import Row, replay
@@ -191,7 +191,7 @@ def repeat(spark: SparkSession, stage: MutationStage) -> MutationCompletion:
         stage.lake,
         stage.spec,
         batch,
-        turn_of=uncontested_turn,
+        acquire_turn=uncontested_turn,
         check=lambda: None,
         fault=lambda point: None,
     )
@@ -233,7 +233,7 @@ def test_a_dry_run_says_what_a_batch_then_does_and_writes_nothing(spark: SparkSe
     assert (found.organisations, found.chains, found.longest_chain) == (2, 1, 2)
     assert (found.components, found.largest_component) == (1, 3)
     (table,) = found.tables
-    assert (table.rows, table.files, table.of_files, table.partitions) == (3, 2, 2, 2)
+    assert (table.rows, table.files, table.total_files, table.partitions) == (3, 2, 2, 2)
     (end,) = run(spark, stage).batches
     assert end.rows == table.rows
     assert forecast(spark, stage.catalog, PIPELINE) is None

@@ -24,7 +24,7 @@ def followed(tmp_path: Path, spark: SparkSession) -> FollowedLake:
 
 
 def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: FollowedLake) -> None:
-    assert followed.changes().nothing
+    assert followed.changes().is_empty
     followed.land(1, [("e1", "a", "x", 0), ("e2", "b", "y", 0)])
     first = followed.changes()
     assert states(first) == [("e1", "x", False), ("e2", "y", False)]
@@ -37,7 +37,7 @@ def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: F
 
     assert states(second) == [("e1", "w", False), ("e3", "z", False)]
     assert states(followed.changes(first.position)) == states(second)
-    assert followed.changes(second.position).nothing
+    assert followed.changes(second.position).is_empty
     assert states(followed.changes(second.position)) == []
     assert [row["event_id"] for row in second.snapshot.orderBy("event_id").collect()] == ["e1", "e2", "e3"]
 
@@ -144,7 +144,7 @@ def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSe
     second = followed.changes(str(first.position), source="change_feed", tombstones=True)
 
     assert states(second) == [("e1", "z", True), ("e3", "z", False)]
-    assert followed.changes(second.position, source="change_feed").nothing
+    assert followed.changes(second.position, source="change_feed").is_empty
     # Rows that requests deleted are told of then, and not once more when they are removed for good.
     spark.sql(f"DELETE FROM delta.`{uri}` WHERE event_id IN ('e1', 'e2')").collect()
     third = followed.changes(second.position, source="change_feed", tombstones=True)

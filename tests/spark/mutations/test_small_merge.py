@@ -20,8 +20,8 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations import small_merge as engine_choice
-from deltaworks.mutations.commits import StepCommits, engine_of, metric
-from deltaworks.mutations.merge import TableMerge, merge_settings, reach_of
+from deltaworks.mutations.commits import StepCommits, engine_of, merge_metric
+from deltaworks.mutations.merge import TableMerge, affected_range, merge_settings
 from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
@@ -138,18 +138,18 @@ class Bench:
         return found
 
     def commits(self, number: int, before: Callable[[], None] = lambda: None) -> StepCommits:
-        return StepCommits(self.spark.newSession(), self.lake, PIPELINE, number, before=before)
+        return StepCommits(self.spark.newSession(), self.lake, PIPELINE, number, before_commit=before)
 
     def merge(self, engine: str, wanted: DataFrame, number: int, before: Callable[[], None] = lambda: None) -> int:
         """Merge by one engine; returns the attempts."""
-        reach, commits, name = reach_of(wanted), self.commits(number, before), self.tables[engine].name
+        reach, commits, name = affected_range(wanted), self.commits(number, before), self.tables[engine].name
         if engine == "delta_rs":
             small = SmallMerge(self.table, wanted, reach, batch=number)
-            return commits.once_by_delta_rs(name, small.execute, check=lambda: None)
+            return commits.commit_once_with_delta_rs(name, small.execute, check=lambda: None)
         session = commits._session
         merge, uri = TableMerge(self.table, wanted, reach), self.lake.storage.spark_uri(self.key(engine))
         settings = merge_settings(target_bytes=0, cores=2)
-        return commits.once(name, lambda: merge.execute(session, uri, batch=number), settings=settings)
+        return commits.commit_once(name, lambda: merge.execute(session, uri, batch=number), settings=settings)
 
     def rows(self, engine: str) -> list[Any]:
         """All rows with all columns, as Spark reads them."""
@@ -173,9 +173,9 @@ def test_both_engines_leave_the_same_rows_in_files_that_hold_the_same(
         assert bench.merge(engine, wanted, 1) == 1
     assert bench.rows("delta_rs") == bench.rows("spark")
 
-    made = {engine: bench.commits(1).commit_of(bench.tables[engine].name) for engine in BOTH}
+    made = {engine: bench.commits(1).find_commit(bench.tables[engine].name) for engine in BOTH}
     figures = {
-        engine: [metric(commit, f"numTarget{name}") for name in ("RowsUpdated", "FilesRemoved")]
+        engine: [merge_metric(commit, f"numTarget{name}") for name in ("RowsUpdated", "FilesRemoved")]
         for engine, commit in made.items()
     }
     assert figures["delta_rs"] == figures["spark"]
@@ -188,7 +188,7 @@ def test_both_engines_leave_the_same_rows_in_files_that_hold_the_same(
         before = bench.opened(engine).file_uris()
         assert bench.merge(engine, wanted, 2) == 1
         assert bench.opened(engine).file_uris() == before
-        assert bench.commits(2).landed(bench.tables[engine].name)
+        assert bench.commits(2).has_committed(bench.tables[engine].name)
         assert bench.merge(engine, wanted, 2) == 0
 
 
@@ -256,7 +256,7 @@ def test_a_merge_that_met_another_commit_looks_again_and_one_that_landed_meanwhi
     for number in (1, 2, 3):
         step = Step(f"{PIPELINE}/mutation/{bench.tables['delta_rs'].name}", number)
         with pytest.raises(ConcurrencyError, match="DELTA_CONFLICT"):
-            SmallMerge(bench.table, other, reach_of(other), batch=number).execute(stale, step, json.dumps({}))
+            SmallMerge(bench.table, other, affected_range(other), batch=number).execute(stale, step, json.dumps({}))
     assert [bench.merge("delta_rs", wanted, number) for number in (1, 2)] == [0, 0]
     assert bench.rows("delta_rs") == now != merged
 
@@ -266,7 +266,7 @@ def test_delta_rs_merges_only_what_memory_holds_and_what_it_can_honour(
 ) -> None:
     chance = random.Random(5)
     wanted = stretches(spark, chance)
-    reach = dataclasses.replace(reach_of(wanted), organisations=("acme",))
+    reach = dataclasses.replace(affected_range(wanted), organisations=("acme",))
     sizes = {}
     for partition_by in ("org_id", "event_date"):
         bench = Bench(spark, tmp_path / partition_by, partition_by)

@@ -14,7 +14,7 @@ from deltaworks.cli import mutations
 from deltaworks.cli.mutations import OutputFormat, print_rows
 from deltaworks.control.records.mutation import APPLIED, MutationCompletion, TableMutation
 from deltaworks.errors import ConfigError
-from deltaworks.mutations.bounds import Bounds
+from deltaworks.mutations.bounds import BatchPlanner
 from tests.spark.mutations.mutation_stage import PIPELINE, START, MutationStage
 
 COLUMNS = ("org_id", "final_id", "deleted", "hops")
@@ -74,7 +74,7 @@ def land(stage: MutationStage, requests: int) -> None:
 
 
 def begin(stage: MutationStage, number: int) -> None:
-    batch = Bounds(stage.lake, stage.objects, stage.spec).following(number)
+    batch = BatchPlanner(stage.lake, stage.objects, stage.spec).plan_batch(number)
     assert batch is not None
     stage.batches.get_or_create(batch)
 

@@ -9,7 +9,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.mutations.bounds import Arrivals, arrivals, bounded
+from deltaworks.mutations.bounds import Arrivals, last_version_within, read_arrivals
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
@@ -35,7 +35,7 @@ class Log:
 
     def came(self, after: int, up_to: int | None = None) -> Arrivals:
         newest = self.table.version() if up_to is None else up_to
-        return arrivals(self.lake, KEY, after=after, up_to=newest)
+        return read_arrivals(self.lake, KEY, after=after, up_to=newest)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_rows_are_counted_and_told_by_partition_and_least_batch(log: Log) -> Non
 
     came = log.came(0)
 
-    assert (came.rows, came.removed, came.everything) == (3, False, False)
+    assert (came.rows, came.has_removals, came.is_unbounded) == (3, False, False)
     assert came.condition(TYPES) == "`_batch_id` >= 7 AND (`org_id` IN ('acme', 'o\\'neil'))"
     assert came.first_at is not None
     assert log.came(2) == Arrivals()
@@ -76,7 +76,7 @@ def test_rows_that_were_taken_out_are_told_too(log: Log) -> None:
     before = log.append(1, "acme", "bolt")
     log.table.delete("org_id = 'acme'")
 
-    assert log.came(before).removed
+    assert log.came(before).has_removals
 
 
 def test_where_the_log_does_not_reach_back_everything_may_have_come(log: Log) -> None:
@@ -84,15 +84,15 @@ def test_where_the_log_does_not_reach_back_everything_may_have_come(log: Log) ->
     log.append(2, "acme")
     Path(log.uri, "_delta_log", f"{0:020d}.json").unlink()
 
-    came = arrivals(log.lake, KEY, after=-1, up_to=1)
+    came = read_arrivals(log.lake, KEY, after=-1, up_to=1)
 
-    assert (came.everything, came.condition(TYPES)) == (True, "true")
+    assert (came.is_unbounded, came.condition(TYPES)) == (True, "true")
 
 
 def test_a_batch_takes_whole_commits_up_to_its_bound_and_one_at_least(log: Log) -> None:
     for batch in range(4):
         log.append(batch, "acme", "bolt")
 
-    assert bounded(log.lake, KEY, after=-1, up_to=3, max_rows=5) == 1
-    assert bounded(log.lake, KEY, after=1, up_to=3, max_rows=100) == 3
-    assert bounded(log.lake, KEY, after=-1, up_to=3, max_rows=1) == 0
+    assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=5) == 1
+    assert last_version_within(log.lake, KEY, after=1, up_to=3, max_rows=100) == 3
+    assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=1) == 0

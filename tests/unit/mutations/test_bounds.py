@@ -11,8 +11,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationCompletion
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.mutations.backlog_check import backlogs, refuse_late
-from deltaworks.mutations.bounds import Bounds, declared_mutations, mutable_spec
+from deltaworks.mutations.backlog_check import read_backlogs, reject_overdue
+from deltaworks.mutations.bounds import BatchPlanner, mutable_spec, mutations_spec
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, REQUESTS, START, MutationStage, declared
 
 
@@ -30,7 +30,7 @@ def land(stage: MutationStage, *, rows: int = 0, requests: int = 0) -> None:
 
 
 def following(stage: MutationStage, number: int, *, organisation: str | None = None) -> MutationBatch | None:
-    return Bounds(stage.lake, stage.objects, stage.spec).following(number, organisation=organisation)
+    return BatchPlanner(stage.lake, stage.objects, stage.spec).plan_batch(number, organisation=organisation)
 
 
 def end(stage: MutationStage, batch: MutationBatch) -> None:
@@ -42,7 +42,7 @@ def end(stage: MutationStage, batch: MutationBatch) -> None:
 
 
 def waiting(stage: MutationStage) -> int:
-    return Bounds(stage.lake, stage.objects, stage.spec).backlog().requests
+    return BatchPlanner(stage.lake, stage.objects, stage.spec).backlog().requests
 
 
 def test_a_batch_begins_where_the_last_one_ended_and_there_is_none_where_nothing_came(stage: MutationStage) -> None:
@@ -87,16 +87,16 @@ def test_a_batch_takes_no_more_than_it_may_and_the_rest_waits(stage: MutationSta
 
 def test_what_comes_while_a_run_is_at_it_is_for_the_next_one(stage: MutationStage) -> None:
     land(stage, rows=1, requests=1)
-    bounds = Bounds(stage.lake, stage.objects, stage.spec)
-    began = bounds.newest()
+    bounds = BatchPlanner(stage.lake, stage.objects, stage.spec)
+    began = bounds.current_versions()
     land(stage, rows=1, requests=1)
-    first = bounds.following(1, until=began)
+    first = bounds.plan_batch(1, max_versions=began)
     assert first is not None
     assert (first.requests.up_to, first.tables[0].up_to) == (began[REQUESTS], began[DATA])
     end(stage, first)
 
-    assert bounds.following(2, until=began) is None
-    later = bounds.following(2)
+    assert bounds.plan_batch(2, max_versions=began) is None
+    later = bounds.plan_batch(2)
     assert later is not None
     assert (later.requests.after, later.requests.up_to) == (began[REQUESTS], stage.version(REQUESTS))
 
@@ -119,17 +119,17 @@ def test_tables_that_were_made_anew_are_read_from_their_beginning_whatever_was_a
 
 def test_requests_that_wait_for_too_long_are_an_alert(stage: MutationStage) -> None:
     land(stage, requests=2)
-    found = backlogs(stage.catalog)
+    found = read_backlogs(stage.catalog)
     assert found[0].oldest_at is not None
 
-    refuse_late(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=29))
+    reject_overdue(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=29))
     with pytest.raises(TransientError, match=r"MUTATIONS_BEHIND.*crm: 2 requests wait, the oldest for 31 min"):
-        refuse_late(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=31))
+        reject_overdue(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=31))
 
 
 def test_a_pipeline_without_mutations_says_so(stage: MutationStage) -> None:
     with pytest.raises(ConfigError, match="MUTATIONS_UNDECLARED"):
-        declared_mutations(stage.spec.model_copy(update={"mutations": None}))
+        mutations_spec(stage.spec.model_copy(update={"mutations": None}))
 
 
 def test_a_table_that_is_not_mutable_says_so(stage: MutationStage) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.mutations.commits import engine_of, metric
+from deltaworks.mutations.commits import engine_of, merge_metric
 from deltaworks.tables.log import CommitInfo
 
 
@@ -24,10 +24,10 @@ def commit(engine: str, metrics: dict[str, Any]) -> CommitInfo:
     ],
 )
 def test_both_engines_tell_the_same_figures(made: CommitInfo, engine: str) -> None:
-    assert metric(made, "numTargetRowsUpdated") == 12
-    assert metric(made, "numTargetFilesAdded") == 0
+    assert merge_metric(made, "numTargetRowsUpdated") == 12
+    assert merge_metric(made, "numTargetFilesAdded") == 0
     assert engine_of(made) == engine
 
 
 def test_a_commit_that_is_not_there_has_no_figures() -> None:
-    assert (metric(None, "numTargetRowsUpdated"), engine_of(None)) == (0, "")
+    assert (merge_metric(None, "numTargetRowsUpdated"), engine_of(None)) == (0, "")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from deltaworks.mutations.kept_tables import NameBook, NameRequest
+from deltaworks.mutations.state_tables import IdMapping, NameRequest
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -23,7 +23,7 @@ def named(time: int, each_id: str, name: str, *, seq: int | None = 0) -> NameReq
 def names(*requests: NameRequest, rule: str = "keep_target") -> dict[str, str]:
     shuffled = list(requests)
     random.Random(1).shuffle(shuffled)
-    return {each_id: given.name for each_id, given in NameBook(rule).replay(shuffled).items()}
+    return {each_id: given.name for each_id, given in IdMapping(rule).replay(shuffled).items()}
 
 
 def test_a_name_follows_its_entity_through_a_cascade() -> None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
-from deltaworks.mutations.notifications import notified_between, notified_ever
+from deltaworks.mutations.notifications import all_notified_changes, notified_changes
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -70,20 +70,20 @@ def test_batches_organisations_and_dates_are_those_of_the_commits_in_between(lak
     last = tell(lake, 3, ("b", None, "mutation", 1), ("b", 2, "mutation", 1))
     tell(lake, 4, ("c", 9, "stream", 3))
 
-    found = notified_between(lake, KEY, TOLD, after=first, up_to=last)
+    found = notified_changes(lake, KEY, TOLD, after=first, up_to=last)
 
     assert found.batches == {"stream": {2}, "mutation": {1}}
     assert found.orgs == {"a", "b"}
     assert found.dates == {"engagement_date": {DAY + dt.timedelta(days=n) for n in (1, 2, 3)} | {None}}
-    assert not notified_between(lake, KEY, TOLD, after=last, up_to=last)
-    ever = notified_ever(lake, KEY, TOLD, opened(lake))
+    assert not notified_changes(lake, KEY, TOLD, after=last, up_to=last)
+    ever = all_notified_changes(lake, KEY, TOLD, opened(lake))
     assert ever.batches == {"stream": {1, 2, 3}, "mutation": {1}}
 
 
 def test_a_file_whose_statistics_name_no_batch_is_opened(lake: Lake) -> None:
     version = tell(lake, 1, ("a", 0, "stream", 1), ("b", 0, "mutation", 7), ("b", 1, "stream", 2), org_partition=False)
 
-    found = notified_between(lake, KEY, TOLD, after=-1, up_to=version)
+    found = notified_changes(lake, KEY, TOLD, after=-1, up_to=version)
 
     assert found.batches == {"stream": {1, 2}, "mutation": {7}}
     assert found.orgs is None
@@ -92,7 +92,7 @@ def test_a_file_whose_statistics_name_no_batch_is_opened(lake: Lake) -> None:
 def test_a_date_that_files_do_not_tell_bounds_nothing(lake: Lake) -> None:
     version = tell(lake, 1, ("a", None, "stream", 1))
 
-    assert notified_between(lake, KEY, TOLD, after=-1, up_to=version).dates == {"engagement_date": None}
+    assert notified_changes(lake, KEY, TOLD, after=-1, up_to=version).dates == {"engagement_date": None}
 
 
 def test_files_that_were_moved_together_tell_nothing_new(lake: Lake) -> None:
@@ -102,9 +102,9 @@ def test_files_that_were_moved_together_tell_nothing_new(lake: Lake) -> None:
     version = opened(lake).version()
 
     assert version == first + 2
-    assert notified_between(lake, KEY, TOLD, after=first, up_to=version).batches == {"stream": {2}}
-    assert not notified_between(lake, KEY, TOLD, after=first + 1, up_to=version)
-    assert notified_ever(lake, KEY, TOLD, opened(lake)).batches == {"stream": {1, 2}}
+    assert notified_changes(lake, KEY, TOLD, after=first, up_to=version).batches == {"stream": {2}}
+    assert not notified_changes(lake, KEY, TOLD, after=first + 1, up_to=version)
+    assert all_notified_changes(lake, KEY, TOLD, opened(lake)).batches == {"stream": {1, 2}}
 
 
 def test_a_file_that_has_to_be_opened_and_is_gone_says_so(lake: Lake, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_file_that_has_to_be_opened_and_is_gone_says_so(lake: Lake, tmp_path: 
         file.unlink()
 
     with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
-        notified_between(lake, KEY, TOLD, after=-1, up_to=version)
+        notified_changes(lake, KEY, TOLD, after=-1, up_to=version)
 
 
 def test_a_commit_that_is_gone_from_the_log_says_so(lake: Lake, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_commit_that_is_gone_from_the_log_says_so(lake: Lake, tmp_path: Path) 
     (tmp_path / KEY / "_delta_log" / f"{version:020d}.json").unlink()
 
     with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
-        notified_between(lake, KEY, TOLD, after=first, up_to=version)
+        notified_changes(lake, KEY, TOLD, after=first, up_to=version)
 
 
 def test_notifications_that_were_taken_out_end_every_position_before(lake: Lake) -> None:
@@ -131,4 +131,4 @@ def test_notifications_that_were_taken_out_end_every_position_before(lake: Lake)
     opened(lake).delete("org_id = 'b'")
 
     with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
-        notified_between(lake, KEY, TOLD, after=first, up_to=opened(lake).version())
+        notified_changes(lake, KEY, TOLD, after=first, up_to=opened(lake).version())

@@ -35,7 +35,7 @@ def test_a_file_of_three_columns_has_renames_simultaneous_where_the_time_is_one(
         ("rename", "", "a", "b", None),
         ("rename", "", "x", "y", None),
     ]
-    assert [file.time_of(row["time"]) for row in rows] == ["20", "10", "10"]
+    assert [file.original_time(row["time"]) for row in rows] == ["20", "10", "10"]
     assert rows[1]["time"] == rows[2]["time"] < rows[0]["time"]
     assert rows[0]["seq"] < rows[1]["seq"] < rows[2]["seq"], "without a column for it, the order of the file"
 
@@ -74,7 +74,7 @@ def test_every_operation_is_read_with_what_belongs_to_it(tmp_path: Path) -> None
         ("delete", None, None),
         ("undelete", None, None),
     ]
-    assert file.ignored == ("note",)
+    assert file.ignored_columns == ("note",)
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_a_file_without_requests_is_one(tmp_path: Path) -> None:
     file = read_request_file(written(tmp_path, "\ufeffts,old_id,new_id\n"))
 
     assert file.requests.num_rows == 0
-    assert file.time_of(None) is None
+    assert file.original_time(None) is None

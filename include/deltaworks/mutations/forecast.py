@@ -12,9 +12,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.mutation import MutationBatch
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
-from deltaworks.mutations.bounds import Bounds, mutable_tables
+from deltaworks.mutations.batch_frames import BatchFrames
+from deltaworks.mutations.bounds import BatchPlanner, mutable_tables
 from deltaworks.mutations.entities import components, edges
-from deltaworks.mutations.frames import BatchFrames
 from deltaworks.mutations.merge import TARGET, TableMerge
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -29,7 +29,7 @@ class TableForecast:
     table: str
     rows: int
     files: int
-    of_files: int
+    total_files: int
     partitions: int
 
 
@@ -41,7 +41,7 @@ class Forecast:
     number: int
     unfinished: bool
     requests: dict[str, int]
-    not_understood: int
+    invalid_requests: int
     organisations: int
     chains: int
     longest_chain: int
@@ -64,8 +64,8 @@ def forecast(
     batches = PipelineHome(objects, pipeline).mutations
     fixed, ended = batches.numbers()
     unfinished = batches.batch(fixed) if fixed > ended else None
-    bounds = Bounds(lake, objects, spec)
-    batch = unfinished or bounds.following(ended + 1, organisation=organisation, everything=everything)
+    bounds = BatchPlanner(lake, objects, spec)
+    batch = unfinished or bounds.plan_batch(ended + 1, organisation=organisation, everything=everything)
     if batch is None:
         return None
     frames = BatchFrames(spark.newSession(), lake, spec, batch)
@@ -76,42 +76,46 @@ def _forecast(
     lake: Lake, spec: PipelineSpec, batch: MutationBatch, frames: BatchFrames, *, unfinished: bool
 ) -> Forecast:
     counts = frames.request_counts()
-    refused = counts.pop("", 0)
-    long = F.col("hops") >= 2
-    chains = frames.resolved.agg(F.count_if(long).alias("chains"), F.max("hops").alias("longest")).collect()[0]
+    invalid = counts.pop("", 0)
+    is_chain = F.col("hops") >= 2
+    chain_statistics = frames.resolved_intervals.agg(
+        F.count_if(is_chain).alias("chains"), F.max("hops").alias("longest")
+    ).collect()[0]
     members = components(edges(frames.requests))
     sizes = members.select("org_id", "component_id", "component_size").distinct()
-    grouped = sizes.agg(F.count("*").alias("components"), F.max("component_size").alias("largest")).collect()[0]
+    component_statistics = sizes.agg(
+        F.count("*").alias("components"), F.max("component_size").alias("largest")
+    ).collect()[0]
     organisations = frames.requests.select(F.count_distinct("org_id")).collect()[0]
-    present = [t for t in mutable_tables(spec) if lake.open(paths.table(spec.pipeline, t.name)) is not None]
+    existing_tables = [t for t in mutable_tables(spec) if lake.open(paths.table(spec.pipeline, t.name)) is not None]
     return Forecast(
         pipeline=spec.pipeline,
         number=batch.number,
         unfinished=unfinished,
         requests=counts,
-        not_understood=refused,
+        invalid_requests=invalid,
         organisations=int(organisations[0]),
-        chains=int(chains["chains"]),
-        longest_chain=int(chains["longest"] or 0),
-        components=int(grouped["components"]),
-        largest_component=int(grouped["largest"] or 0),
-        tables=tuple(_table(lake, spec, frames, table) for table in present),
+        chains=int(chain_statistics["chains"]),
+        longest_chain=int(chain_statistics["longest"] or 0),
+        components=int(component_statistics["components"]),
+        largest_component=int(component_statistics["largest"] or 0),
+        tables=tuple(_forecast_table(lake, spec, frames, table) for table in existing_tables),
     )
 
 
-def _table(lake: Lake, spec: PipelineSpec, frames: BatchFrames, table: TableSpec) -> TableForecast:
+def _forecast_table(lake: Lake, spec: PipelineSpec, frames: BatchFrames, table: TableSpec) -> TableForecast:
     files = file_sizes_by_partition(lake, paths.table(spec.pipeline, table.name))
-    of_files = sum(len(sizes) for sizes in files.values())
-    work = frames.work(table)
-    if work.reach.stretches == 0:
-        return TableForecast(table.name, 0, 0, of_files, 0)
+    total_files = sum(len(sizes) for sizes in files.values())
+    changes = frames.table_changes(table)
+    if changes.affected.periods == 0:
+        return TableForecast(table.name, 0, 0, total_files, 0)
     rows = frames.rows(table.name).withColumn("file", F.col("_metadata.file_path"))
     partition = F.struct(*(f"{TARGET}.{name}" for name in table.partition_by)) if table.partition_by else F.lit(0)
     counts = (
-        TableMerge(table, work.stretches, work.reach)
-        .touched(rows)
+        TableMerge(table, changes.periods, changes.affected)
+        .matching_rows(rows)
         .select("file", partition.alias("partition"))
         .agg(F.count("*"), F.count_distinct("file"), F.count_distinct("partition"))
         .collect()[0]
     )
-    return TableForecast(table.name, int(counts[0]), int(counts[1]), of_files, int(counts[2]))
+    return TableForecast(table.name, int(counts[0]), int(counts[1]), total_files, int(counts[2]))

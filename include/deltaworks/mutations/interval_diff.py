@@ -1,4 +1,4 @@
-"""What a batch has to change: stretches of time of ids whose outcome differs from before, or with late rows.
+"""What a batch has to change: periods of time of ids whose outcome differs from before, or with late rows.
 
 Every frame here has org_id, id (as it arrived), valid_from (null: unbounded) and valid_to (excluded; null: unbounded).
 An outcome is the final state of rows: final_id, deleted and the fields that were set; null where rows stay as they
@@ -17,34 +17,34 @@ _ENTRIES = "array<struct<key:string,value:string>>"
 def outcome() -> Column:
     """The outcome of an interval as a comparable value; null where it changes nothing."""
     set_fields = F.array_sort(F.map_entries(F.map_filter("fields", lambda _, value: value.isNotNull()))).cast(_ENTRIES)
-    nothing = (F.col("final_id") == F.col("id")) & ~F.col("deleted") & (F.size(set_fields) == 0)
+    is_unchanged = (F.col("final_id") == F.col("id")) & ~F.col("deleted") & (F.size(set_fields) == 0)
     state = F.struct(F.col("final_id"), F.col("deleted"), set_fields.alias("fields"))
-    return F.when(~F.coalesce(nothing, F.lit(False)), state)
+    return F.when(~F.coalesce(is_unchanged, F.lit(False)), state)
 
 
-def changed_stretches(old: DataFrame, new: DataFrame) -> DataFrame:
-    """The stretches where two sets of intervals have different outcomes.
+def changed_periods(old: DataFrame, new: DataFrame) -> DataFrame:
+    """The periods where two sets of intervals have different outcomes.
 
     Columns: the key, valid_from, valid_to, `before` and `after` (outcomes), and `start` and `end`, the new interval the
-    stretch lies in (both null where it lies in none). Stretches of an id do not overlap. One window over the edges of
+    period lies in (both null where it lies in none). Stretches of an id do not overlap. One window over the edges of
     both sides: nothing is compared pair by pair.
     """
     edges = _edges(old, "old").unionByName(_edges(new, "new"))
-    at_once = edges.groupBy(*KEY, "at").agg(
+    edges_by_time = edges.groupBy(*KEY, "at").agg(
         F.max(F.when(F.col("side") == "old", F.col("edge"))).alias("old"),
         F.max(F.when(F.col("side") == "new", F.col("edge"))).alias("new"),
     )
-    in_time = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
-    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    both = at_once.select(
+    time_order = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
+    running = time_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    states = edges_by_time.select(
         *KEY,
         F.col("at").alias("valid_from"),
-        F.lead("at").over(in_time).alias("valid_to"),
-        F.last("old", ignorenulls=True).over(so_far).alias("old"),
-        F.last("new", ignorenulls=True).over(so_far).alias("new"),
+        F.lead("at").over(time_order).alias("valid_to"),
+        F.last("old", ignorenulls=True).over(running).alias("old"),
+        F.last("new", ignorenulls=True).over(running).alias("new"),
     )
     inside = F.coalesce(F.col("new.begins"), F.lit(False))
-    return both.where(~F.col("old.outcome").eqNullSafe(F.col("new.outcome"))).select(
+    return states.where(~F.col("old.outcome").eqNullSafe(F.col("new.outcome"))).select(
         *KEY,
         "valid_from",
         "valid_to",
@@ -78,7 +78,7 @@ def _edges(intervals: DataFrame, side: str) -> DataFrame:
     return starts.unionByName(stops)
 
 
-def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
+def late_row_periods(arrived_rows: DataFrame, intervals: DataFrame) -> DataFrame:
     """The intervals that newly arrived rows fall into, cut to the time range of these rows.
 
     Args:
@@ -86,7 +86,7 @@ def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
 
     Columns as of `changed_stretches`, without `before`.
     """
-    row, interval = arrived.alias("row"), intervals.select("*", outcome().alias("outcome")).alias("interval")
+    row, interval = arrived_rows.alias("row"), intervals.select("*", outcome().alias("outcome")).alias("interval")
     start, end = F.col("interval.valid_from"), F.col("interval.valid_to")
     inside = (
         (F.col("row.org_id") == F.col("interval.org_id"))
@@ -103,22 +103,22 @@ def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
     return by_interval.select(*KEY, "valid_from", "valid_to", "after", F.lit(True).alias("inside"), "start", "end")
 
 
-def joined(changed: DataFrame, late: DataFrame) -> DataFrame:
-    """Both sets as stretches that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
+def merge_periods(changed: DataFrame, late: DataFrame) -> DataFrame:
+    """Both sets as periods that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
 
-    Within one new interval the outcome is the same everywhere, so the stretches in it become one. Rows between them,
+    Within one new interval the outcome is the same everywhere, so the periods in it become one. Rows between them,
     which have that outcome already, do not change: the merge compares each row.
     """
-    both = changed.where("inside").drop("before").unionByName(late)
-    ever, for_ever = F.max(F.col("valid_from").isNull()), F.max(F.col("valid_to").isNull())
-    within = both.groupBy(*KEY, "start", "end").agg(
-        F.when(~ever, F.min("valid_from")).alias("valid_from"),
-        F.when(~for_ever, F.max("valid_to")).alias("valid_to"),
+    overlapping = changed.where("inside").drop("before").unionByName(late)
+    starts_unbounded, ends_unbounded = F.max(F.col("valid_from").isNull()), F.max(F.col("valid_to").isNull())
+    by_interval = overlapping.groupBy(*KEY, "start", "end").agg(
+        F.when(~starts_unbounded, F.min("valid_from")).alias("valid_from"),
+        F.when(~ends_unbounded, F.max("valid_to")).alias("valid_to"),
         F.first("after", ignorenulls=True).alias("after"),
     )
     outside = changed.where(~F.col("inside")).select(*KEY, "valid_from", "valid_to", "after")
-    every = within.select(*KEY, "valid_from", "valid_to", "after").unionByName(outside)
-    return every.select(
+    periods = by_interval.select(*KEY, "valid_from", "valid_to", "after").unionByName(outside)
+    return periods.select(
         *KEY,
         "valid_from",
         "valid_to",
@@ -128,7 +128,7 @@ def joined(changed: DataFrame, late: DataFrame) -> DataFrame:
     )
 
 
-def whole_cover(intervals: DataFrame, touched: DataFrame) -> DataFrame:
+def full_coverage(intervals: DataFrame, mutated_ids: DataFrame) -> DataFrame:
     """The outcome of all rows: every interval, and the time around them for ids whose rows were changed before.
 
     Args:
@@ -136,17 +136,17 @@ def whole_cover(intervals: DataFrame, touched: DataFrame) -> DataFrame:
 
     Columns as of `joined`.
     """
-    # A mark at the beginning of time opens the stretch before the first interval of each id.
-    ids = intervals.select(*KEY).unionByName(touched.select(*KEY)).distinct()
-    line = ids.select(*KEY, F.lit(None).cast("timestamp").alias("at"), F.lit(None).alias("edge"))
+    # A mark at the beginning of time opens the period before the first interval of each id.
+    ids = intervals.select(*KEY).unionByName(mutated_ids.select(*KEY)).distinct()
+    line_starts = ids.select(*KEY, F.lit(None).cast("timestamp").alias("at"), F.lit(None).alias("edge"))
     edges = _edges(intervals, "new").select(*KEY, "at", "edge")
-    marks = edges.unionByName(line.withColumn("edge", F.col("edge").cast(edges.schema["edge"].dataType)))
-    at_once = marks.groupBy(*KEY, "at").agg(F.max("edge").alias("edge"))
-    in_time = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
-    return at_once.select(
+    marks = edges.unionByName(line_starts.withColumn("edge", F.col("edge").cast(edges.schema["edge"].dataType)))
+    marks_by_time = marks.groupBy(*KEY, "at").agg(F.max("edge").alias("edge"))
+    time_order = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
+    return marks_by_time.select(
         *KEY,
         F.col("at").alias("valid_from"),
-        F.lead("at").over(in_time).alias("valid_to"),
+        F.lead("at").over(time_order).alias("valid_to"),
         F.coalesce("edge.outcome.final_id", "id").alias("final_id"),
         F.coalesce("edge.outcome.deleted", F.lit(False)).alias("deleted"),
         F.map_from_entries(F.coalesce("edge.outcome.fields", F.array().cast(_ENTRIES))).alias("fields"),

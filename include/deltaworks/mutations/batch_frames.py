@@ -12,11 +12,11 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.records.mutation import MutationBatch, VersionRange
 from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
-from deltaworks.mutations.bounds import Arrivals, arrivals, declared_mutations, mutable_spec
-from deltaworks.mutations.differences import changed_stretches, joined, late_stretches, whole_cover
-from deltaworks.mutations.merge import NAMED_ORGANISATIONS, Reach, reach_of
-from deltaworks.mutations.pointers import local_checkpoint
-from deltaworks.mutations.requests import refusal, resolving
+from deltaworks.mutations.bounds import Arrivals, mutable_spec, mutations_spec, read_arrivals
+from deltaworks.mutations.interval_diff import changed_periods, full_coverage, late_row_periods, merge_periods
+from deltaworks.mutations.merge import MAX_LISTED_ORGANISATIONS, AffectedRange, affected_range
+from deltaworks.mutations.pointer_doubling import local_checkpoint
+from deltaworks.mutations.requests import invalid_reason, resolve_settings
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
@@ -31,51 +31,61 @@ class Scope:
     They are `names` while they are few, else the rows of `frame`. Without either, all organisations are read.
     """
 
-    names: tuple[str, ...] | None
-    frame: DataFrame | None = None
+    organisations: tuple[str, ...] | None
+    organisations_frame: DataFrame | None = None
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is no organisation."""
-        return self.names == ()
+        return self.organisations == ()
 
-    def within(self, rows: DataFrame) -> DataFrame:
+    def filter(self, rows: DataFrame) -> DataFrame:
         """The rows of these organisations."""
-        if self.names is not None:
-            return rows.where(F.col(ORG_COLUMN).isin(*self.names)) if self.names else rows.limit(0)
-        return rows if self.frame is None else rows.join(self.frame, ORG_COLUMN, "left_semi")
+        if self.organisations is not None:
+            return rows.where(F.col(ORG_COLUMN).isin(*self.organisations)) if self.organisations else rows.limit(0)
+        return (
+            rows if self.organisations_frame is None else rows.join(self.organisations_frame, ORG_COLUMN, "left_semi")
+        )
 
-    def outside(self, rows: DataFrame) -> DataFrame:
+    def exclude(self, rows: DataFrame) -> DataFrame:
         """The rows of all others."""
-        if self.names is not None:
-            return rows.where(~F.col(ORG_COLUMN).isin(*self.names)) if self.names else rows
-        return rows.limit(0) if self.frame is None else rows.join(self.frame, ORG_COLUMN, "left_anti")
+        if self.organisations is not None:
+            return rows.where(~F.col(ORG_COLUMN).isin(*self.organisations)) if self.organisations else rows
+        return (
+            rows.limit(0)
+            if self.organisations_frame is None
+            else rows.join(self.organisations_frame, ORG_COLUMN, "left_anti")
+        )
 
-    def named(self, prefix: str) -> Column:
+    def pruning_condition(self, prefix: str) -> Column:
         """The condition that prunes a table by organisation; true where they are too many to list."""
-        return F.lit(True) if not self.names else F.col(f"{prefix}.{ORG_COLUMN}").isin(*self.names)
+        return F.lit(True) if not self.organisations else F.col(f"{prefix}.{ORG_COLUMN}").isin(*self.organisations)
 
 
-EVERYTHING = Scope(None)
+ALL_ORGANISATIONS = Scope(None)
 
 
-def scope_of(requests: DataFrame, arrived: Arrivals, condition: str) -> Scope:
+def request_scope(requests: DataFrame, arrivals: Arrivals, condition: str) -> Scope:
     """The organisations of new requests; all where requests were removed too, since nothing says whose those were."""
-    if arrived.everything or arrived.removed:
-        return EVERYTHING
-    if not arrived.partitions:
+    if arrivals.is_unbounded or arrivals.has_removals:
+        return ALL_ORGANISATIONS
+    if not arrivals.partitions:
         return Scope(())
-    touched = requests.where(condition).where(F.col(ORG_COLUMN).isNotNull()).select(ORG_COLUMN).distinct()
-    named = [row[0] for row in touched.limit(NAMED_ORGANISATIONS + 1).collect()]
-    return Scope(tuple(sorted(named))) if len(named) <= NAMED_ORGANISATIONS else Scope(None, touched.localCheckpoint())
+    organisations = requests.where(condition).where(F.col(ORG_COLUMN).isNotNull()).select(ORG_COLUMN).distinct()
+    names = [row[0] for row in organisations.limit(MAX_LISTED_ORGANISATIONS + 1).collect()]
+    return (
+        Scope(tuple(sorted(names)))
+        if len(names) <= MAX_LISTED_ORGANISATIONS
+        else Scope(None, organisations.localCheckpoint())
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The stretches that a batch changes in one table, materialised."""
+class TableChanges:
+    """The periods that a batch changes in one table, materialised."""
 
-    stretches: DataFrame
-    reach: Reach
+    periods: DataFrame
+    affected: AffectedRange
 
 
 class BatchFrames:
@@ -92,17 +102,21 @@ class BatchFrames:
         self._lake = lake
         self._spec = spec
         self._batch = batch
-        self._declared = declared_mutations(spec)
-        self.arrivals = self._arrivals(batch.requests)
-        self.scope = self._scope()
+        self._mutations_spec = mutations_spec(spec)
+        self.arrivals = self._read_arrivals(batch.requests)
+        self.scope = self._request_scope()
         self.requests = self._requests(self.scope)
-        if not self.scope.empty:
+        if not self.scope.is_empty:
             self.requests = local_checkpoint(self.requests)
-        self._with_intervals = self._organisations_of(self._declared.intervals)
-        self.stored = self._stored()
-        with resolving(session, requests=0 if self.scope.empty else self.requests.count()):
-            self.resolved = local_checkpoint(resolve(self.requests)) if not self.scope.empty else self.stored.limit(0)
-            self.changed = local_checkpoint(changed_stretches(self.scope.within(self.stored), self.resolved))
+        self._organisations_with_intervals = self._organisations_of(self._mutations_spec.intervals)
+        self.stored_intervals = self._read_stored_intervals()
+        with resolve_settings(session, requests=0 if self.scope.is_empty else self.requests.count()):
+            self.resolved_intervals = (
+                local_checkpoint(resolve(self.requests)) if not self.scope.is_empty else self.stored_intervals.limit(0)
+            )
+            self.changed_periods = local_checkpoint(
+                changed_periods(self.scope.filter(self.stored_intervals), self.resolved_intervals)
+            )
 
     def rows(self, table: str) -> DataFrame:
         """The rows of the current version of a table."""
@@ -117,37 +131,41 @@ class BatchFrames:
 
     def request_counts(self) -> dict[str, int]:
         """The number of new requests by operation; ineffective ones are counted under an empty name."""
-        operation = F.when(refusal().isNull(), F.col("op")).otherwise("")
+        operation = F.when(invalid_reason().isNull(), F.col("op")).otherwise("")
         counts = self.new_requests().groupBy(operation.alias("op")).count().collect()
         return {row["op"]: int(row["count"]) for row in counts}
 
-    def work(self, table: TableSpec) -> Work:
-        """The stretches that the batch changes in a mutable table."""
+    def table_changes(self, table: TableSpec) -> TableChanges:
+        """The periods that the batch changes in a mutable table."""
         if self._batch.everything:
-            stretches = whole_cover(self.resolved, self._touched_before(table))
-        elif not self._with_intervals:
+            periods = full_coverage(self.resolved_intervals, self._mutated_ids(table))
+        elif not self._organisations_with_intervals:
             # Every interval is new, so that its rows are compared in any case.
-            stretches = joined(self.changed, late_stretches(self._arrived(table).limit(0), self.resolved))
+            periods = merge_periods(
+                self.changed_periods, late_row_periods(self._arrived_rows(table).limit(0), self.resolved_intervals)
+            )
         else:
-            stretches = joined(self.changed, late_stretches(self._arrived(table), self._current()))
-        stretches = local_checkpoint(stretches)
-        return Work(stretches, reach_of(stretches))
+            periods = merge_periods(
+                self.changed_periods, late_row_periods(self._arrived_rows(table), self._current_intervals())
+            )
+        periods = local_checkpoint(periods)
+        return TableChanges(periods, affected_range(periods))
 
     def _key(self, table: str) -> str:
         return paths.table(self._spec.pipeline, table)
 
-    def _arrivals(self, span: VersionRange) -> Arrivals:
+    def _read_arrivals(self, span: VersionRange) -> Arrivals:
         if span.is_empty:
             return Arrivals()
-        return arrivals(self._lake, self._key(span.table), after=span.after, up_to=span.up_to)
+        return read_arrivals(self._lake, self._key(span.table), after=span.after, up_to=span.up_to)
 
-    def _scope(self) -> Scope:
+    def _request_scope(self) -> Scope:
         if self._batch.organisation is not None:
             return Scope((self._batch.organisation,))
         if self._batch.everything:
-            return EVERYTHING
+            return ALL_ORGANISATIONS
         types = self._spec.table(self._batch.requests.table).column_types()
-        return scope_of(self._all_requests(), self.arrivals, self.arrivals.condition(types))
+        return request_scope(self._all_requests(), self.arrivals, self.arrivals.condition(types))
 
     def _all_requests(self) -> DataFrame:
         span = self._batch.requests
@@ -155,38 +173,38 @@ class BatchFrames:
         try:
             return self._session.read.format("delta").option("versionAsOf", span.up_to).load(uri)
         except Exception as error:
-            raise _bounds_gone(self._batch, error) from error
+            raise _bounds_unavailable(self._batch, error) from error
 
     def _requests(self, scope: Scope, *, condition: str = "true") -> DataFrame:
         """Requests as `resolve` reads them, and the name they may assign."""
         columns = [F.col(name) for name in REQUEST_COLUMNS]
-        return scope.within(self._all_requests()).where(condition).select(*columns, F.col("event_time").alias("time"))
+        return scope.filter(self._all_requests()).where(condition).select(*columns, F.col("event_time").alias("time"))
 
-    def _stored(self) -> DataFrame:
+    def _read_stored_intervals(self) -> DataFrame:
         """The intervals as the last batch left them. A batch writes them last."""
-        name = self._declared.intervals
+        name = self._mutations_spec.intervals
         if self._lake.open(self._key(name)) is None:
             return self._session.createDataFrame([], INTERVAL_SCHEMA)
         return self.rows(name)
 
-    def _current(self) -> DataFrame:
+    def _current_intervals(self) -> DataFrame:
         """The intervals with this batch, of all organisations."""
-        return self.scope.outside(self.stored).unionByName(self.resolved)
+        return self.scope.exclude(self.stored_intervals).unionByName(self.resolved_intervals)
 
-    def _arrived(self, table: TableSpec) -> DataFrame:
+    def _arrived_rows(self, table: TableSpec) -> DataFrame:
         """Organisation, id and time of rows that arrived since the last batch."""
         span = next((span for span in self._batch.tables if span.table == table.name), None)
         rows = self.rows(table.name)
-        new_rows = Arrivals() if span is None else self._arrivals(span)
+        new_rows = Arrivals() if span is None else self._read_arrivals(span)
         if not new_rows:
             rows = rows.limit(0)
         elif self._batch.organisation is not None:
             rows = rows.where(F.col(ORG_COLUMN) == self._batch.organisation)
-        elif self.scope.names is not None:
+        elif self.scope.organisations is not None:
             # No other organisation has an interval that a row could fall into.
-            rows = _within(rows, self._with_intervals | set(self.scope.names))
-        arrived = rows.where(new_rows.condition(table.column_types()))
-        return arrived.select(
+            rows = _filter_organisations(rows, self._organisations_with_intervals | set(self.scope.organisations))
+        arrived_rows = rows.where(new_rows.condition(table.column_types()))
+        return arrived_rows.select(
             ORG_COLUMN, F.col(mutable_spec(table).origin).alias("id"), F.col("event_time").alias("time")
         )
 
@@ -197,20 +215,24 @@ class BatchFrames:
 
     def may_have_names(self) -> bool:
         """Whether an organisation the batch reads has names already."""
-        named = self._organisations_of(self._declared.names)
-        return bool(named) if self.scope.names is None else not named.isdisjoint(self.scope.names)
+        organisations = self._organisations_of(self._mutations_spec.names)
+        return (
+            bool(organisations)
+            if self.scope.organisations is None
+            else not organisations.isdisjoint(self.scope.organisations)
+        )
 
-    def _touched_before(self, table: TableSpec) -> DataFrame:
-        touched = self.scope.within(self.rows(table.name)).where(F.col(MUTATION_COLUMN).isNotNull())
-        return touched.select(ORG_COLUMN, F.col(mutable_spec(table).origin).alias("id")).distinct()
+    def _mutated_ids(self, table: TableSpec) -> DataFrame:
+        mutated = self.scope.filter(self.rows(table.name)).where(F.col(MUTATION_COLUMN).isNotNull())
+        return mutated.select(ORG_COLUMN, F.col(mutable_spec(table).origin).alias("id")).distinct()
 
 
-def _within(rows: DataFrame, organisations: set[str]) -> DataFrame:
-    few = len(organisations) <= NAMED_ORGANISATIONS
-    return rows.where(F.col(ORG_COLUMN).isin(*sorted(organisations))) if few else rows
+def _filter_organisations(rows: DataFrame, organisations: set[str]) -> DataFrame:
+    is_listable = len(organisations) <= MAX_LISTED_ORGANISATIONS
+    return rows.where(F.col(ORG_COLUMN).isin(*sorted(organisations))) if is_listable else rows
 
 
-def _bounds_gone(batch: MutationBatch, error: Exception) -> Exception:
+def _bounds_unavailable(batch: MutationBatch, error: Exception) -> Exception:
     mapped = as_deltaworks_error(error)
     if mapped.condition != "JOB_FAILED":
         return mapped

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.maintenance.layout import Layout
-from deltaworks.mutations.requests import DELETE, MOVING, RENAMING, UNDELETE, refusal
+from deltaworks.mutations.requests import DELETE, MOVE_OPERATIONS, RENAME_OPERATIONS, UNDELETE, invalid_reason
 from deltaworks.specs.mutation import (
     DELETED_COLUMN,
     INTERVALS_COLUMNS,
@@ -39,22 +39,22 @@ from deltaworks.tables.lake import Lake
 _INTERVAL_KEY = (ORG_COLUMN, "id", "valid_from")
 
 
-def kept_layouts(declared: MutationsSpec) -> list[Layout]:
+def state_table_layouts(mutations: MutationsSpec) -> list[Layout]:
     """The layout of both tables."""
     columns: dict[str, Mapping[str, str]] = {
-        declared.intervals: INTERVALS_COLUMNS,
-        declared.names: NAMES_COLUMNS,
+        mutations.intervals: INTERVALS_COLUMNS,
+        mutations.names: NAMES_COLUMNS,
     }
     return [
         Layout(name=name, partition_by=(ORG_COLUMN,), zorder_by=("id",), types=types) for name, types in columns.items()
     ]
 
 
-def ensure_kept_tables(lake: Lake, spec: PipelineSpec, declared: MutationsSpec) -> None:
+def ensure_state_tables(lake: Lake, spec: PipelineSpec, mutations: MutationsSpec) -> None:
     """Create both tables where they are missing."""
     metadata = user_metadata(pipeline=spec.pipeline, batch=0, operation=MUTATE)
     properties = spec.maintenance.table_properties()
-    for layout in kept_layouts(declared):
+    for layout in state_table_layouts(mutations):
         schema = arrow_schema(layout.types)
         key = paths.table(spec.pipeline, layout.name)
         partition_by = list(layout.partition_by)
@@ -62,19 +62,22 @@ def ensure_kept_tables(lake: Lake, spec: PipelineSpec, declared: MutationsSpec) 
 
 
 def interval_changes(stored: DataFrame, resolved: DataFrame) -> DataFrame:
-    """The difference of the stored intervals from `resolved`: rows to write, and those to remove with `gone` true."""
+    """The difference of the stored intervals from `resolved`: rows to write, and those to remove with `is_removed` true."""
     columns = [name for name in INTERVALS_COLUMNS if name not in _INTERVAL_KEY]
     same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"resolved.{name}")) for name in _INTERVAL_KEY]
-    both = stored.alias("stored").join(resolved.alias("resolved"), same_key, "full_outer")
-    gone, new = F.col(f"resolved.{ORG_COLUMN}").isNull(), F.col(f"stored.{ORG_COLUMN}").isNull()
+    pairs = stored.alias("stored").join(resolved.alias("resolved"), same_key, "full_outer")
+    is_removed, is_new = F.col(f"resolved.{ORG_COLUMN}").isNull(), F.col(f"stored.{ORG_COLUMN}").isNull()
     equal_columns = [_comparable("stored", name).eqNullSafe(_comparable("resolved", name)) for name in columns]
-    changed = gone | new
+    changed = is_removed | is_new
     for equal in equal_columns:
         changed = changed | ~equal
     key = [
-        F.when(gone, F.col(f"stored.{name}")).otherwise(F.col(f"resolved.{name}")).alias(name) for name in _INTERVAL_KEY
+        F.when(is_removed, F.col(f"stored.{name}")).otherwise(F.col(f"resolved.{name}")).alias(name)
+        for name in _INTERVAL_KEY
     ]
-    return both.where(changed).select(*key, *(F.col(f"resolved.{name}") for name in columns), gone.alias("gone"))
+    return pairs.where(changed).select(
+        *key, *(F.col(f"resolved.{name}") for name in columns), is_removed.alias("is_removed")
+    )
 
 
 def _comparable(side: str, name: str) -> Column:
@@ -92,17 +95,17 @@ def merge_intervals(session: SparkSession, uri: str, changes: DataFrame, *, orga
         DeltaTable.forPath(session, uri)
         .alias("target")
         .merge(changes.alias("source"), same)
-        .whenMatchedDelete("source.gone")
+        .whenMatchedDelete("source.is_removed")
         .whenMatchedUpdate(set=values)
-        .whenNotMatchedInsert("NOT source.gone", values=values)
+        .whenNotMatchedInsert("NOT source.is_removed", values=values)
         .execute()
     )
 
 
 RENAME_NAME = "rename_name"
 _NAME_KEY = (ORG_COLUMN, "id")
-_NAMED = {name: kind for name, kind in NAMES_COLUMNS.items() if name not in (DELETED_COLUMN, MUTATION_COLUMN)}
-_REQUEST = ("op", "id", "new_id", "name", "time", "seq")
+_NAME_COLUMNS = {name: kind for name, kind in NAMES_COLUMNS.items() if name not in (DELETED_COLUMN, MUTATION_COLUMN)}
+_REQUEST_COLUMNS = ("op", "id", "new_id", "name", "time", "seq")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,7 +113,7 @@ class AssignedName:
     """A name and when it was assigned. The later one is greater."""
 
     time: dt.datetime
-    order: tuple[bool, int]
+    sequence_order: tuple[bool, int]
     name: str
 
 
@@ -128,29 +131,29 @@ class NameRequest:
     @property
     def rank(self) -> tuple[tuple[bool, int], str, str]:
         """Of several moves of one id at one time the one with the greatest rank takes effect."""
-        return self.order, self.op, self.new_id or ""
+        return self.sequence_order, self.op, self.new_id or ""
 
     @property
-    def order(self) -> tuple[bool, int]:
+    def sequence_order(self) -> tuple[bool, int]:
         """Its order among requests of one time."""
         return self.seq is not None, self.seq or 0
 
     @property
     def target(self) -> str:
         """The id it moves to."""
-        return self.new_id if self.op in RENAMING and self.new_id is not None else self.id
+        return self.new_id if self.op in RENAME_OPERATIONS and self.new_id is not None else self.id
 
     @property
-    def leads_nowhere(self) -> bool:
+    def is_noop(self) -> bool:
         """Whether it moves an id to itself."""
-        return self.op in RENAMING and self.target == self.id
+        return self.op in RENAME_OPERATIONS and self.target == self.id
 
 
 #: The rank of the move that brings a name, and the name.
-_Arriving = tuple[tuple[tuple[bool, int], str, str], AssignedName]
+_RankedName = tuple[tuple[tuple[bool, int], str, str], AssignedName]
 
 
-class NameBook:
+class IdMapping:
     """The names of one organisation while its requests are replayed in time order."""
 
     def __init__(self, rule: str) -> None:
@@ -160,90 +163,92 @@ class NameBook:
 
     def replay(self, requests: Iterable[NameRequest]) -> dict[str, AssignedName]:
         """The names after all requests, by id."""
-        for _, at_once in groupby(sorted(requests, key=_time_of), key=_time_of):
-            self._apply(list(at_once))
+        for _, simultaneous in groupby(sorted(requests, key=_request_time), key=_request_time):
+            self._apply(list(simultaneous))
         return self.names
 
     def _apply(self, requests: list[NameRequest]) -> None:
         """Apply the requests of one time: assignments first, then the moves."""
-        naming = [request for request in requests if request.op == RENAME_NAME and request.name is not None]
-        for request in sorted(naming, key=lambda request: (request.order, request.name or "")):
-            self.names[request.id] = AssignedName(request.time, request.order, request.name or "")
+        assignments = [request for request in requests if request.op == RENAME_NAME and request.name is not None]
+        for request in sorted(assignments, key=lambda request: (request.sequence_order, request.name or "")):
+            self.names[request.id] = AssignedName(request.time, request.sequence_order, request.name or "")
         moves: dict[str, NameRequest] = {}
         for request in requests:
-            if request.op in MOVING and (request.id not in moves or request.rank > moves[request.id].rank):
+            if request.op in MOVE_OPERATIONS and (request.id not in moves or request.rank > moves[request.id].rank):
                 moves[request.id] = request
-        taken = [(move, self._take(move)) for move in moves.values() if not move.leads_nowhere]
-        arriving: dict[tuple[bool, str], list[_Arriving]] = {}
-        for move, name in taken:
+        moved = [(move, self._pop_name(move)) for move in moves.values() if not move.is_noop]
+        arriving: dict[tuple[bool, str], list[_RankedName]] = {}
+        for move, name in moved:
             if name is not None:
                 arriving.setdefault((move.op == DELETE, move.target), []).append((move.rank, name))
-        for (gone, target), names in arriving.items():
-            place = self._deleted if gone else self.names
-            place[target] = self._settled(place.get(target), names)
+        for (is_deleted, target), names in arriving.items():
+            mapping = self._deleted if is_deleted else self.names
+            mapping[target] = self._choose_name(mapping.get(target), names)
 
-    def _take(self, move: NameRequest) -> AssignedName | None:
-        place = self._deleted if move.op == UNDELETE else self.names
-        return place.pop(move.id, None)
+    def _pop_name(self, move: NameRequest) -> AssignedName | None:
+        mapping = self._deleted if move.op == UNDELETE else self.names
+        return mapping.pop(move.id, None)
 
-    def _settled(self, present: AssignedName | None, arriving: list[_Arriving]) -> AssignedName:
+    def _choose_name(self, current: AssignedName | None, arriving: list[_RankedName]) -> AssignedName:
         if self._rule == "newest":
-            return max([name for _, name in arriving] + ([] if present is None else [present]))
-        if present is not None and self._rule == "keep_target":
-            return present
+            return max([name for _, name in arriving] + ([] if current is None else [current]))
+        if current is not None and self._rule == "keep_target":
+            return current
         return max(arriving)[1]
 
 
-def _time_of(request: NameRequest) -> dt.datetime:
+def _request_time(request: NameRequest) -> dt.datetime:
     return request.time
 
 
-def names_from(requests: DataFrame, *, rule: str) -> DataFrame:
+def resolve_names(requests: DataFrame, *, rule: str) -> DataFrame:
     """The names after all requests of some organisations: org_id, id, name, named_at, seq.
 
     Organisations without any name are skipped. The requests of one organisation that concern names and moves are
     replayed by one task, about 100 bytes each.
     """
-    usable = requests.where(F.col("op").isin(RENAME_NAME, *MOVING) & refusal().isNull())
-    named = usable.where((F.col("op") == RENAME_NAME) & F.col("name").isNotNull()).select(ORG_COLUMN).distinct()
-    narrow = usable.join(named, ORG_COLUMN, "left_semi").select(ORG_COLUMN, *_REQUEST)
+    usable = requests.where(F.col("op").isin(RENAME_NAME, *MOVE_OPERATIONS) & invalid_reason().isNull())
+    organisations_with_names = (
+        usable.where((F.col("op") == RENAME_NAME) & F.col("name").isNotNull()).select(ORG_COLUMN).distinct()
+    )
+    relevant = usable.join(organisations_with_names, ORG_COLUMN, "left_semi").select(ORG_COLUMN, *_REQUEST_COLUMNS)
 
-    schema = arrow_schema(_NAMED)
+    schema = arrow_schema(_NAME_COLUMNS)
 
     def replay(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-        requests = (NameRequest(**{name: row[name] for name in _REQUEST}) for row in rows.to_pylist())
-        names = NameBook(rule).replay(requests)
-        return pa.Table.from_pylist(list(_rows(key[0].as_py(), names)), schema=schema)
+        requests = (NameRequest(**{name: row[name] for name in _REQUEST_COLUMNS}) for row in rows.to_pylist())
+        names = IdMapping(rule).replay(requests)
+        return pa.Table.from_pylist(list(_name_rows(key[0].as_py(), names)), schema=schema)
 
-    ddl = ", ".join(f"{name} {kind}" for name, kind in _NAMED.items())
-    return narrow.groupBy(ORG_COLUMN).applyInArrow(replay, ddl)
+    ddl = ", ".join(f"{name} {kind}" for name, kind in _NAME_COLUMNS.items())
+    return relevant.groupBy(ORG_COLUMN).applyInArrow(replay, ddl)
 
 
-def _rows(organisation: str, names: Mapping[str, AssignedName]) -> Iterator[dict[str, Any]]:
+def _name_rows(organisation: str, names: Mapping[str, AssignedName]) -> Iterator[dict[str, Any]]:
     for name_id, assigned in names.items():
-        has_seq, seq = assigned.order
+        has_seq, seq = assigned.sequence_order
         values = (organisation, name_id, assigned.name, assigned.time, seq if has_seq else None)
-        yield dict(zip(_NAMED, values, strict=True))
+        yield dict(zip(_NAME_COLUMNS, values, strict=True))
 
 
-def name_changes(names: DataFrame, present: DataFrame) -> DataFrame:
+def name_changes(names: DataFrame, stored: DataFrame) -> DataFrame:
     """The difference of the mapping table from `names`: rows to write, and those to mark as deleted.
 
     Args:
-        present: the mapping table's rows of the same organisations.
+        stored: the mapping table's rows of the same organisations.
     """
-    target, source = present.alias("present"), names.alias("new")
-    both = target.join(source, list(_NAME_KEY), "full_outer")
-    gone = F.col("new.name").isNull()
+    target, source = stored.alias("stored"), names.alias("new")
+    pairs = target.join(source, list(_NAME_KEY), "full_outer")
+    is_removed = F.col("new.name").isNull()
     values = [
-        F.coalesce(F.col(f"new.{name}"), F.col(f"present.{name}")).alias(name)
-        for name in _NAMED
+        F.coalesce(F.col(f"new.{name}"), F.col(f"stored.{name}")).alias(name)
+        for name in _NAME_COLUMNS
         if name not in _NAME_KEY
     ]
-    was_gone = F.coalesce(F.col(f"present.{DELETED_COLUMN}"), F.lit(False))
-    same = [F.col(f"present.{name}").eqNullSafe(F.col(f"new.{name}")) for name in _NAMED if name not in _NAME_KEY]
-    unchanged = (gone & was_gone) | (~gone & ~was_gone & _every(same))
-    return both.where(~unchanged).select(*_NAME_KEY, *values, gone.alias(DELETED_COLUMN))
+    was_deleted = F.coalesce(F.col(f"stored.{DELETED_COLUMN}"), F.lit(False))
+    same = [F.col(f"stored.{name}").eqNullSafe(F.col(f"new.{name}")) for name in _NAME_COLUMNS if name not in _NAME_KEY]
+    unchanged = (is_removed & was_deleted) | (~is_removed & ~was_deleted & _all_of(same))
+    return pairs.where(~unchanged).select(*_NAME_KEY, *values, is_removed.alias(DELETED_COLUMN))
 
 
 def merge_names(session: SparkSession, uri: str, changes: DataFrame, *, batch: int, organisations: Column) -> None:
@@ -255,15 +260,15 @@ def merge_names(session: SparkSession, uri: str, changes: DataFrame, *, batch: i
     (
         DeltaTable.forPath(session, uri)
         .alias("target")
-        .merge(changes.alias("source"), organisations & _every(same))
+        .merge(changes.alias("source"), organisations & _all_of(same))
         .whenMatchedUpdate(set=values)
         .whenNotMatchedInsert(values=values)
         .execute()
     )
 
 
-def _every(conditions: list[Column]) -> Column:
-    result, *others = conditions
-    for condition in others:
+def _all_of(conditions: list[Column]) -> Column:
+    result, *remaining = conditions
+    for condition in remaining:
         result = result & condition
     return result
