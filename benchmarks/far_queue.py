@@ -71,7 +71,7 @@ class FarQueue:
     def redrive_policy(self) -> None:
         """There is no queue of dead letters."""
 
-    def dead_letters(self) -> None:
+    def dead_letter_queue(self) -> None:
         """There is no queue of dead letters."""
 
     def _body(self, number: int) -> str:

@@ -226,7 +226,7 @@ class LandingDelivery(Delivery):
         at = datetime.fromtimestamp(self._clock(), UTC)
         plan = plan_object(self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, at=at)
         record = self._progress.get(self.source)
-        self._progress.set(self.source, record.model_copy(update={"planned": plan}))
+        self._progress.set(self.source, record.model_copy(update={"planned_object": plan}))
         # From here on what fails is tried again by the plan, as after a crash.
         self._put(plan, events)
         self._clear_buffer()

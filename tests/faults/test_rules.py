@@ -25,22 +25,22 @@ pytestmark = pytest.mark.faults
 
 BAD, WELL = 0.2, 0.01
 LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
-#: Ends the process without a word, before it writes what it judged or before it tells of what it wrote; and takes the
-#: protection away: what is to be told is then kept in memory alone.
+#: Kills the process before it writes a state or before it delivers its outbox; without protection the outbox is kept in
+#: memory only.
 ENTRY = """
 import os, signal, sys
-from deltaworks.rules import __main__, process, rule_judge
-process.MAX_RUN_SECONDS, process.LOOK_SECONDS, process.LEASE_SECONDS = 2, 1, 3
+from deltaworks.rules import __main__, process, rule_evaluator
+process.MAX_RUN_SECONDS, process.EVALUATION_INTERVAL_SECONDS, process.LEASE_SECONDS = 2, 1, 3
 at, off = sys.argv[1:3]
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 if off == "outbox":
-    write = rule_judge.RuleJudge._write
+    write = rule_evaluator.RuleEvaluator._write
     def forgetful(self, state):
         write(self, state.replace(outbox=()))
         if state.outbox:
-            rule_judge.deliver(self._objects, state.outbox)
-    rule_judge.RuleJudge._write = forgetful
+            rule_evaluator.deliver(self._objects, state.outbox)
+    rule_evaluator.RuleEvaluator._write = forgetful
 if off == "lease":
     from deltaworks.control import paths
     shared = paths.lease
@@ -49,25 +49,25 @@ if at == "hangs":
     # A query that DuckDB does not end when it is told to.
     from contextlib import nullcontext
     from pathlib import Path
-    from deltaworks.rules import observing
+    from deltaworks.rules import rule_query
     process.MAX_RUN_SECONDS, process.STALL_SECONDS = 600, 2 if off != "stall" else float("inf")
-    look = process.PipelineJudge.look
+    evaluate = process.PipelineEvaluator.evaluate
     def marked(*positional, **named):
         Path(os.environ["HANGS"]).touch()
-        return look(*positional, **named)
-    process.PipelineJudge.look = marked
-    observing.ended_after = lambda *_: nullcontext()
+        return evaluate(*positional, **named)
+    process.PipelineEvaluator.evaluate = marked
+    rule_query.query_timeout = lambda *_: nullcontext()
 if at == "before_telling":
-    rule_judge.deliver = die
+    rule_evaluator.deliver = die
 if at == "before_writing":
-    rule_judge.RuleJudge._write = die
+    rule_evaluator.RuleEvaluator._write = die
 sys.exit(__main__.main(sys.argv[3:]))
 """
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
-    """A rule that was judged until its line begins, twenty-four minutes ago by the clock of this machine."""
+    """A rule evaluated up to the start of its series, twenty-four minutes ago."""
     now = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
     monkeypatch.setattr(rule_harness, "START", now - dt.timedelta(minutes=24))
     rule = RATE.replace("fire: ", "evaluation_delay_seconds: 60, stale_seconds: 3600, fire: ")

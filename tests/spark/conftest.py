@@ -72,7 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def several_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the few events of a test read by several tasks, as those of a large batch are."""
-    monkeypatch.setattr(base, "BYTES_PER_TASK", 1)
+    monkeypatch.setattr(base, "MIN_BYTES_PER_TASK", 1)
 
 
 @dataclass

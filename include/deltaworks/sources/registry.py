@@ -29,8 +29,8 @@ RECORD_SOURCES: Mapping[str, str] = {
 }
 #: The errors that servers of a kind and their clients report as text: functions from that text to one of our errors.
 ERROR_PARSERS: Mapping[str, str] = {
-    "kafka": "deltaworks.sources.kafka.errors:error_in",
-    "delta": "deltaworks.sources.delta.errors:error_in",
+    "kafka": "deltaworks.sources.kafka.errors:parse_error",
+    "delta": "deltaworks.sources.delta.errors:parse_error",
 }
 
 

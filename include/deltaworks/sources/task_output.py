@@ -65,8 +65,8 @@ class TaskOutput:
             files={table: tuple(WrittenFile(**file) for file in files) for table, files in header["files"].items()},
             findings=TaskFindings.from_record(header["findings"]),
             first_ids=first_ids,
-            read=ReadStatistics(**header["read_statistics"]),
-            seen=tuple(header["read_ranges"]),
+            read_statistics=ReadStatistics(**header["read_statistics"]),
+            read_ranges=tuple(header["read_ranges"]),
         )
 
 

@@ -68,7 +68,7 @@ def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
     landing: Any, proxy: FaultProxy, tell_files: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
     """The first page is throttled and the second never answered, each more often than a client repeats."""
-    monkeypatch.setattr(bucket, "_PAGE", 7)
+    monkeypatch.setattr(bucket, "_KEYS_PER_PAGE", 7)
     switch_off(monkeypatch, without)
     landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
     landing.put(*ANNOUNCED)

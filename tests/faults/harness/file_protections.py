@@ -28,7 +28,7 @@ def _identity(patch: Patch) -> None:
     """The log does not know what it has: each delivery of a message is a file."""
     from deltaworks.sources.objects import file_event_log_writer
 
-    patch.setattr(file_event_log_writer, "identity", lambda *_, **__: os.urandom(16))
+    patch.setattr(file_event_log_writer, "file_event_identity", lambda *_, **__: os.urandom(16))
 
 
 def _append_first(patch: Patch) -> None:
@@ -41,14 +41,14 @@ def _append_first(patch: Patch) -> None:
         queue.delete(messages)
         append(self, messages, queue, intake)
 
-    patch.setattr(Appender, "messages", delete_first)
+    patch.setattr(Appender, "append_messages", delete_first)
 
 
 def _visibility(patch: Patch) -> None:
     """Nobody keeps messages invisible that are held for long."""
     from deltaworks.sources.objects.relay.intake import Intake
 
-    patch.setattr(Intake, "_keep", lambda _: None)
+    patch.setattr(Intake, "_extend_periodically", lambda _: None)
 
 
 def _message_quarantine(patch: Patch) -> None:
@@ -56,7 +56,7 @@ def _message_quarantine(patch: Patch) -> None:
     from deltaworks.sources.objects.relay.appender import Appender
 
     parsed = Appender._parse
-    patch.setattr(Appender, "_parsed", lambda self, messages: (parsed(self, messages)[0], [], []))
+    patch.setattr(Appender, "_parse", lambda self, messages: (parsed(self, messages)[0], [], []))
 
 
 def _entries(patch: Patch) -> None:
@@ -75,7 +75,7 @@ def _entries(patch: Patch) -> None:
 
     patch.setattr(NotificationQueue, "_send_batch", send)
     patch.setattr(
-        NotificationQueue, "_one_batch", lambda self, call, batch, extra: one_batch(self, call, batch, extra, self._url)
+        NotificationQueue, "_call_batch", lambda self, call, batch, extra: one_batch(self, call, batch, extra, self._url)
     )
 
 
@@ -94,7 +94,7 @@ def _dead_letter_watch(patch: Patch) -> None:
     """Nobody looks at the dead-letter queue."""
     from deltaworks.sources.objects.relay.queue import NotificationQueue
 
-    patch.setattr(NotificationQueue, "dead_letters", lambda _: None)
+    patch.setattr(NotificationQueue, "dead_letter_queue", lambda _: None)
 
 
 def _refusals(patch: Patch) -> None:
@@ -138,7 +138,7 @@ def _tags(patch: Patch) -> None:
     from deltaworks.sources.objects import payloads
 
     announced = payloads._read_announced
-    patch.setattr(payloads, "_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
+    patch.setattr(payloads, "_read_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
 
 
 def _object_errors(patch: Patch) -> None:
@@ -152,14 +152,14 @@ def _log_check(patch: Patch) -> None:
     """A position is taken for one of the log that is there."""
     from deltaworks.sources.objects.file_event_log import FileEventLog
 
-    patch.setattr(FileEventLog, "check", lambda *_: None)
+    patch.setattr(FileEventLog, "check_position", lambda *_: None)
 
 
 def _long_patience(patch: Patch) -> None:
     """A storage that fails is waited for, but for two seconds."""
     from deltaworks.sources.objects import payloads
 
-    patch.setattr(payloads, "_PATIENCE_SECONDS", 2.0)
+    patch.setattr(payloads, "_RETRY_SECONDS", 2.0)
 
 
 FILE_PROTECTIONS: dict[str, Callable[[Patch], None]] = {

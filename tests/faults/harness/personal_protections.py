@@ -28,8 +28,8 @@ def _strip(put: Put) -> None:
 
 def _seal_unreadable(put: Put) -> None:
     """What cannot be read stays as it was sent."""
-    put(stamps._StampWriter, "_unreadable", lambda _, text: f'"raw":{stamps.dump_json(text)}')
-    put(RequestRedactor, "unreadable", lambda *_: None)
+    put(stamps._StampWriter, "_unreadable_members", lambda _, text: f'"raw":{stamps.dump_json(text)}')
+    put(RequestRedactor, "record_unreadable", lambda *_: None)
     put(redaction.EventRedaction, "_unreadable", lambda _, row: replace(row, sent_bytes=len(row.raw)))
 
 

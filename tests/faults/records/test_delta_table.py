@@ -43,7 +43,7 @@ def careless(spark: SparkSession) -> Iterator[Callable[[], None]]:
 
 def with_option(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Have the stream read with an option that the project never gives."""
-    monkeypatch.setattr(DeltaSource, "_beginning", lambda *_: {name: value})
+    monkeypatch.setattr(DeltaSource, "_start_options", lambda *_: {name: value})
 
 
 def folder(project: Project) -> Path:
@@ -83,7 +83,7 @@ def test_15_a_table_that_is_deleted_and_made_anew(
     sell(project, 3)
     sell(project, 4)
     if not protected:
-        monkeypatch.setattr(delta_errors, "error_in", lambda _: None)
+        monkeypatch.setattr(delta_errors, "parse_error", lambda _: None)
 
     told = refusal(spark, project)
 
@@ -109,7 +109,7 @@ def test_15_a_log_that_expired_before_it_was_read(
         commit.unlink()
     if not protected:
         monkeypatch.setattr(delta, "check_versions", lambda *_, **__: None)
-        monkeypatch.setattr(delta_errors, "error_in", lambda _: None)
+        monkeypatch.setattr(delta_errors, "parse_error", lambda _: None)
 
     told = refusal(spark, project)
 

@@ -73,7 +73,7 @@ def client_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], N
     plain = KafkaSource._client_settings
 
     def change(properties: dict[str, str]) -> None:
-        monkeypatch.setattr(KafkaSource, "_client", lambda self: plain(self) | properties)
+        monkeypatch.setattr(KafkaSource, "_client_settings", lambda self: plain(self) | properties)
 
     return change
 

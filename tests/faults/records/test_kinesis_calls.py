@@ -145,7 +145,7 @@ def test_33_a_kinesis_that_never_answers_ends_the_task_with_what_can_be_tried_ag
 ) -> None:
     proxy.faults = [refused("ProvisionedThroughputExceededException", every=1)]
     plain: Any = client.retry_outages
-    monkeypatch.setattr(client, "retry_outages", lambda call, **_: plain(call, patience_seconds=2))
+    monkeypatch.setattr(client, "retry_outages", lambda call, **_: plain(call, retry_seconds=2))
 
     with pytest.raises(TransientError) as ended:
         drained([])

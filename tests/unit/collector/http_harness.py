@@ -31,8 +31,8 @@ def collector_spec(**source: Any) -> CollectorSpec:
     return CollectorSpec.model_validate({"collector": "edge", "sources": {"games": games}})
 
 
-class Kept:
-    """Takes whatever is submitted, at once, unless it has a `problem`."""
+class MemoryWriter:
+    """Accepts every submission immediately, unless `problem` is set."""
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
@@ -43,21 +43,21 @@ class Kept:
         """Those that can be read."""
         return [json.loads(text) for text in self.texts]
 
-    def submit(self, entries: list[Entry], done: OnWritten) -> None:
+    def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
         self.texts += [b"1".join(entry.parts) for entry in entries]
-        done(WriteResult(1))
+        on_written(WriteResult(1))
 
-    def refusal(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         return self.problem
 
-    def fill(self) -> float:
+    def fill_ratio(self) -> float:
         return 0.0
 
 
-def app_of(spec: CollectorSpec, kept: Kept) -> CollectorApp:
-    """The application in front of what is kept."""
-    door = RequestHandler(spec, collector_id="c" * 32, source_numbers={"games": 0}, rejection_reason=kept.refusal)
-    return CollectorApp(door, kept)
+def app_of(spec: CollectorSpec, writer: MemoryWriter) -> CollectorApp:
+    """The application with a handler and the given writer."""
+    handler = RequestHandler(spec, collector_id="c" * 32, source_numbers={"games": 0}, rejection_reason=writer.rejection_reason)
+    return CollectorApp(handler, writer)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class Stage:
             for entry in outcome.entries:
                 number = b"%d" % (len(self.payloads) + 1)
                 self.payloads.append(number.join(entry.parts))
-            outcome = outcome.answer
+            outcome = outcome.response
         return self.door.with_cors(head, outcome)
 
     def landed(self) -> list[Any]:

@@ -18,7 +18,7 @@ from tests.unit.collector.request_handler_harness import KEY, ORIGIN, declared
 Message = dict[str, Any]
 
 
-class Acceptance:
+class FakeWriter:
     """What stands behind the door: answers at once, or when the test says so."""
 
     def __init__(self, *, problem: str | None = None, at_once: bool = True) -> None:
@@ -28,28 +28,28 @@ class Acceptance:
         self._problem = problem
         self._at_once = at_once
 
-    def submit(self, entries: list[Entry], done: OnWritten) -> None:
+    def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
         self.entries += entries
         if self._at_once:
-            done(WriteResult(None, self._problem) if self._problem else WriteResult(1))
+            on_written(WriteResult(None, self._problem) if self._problem else WriteResult(1))
         else:
-            self.waiting.append(done)
+            self.waiting.append(on_written)
 
-    def refusal(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         return None
 
-    def fill(self) -> float:
+    def fill_ratio(self) -> float:
         return self.full
 
 
 class Client:
     """Calls an application as a server does."""
 
-    def __init__(self, acceptance: Acceptance | None = None, **limits: Any) -> None:
-        self.acceptance = acceptance or Acceptance()
+    def __init__(self, writer: FakeWriter | None = None, **limits: Any) -> None:
+        self.writer = writer or FakeWriter()
         spec = declared(limits=limits) if limits else declared()
         door = RequestHandler(spec, collector_id="c0", source_numbers={"games": 0})
-        self.app = CollectorApp(door, self.acceptance)
+        self.app = CollectorApp(door, self.writer)
 
     async def send(
         self, pieces: Sequence[bytes], *, method: str = "POST", path: str = "/v1/track", **headers: str
@@ -93,7 +93,7 @@ def test_a_body_comes_in_pieces() -> None:
 
     status, _, content = asyncio.run(client.send([b'{"a"', b":", b"1}"]))
 
-    assert (status, content["accepted"], len(client.acceptance.entries)) == (200, 1, 1)
+    assert (status, content["accepted"], len(client.writer.entries)) == (200, 1, 1)
 
 
 def test_a_body_without_a_length_is_turned_away_where_it_grows_too_large() -> None:
@@ -103,7 +103,7 @@ def test_a_body_without_a_length_is_turned_away_where_it_grows_too_large() -> No
 
     assert (status, content["code"], headers["connection"]) == (413, "too_large", "close")
     assert headers["access-control-allow-origin"] == ORIGIN
-    assert client.acceptance.entries == []
+    assert client.writer.entries == []
 
 
 def test_a_body_that_does_not_come_is_ended_after_its_time_and_no_other_is() -> None:
@@ -132,21 +132,21 @@ def test_a_client_that_goes_away_is_answered_nothing() -> None:
     client = Client()
 
     assert asyncio.run(client.call(iter([{"type": "http.disconnect"}]).__next__))[0] == 0
-    assert client.acceptance.entries == []
+    assert client.writer.entries == []
 
 
 def test_bytes_under_way_are_bounded_and_given_back() -> None:
     async def scenario() -> list[int]:
-        acceptance = Acceptance(at_once=False)
-        client = Client(acceptance, in_flight_bytes=1000)
+        writer = FakeWriter(at_once=False)
+        client = Client(writer, in_flight_bytes=1000)
         first = asyncio.create_task(client.send([b"{}"], content_length="800"))
         await asyncio.sleep(0.01)
         second = await client.send([b"{}"], content_length="800")
-        acceptance.waiting.pop()(WriteResult(1))
+        writer.waiting.pop()(WriteResult(1))
         done = await first
         third = asyncio.create_task(client.send([b"{}"], content_length="800"))
         await asyncio.sleep(0.01)
-        acceptance.waiting.pop()(WriteResult(2))
+        writer.waiting.pop()(WriteResult(2))
         return [done[0], second[0], (await third)[0]]
 
     assert asyncio.run(scenario()) == [200, 503, 200]
@@ -179,7 +179,7 @@ def test_a_body_that_is_said_to_be_too_large_is_read_before_it_is_turned_away() 
 
 @pytest.mark.parametrize("problem", ["disk", "spool_full"])
 def test_what_the_spool_did_not_take_is_not_said_to_be_taken(problem: str) -> None:
-    status, headers, content = asyncio.run(Client(Acceptance(problem=problem)).send([b"{}"]))
+    status, headers, content = asyncio.run(Client(FakeWriter(problem=problem)).send([b"{}"]))
 
     assert (status, content["code"]) == (503, problem)
     assert 1 <= int(headers["retry-after"]) <= 30
@@ -194,14 +194,14 @@ def test_a_process_that_leaves_takes_what_comes_and_closes_and_one_that_is_close
         ready, _, _ = asyncio.run(client.send([], method="GET", path="/ready"))
         answers.append((state.name, status, headers.get("connection"), ready))
 
-    assert answers == [("RUNNING", 200, None, 200), ("LEAVING", 200, "close", 503), ("CLOSED", 503, "close", 503)]
+    assert answers == [("RUNNING", 200, None, 200), ("DRAINING", 200, "close", 503), ("CLOSED", 503, "close", 503)]
 
 
 def test_readiness_ends_at_nine_tenths_and_health_does_not() -> None:
     client = Client()
     statuses = []
     for full in (0.0, 0.89, 0.9):
-        client.acceptance.full = full
+        client.writer.full = full
         statuses.append(asyncio.run(client.send([], method="GET", path="/ready"))[0])
 
     assert statuses == [200, 200, 503]
@@ -232,8 +232,8 @@ def test_settings_are_there_for_who_has_the_key() -> None:
 
 
 def test_a_fault_of_the_collector_itself_is_one_to_send_again_for(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Acceptance):
-        def submit(self, entries: list[Entry], done: OnWritten) -> None:
+    class Broken(FakeWriter):
+        def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
             raise RuntimeError("broken")
 
     status, headers, content = asyncio.run(Client(Broken()).send([b"{}"]))

@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.browser_page import launch_chromium, serve_site
-from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
+from tests.unit.collector.http_harness import KEY, MemoryWriter, app_of, collector_spec, listening
 from tests.waiting import eventually
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to/collect-over-http.md").read_text()
@@ -26,21 +26,21 @@ def client(name: str) -> str:
 
 
 def test_the_python_client_sends_until_the_collector_has_it() -> None:
-    kept, waits = Kept(), list[float]()
-    kept.problem = "spool_full"
+    writer, waits = MemoryWriter(), list[float]()
+    writer.problem = "spool_full"
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
-        kept.problem = None if len(waits) >= 3 else kept.problem
+        writer.problem = None if len(waits) >= 3 else writer.problem
 
     names: dict[str, Any] = {}
     exec(client("python"), names)
     names["time"] = SimpleNamespace(sleep=wait)
     send = names["send"]
-    with listening(app_of(collector_spec(), kept)) as address:
+    with listening(app_of(collector_spec(), writer)) as address:
         answer = send(address, KEY, [{"type": "track", "event": "a"}, {"type": "track", "event": "b"}])
         assert answer["accepted"] == 2
-        assert [event["event"] for event in kept.events] == ["a", "b"]
+        assert [event["event"] for event in writer.events] == ["a", "b"]
         assert len(waits) == 3
         assert min(waits) >= 1, "Retry-After counts"
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -57,10 +57,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.mark.integration
 def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(browser: Any) -> None:
-    kept = Kept()
+    writer = MemoryWriter()
     with serve_site() as site, contextlib.ExitStack() as open_parts:
         spec = collector_spec(origins=[site.origin], rate={"events_per_second": 1, "burst": 3})
-        address = open_parts.enter_context(listening(app_of(spec, kept)))
+        address = open_parts.enter_context(listening(app_of(spec, writer)))
         script = client("browser").replace("https://events.example.org", address)
         site.page = f"<script>{script.replace('the key of the source', KEY).replace('5000', '200')}</script>"
         context = browser.new_context()
@@ -69,7 +69,7 @@ def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(bro
         page.on("response", lambda answer: statuses.append(answer.status))
 
         def names() -> list[str]:
-            return sorted(event["event"] for event in kept.events)
+            return sorted(event["event"] for event in writer.events)
 
         def arrived(wanted: list[str]) -> None:
             # The browser's own events are handled while it is asked something.
@@ -97,5 +97,5 @@ def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(bro
         page.evaluate("busy = true; track('leaving', {})")  # the timer would send it, and it is the end that shall
         page.goto("about:blank")
         arrived(sorted([*before, "leaving"]))
-        assert len({event["messageId"] for event in kept.events}) == len(kept.events)
+        assert len({event["messageId"] for event in writer.events}) == len(writer.events)
         context.close()

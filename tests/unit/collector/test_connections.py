@@ -18,7 +18,7 @@ from collector.app import ServerState
 from collector.connections import KEEP_ALIVE_SECONDS, LimitedProtocol, close_idle
 from collector.responses import encode_response, reject, success
 from collector.submissions import Entry, OnWritten, WriteResult
-from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
+from tests.unit.collector.http_harness import KEY, MemoryWriter, app_of, collector_spec, listening
 from tests.waiting import eventually
 
 ORIGIN = "https://play.example.org"
@@ -30,24 +30,24 @@ def request(body: bytes, *more: str, version: str = "1.1", path: str = "/v1/trac
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
-class Late(Kept):
+class DelayedWriter(MemoryWriter):
     """Answers when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[OnWritten] = []
 
-    def submit(self, entries: list[Entry], done: OnWritten) -> None:
+    def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
         super().submit(entries, lambda written: None)
-        self.waiting.append(done)
+        self.waiting.append(on_written)
 
 
-class Door:
+class CollectorServer:
     """A listening collector, and how many requests it took without a task."""
 
-    def __init__(self, kept: Kept, *, whole: bool = True) -> None:
-        self.kept = kept
-        self.app = app_of(collector_spec(origins=[ORIGIN]), kept)
+    def __init__(self, writer: MemoryWriter, *, whole: bool = True) -> None:
+        self.writer = writer
+        self.app = app_of(collector_spec(origins=[ORIGIN]), writer)
         self.whole = 0
         self._takes = whole
         door = self
@@ -105,8 +105,8 @@ def answers(connection: socket.socket, count: int | None = None) -> list[tuple[i
 
 
 @contextmanager
-def opened(kept: Kept | None = None, *, whole: bool = True) -> Iterator[Door]:
-    door = Door(kept or Kept(), whole=whole)
+def opened(writer: MemoryWriter | None = None, *, whole: bool = True) -> Iterator[CollectorServer]:
+    door = CollectorServer(writer or MemoryWriter(), whole=whole)
     with listening(door.app, http=door.protocol) as url:
         door.port = int(url.rpartition(":")[2])
         yield door
@@ -133,13 +133,13 @@ def test_a_request_that_is_there_at_once_is_answered_as_one_that_comes_in_pieces
     with opened() as at_once, opened(whole=False) as by_task:
         one, other = at_once.ask(sent), by_task.ask(sent)
         assert (at_once.whole, by_task.whole) == (1, 0)
-        assert [plain(text) for text in at_once.kept.texts] == [plain(text) for text in by_task.kept.texts]
+        assert [plain(text) for text in at_once.writer.texts] == [plain(text) for text in by_task.writer.texts]
 
     def alike(answer: tuple[int, dict[str, str], object]) -> tuple[int, dict[str, str], object]:
         status, headers, content = answer
         assert isinstance(content, dict)
-        kept = {name: value for name, value in headers.items() if name not in ("date", "server")}
-        return status, kept, {name: value for name, value in content.items() if name != "request_id"}
+        writer = {name: value for name, value in headers.items() if name not in ("date", "server")}
+        return status, writer, {name: value for name, value in content.items() if name != "request_id"}
 
     assert [alike(answer) for answer in one] == [alike(answer) for answer in other]
 
@@ -156,11 +156,11 @@ def test_whatever_pieces_requests_come_in_each_is_answered_once_in_its_turn(size
         pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
         got = door.ask(*pieces, pause=0.0005)
         assert [status for status, _, _ in got] == [200] * 3
-        assert [event["messageId"] for event in door.kept.events] == ["m0", "m1", "m2"]
+        assert [event["messageId"] for event in door.writer.events] == ["m0", "m1", "m2"]
 
 
 def test_requests_sent_without_waiting_are_answered_in_their_order_and_by_one_after_the_other() -> None:
-    late = Late()
+    late = DelayedWriter()
     with opened(late) as door, door.connect() as connection:
         bodies = [b'{"messageId":"a"}', b"[", b'{"messageId":"c"}']
         connection.sendall(b"".join(map(request, bodies)))
@@ -173,14 +173,14 @@ def test_requests_sent_without_waiting_are_answered_in_their_order_and_by_one_af
         assert len(late.texts) == 3
 
 
-def door_loop_call(door: Door, done: OnWritten) -> None:
+def door_loop_call(door: CollectorServer, done: OnWritten) -> None:
     """Answer as the spool's thread has it: in the event loop's."""
     connection = door.connections[0]
     connection.loop.call_soon_threadsafe(done, WriteResult(1))
 
 
 def test_nobody_is_answered_before_the_events_are_durable_nor_after_going_away() -> None:
-    late = Late()
+    late = DelayedWriter()
     with opened(late) as door:
         with door.connect() as connection:
             connection.sendall(request(b"{}"))
@@ -207,7 +207,7 @@ def test_a_process_that_leaves_closes_behind_its_answer() -> None:
 
 
 def test_a_connection_on_which_nothing_comes_is_ended_and_one_that_waits_for_its_answer_is_not() -> None:
-    late = Late()
+    late = DelayedWriter()
     with opened(late) as door, door.connect() as quiet, door.connect() as answered, door.connect() as waits:
         for connection in (answered, waits):
             connection.sendall(request(b"{}"))
@@ -234,7 +234,7 @@ def readable(connection: socket.socket) -> bool:
 
 def test_a_prepared_answer_is_the_one_it_stands_for() -> None:
     answer = success(3, {})
-    assert answer.prepared_bytes == encode_response(answer._replace(wire=b""))
+    assert answer.prepared_bytes == encode_response(answer._replace(prepared_bytes=b""))
     assert answer.prepared_bytes.endswith(b"\r\n\r\n" + answer.body)
     assert encode_response(answer, closes_connection=True).count(b"connection: close") == 1
     closing = reject("slow_body", "r")

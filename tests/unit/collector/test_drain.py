@@ -171,7 +171,7 @@ def test_deleting_what_was_only_read_would_lose_it(spool: WrittenSpool, monkeypa
     way = LandingDestination(sink=Shelf(), prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600))
     drain = Drain(folder, {"games": way}, durable_position=spool.durable)
     (delivery,) = drain._deliveries
-    monkeypatch.setattr(delivery, "_free_up_to", lambda: delivery._cursor.scanned_seq)
+    monkeypatch.setattr(delivery, "_deletable_up_to", lambda: delivery._cursor.scanned_seq)
     delivery.step()
     assert drain.delete_delivered() > 0
     # The process ends here, and another one delivers what is left.
@@ -220,7 +220,7 @@ def test_what_a_sink_never_takes_is_set_aside_and_the_rest_goes_on(spool: Writte
     drain.start()
     assert drain.stop(timeout_seconds=60)
     assert games.seqs == [1, 3]
-    assert '"seq": 2, "reason": "too large"' in (spool.path / "aside-games.jsonl").read_text()
+    assert '"seq": 2, "reason": "too large"' in (spool.path / "dead-letters-games.jsonl").read_text()
     assert drain.states()["games"].dead_letters == 1
     folder.close()
 

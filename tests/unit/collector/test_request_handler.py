@@ -109,7 +109,7 @@ def test_without_keeping_it_an_event_that_cannot_be_read_would_be_gone(monkeypat
         stamped = stamp_events(sent, *rest)
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
 
-    monkeypatch.setattr(request_handler, "stamped_events", dropping)
+    monkeypatch.setattr(request_handler, "stamp_events", dropping)
     stage = Stage()
 
     stage.send('{"batch":[{"n":1},{broken},{"n":2}]}')
@@ -286,22 +286,22 @@ def test_the_shape_of_api_gateway_has_the_event_in_its_body_and_no_address() -> 
 def test_what_is_stripped_is_gone_before_anything_is_kept_and_what_cannot_be_read_is_not_kept_at_all() -> None:
     canary = "canary@example.org"
 
-    class WithoutCanary:
+    class CanaryRedaction:
         """Takes every field that holds the canary out."""
 
-        def begin(self, received_ms: int) -> WithoutCanary:
+        def begin_request(self, received_ms: int) -> CanaryRedaction:
             return self
 
-        def strip(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
             return {name: value for name, value in event.items() if canary not in json.dumps(value)}
 
-        def unreadable(self, text: str) -> None:
+        def record_unreadable(self, text: str) -> None:
             assert canary in text
 
-        def sealed(self, request: str) -> bytes | None:
+        def sealed_payload(self, request: str) -> bytes | None:
             return None
 
-    stage = Stage(strip=WithoutCanary())
+    stage = Stage(strip=CanaryRedaction())
     events = [
         json.dumps({"a": 1, "email": canary}),
         json.dumps({"context": {"email": canary}}),

@@ -237,7 +237,7 @@ def test_a_sync_that_failed_is_not_repeated_and_the_next_request_begins_a_segmen
 class Stubborn(Spool):
     """Writes on in a segment whose sync has failed."""
 
-    def _turn_away(self, group, error, *, synced) -> None:  # type: ignore[no-untyped-def]
+    def _reject_group(self, group, error, *, before_sync) -> None:  # type: ignore[no-untyped-def]
         self._on_group_written([(submission.on_written, WriteResult(problem="disk")) for submission in group])
 
 

@@ -91,7 +91,7 @@ def test_a_batch_without_ids_that_comes_twice_has_the_same_ids_both_times() -> N
 
 
 def test_ids_by_chance_would_make_two_events_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collector.stamps._id_of", lambda event, time, key: ("random", f'"{random.random()}"'))
+    monkeypatch.setattr("collector.stamps._event_id", lambda event, time, key: ("random", f'"{random.random()}"'))
     stage = Stage()
     for _ in range(2):
         stage.send({"batch": [{"timestamp": at(seconds=5), "n": 1}], "sentAt": at(seconds=1)})

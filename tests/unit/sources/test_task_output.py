@@ -54,8 +54,8 @@ OUTPUTS = st.builds(
     files=st.dictionaries(NAMES, st.lists(FILES, min_size=1, max_size=3).map(tuple), max_size=3),
     findings=FINDINGS,
     first_ids=st.dictionaries(NAMES, st.binary(max_size=64), max_size=2),
-    read=READ,
-    seen=st.lists(st.lists(st.integers() | NAMES, max_size=3), max_size=3).map(tuple),
+    read_statistics=READ,
+    read_ranges=st.lists(st.lists(st.integers() | NAMES, max_size=3), max_size=3).map(tuple),
 )
 #: Any number of tasks, each with a number of its own.
 PASSES = st.lists(OUTPUTS, max_size=5).map(

@@ -83,7 +83,7 @@ class KinesisOptions:
                 allow_data_loss=boolean_option(_FORMAT, named, "allowDataLoss", default=False),
             ),
             start_offset=_parse_start_offset(named),
-            keep_batches=number_option(_FORMAT, named, "keepBatches", 100, minimum=2),
+            retained_batches=number_option(_FORMAT, named, "keepBatches", 100, minimum=2),
             consumer=_parse_consumer(named),
         )
 

@@ -109,7 +109,7 @@ class FileOpener:
             compression=source.compression,
             max_object_bytes=source.max_object_bytes,
             quarantine_refused=quarantine_refused,
-            replaced=ReplacementTags(lake, source.bucket),
+            replacement_tags=ReplacementTags(lake, source.bucket),
         )
 
     def __call__(self, reference: FileReference) -> Payload:

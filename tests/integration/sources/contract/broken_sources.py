@@ -27,8 +27,8 @@ class Wrapped:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self.inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
-        return self.inner.slice_of(batch, batch_id=batch_id, offsets=span)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
+        return self.inner.slice_of(batch, batch_id=batch_id, offsets=offsets)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         return self.inner.backlog(progress)
@@ -37,8 +37,8 @@ class Wrapped:
 class InDriver(Wrapped):
     """Opens the objects in the driver and hands tasks their content."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
-        found = self.inner.slice_of(batch, batch_id=batch_id, offsets=span)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
+        found = self.inner.slice_of(batch, batch_id=batch_id, offsets=offsets)
         assert isinstance(found, ObjectSlice)
         opened = [found.opener(reference) for reference in found.references]
         return dataclasses.replace(found, references=opened, opener=lambda payload: payload)
@@ -47,43 +47,43 @@ class InDriver(Wrapped):
 class Reversed(Wrapped):
     """Numbers the payloads of a task from its last to its first."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
-        return TaskChanged(super().slice_of(batch, batch_id=batch_id, span=span), _reversed)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
+        return TaskChanged(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _reversed)
 
 
 class Growing(Wrapped):
     """Reads a topic to where it ends by now, whatever the batch says."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         declared: Any = self.inner
         source = declared._source
         options = {"kafka.bootstrap.servers": str(source.bootstrap_servers), "subscribe": ",".join(source.topics)}
         now = self.spark.read.format("kafka").options(**options, includeHeaders="true").load()
-        return super().slice_of(now, batch_id=batch_id, span=span)
+        return super().slice_of(now, batch_id=batch_id, offsets=offsets)
 
 
 class Forgetful(Wrapped):
     """Hands each task the first of its payloads only."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         return TaskChanged(
-            super().slice_of(batch, batch_id=batch_id, span=span), lambda payloads: itertools.islice(payloads, 1)
+            super().slice_of(batch, batch_id=batch_id, offsets=offsets), lambda payloads: itertools.islice(payloads, 1)
         )
 
 
 class Doubling(Wrapped):
     """Hands each task its payloads twice."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
-        return TaskChanged(super().slice_of(batch, batch_id=batch_id, span=span), _twice)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
+        return TaskChanged(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _twice)
 
 
 class Strict(Wrapped):
     """Ends with what it cannot read."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         return TaskChanged(
-            super().slice_of(batch, batch_id=batch_id, span=span), lambda payloads: map(_readable, payloads)
+            super().slice_of(batch, batch_id=batch_id, offsets=offsets), lambda payloads: map(_readable, payloads)
         )
 
 

@@ -105,9 +105,9 @@ class NotedSource:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self._inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         return NotedSlice(
-            self._inner.slice_of(batch, batch_id=batch_id, offsets=span), self._folder, self._run, batch_id
+            self._inner.slice_of(batch, batch_id=batch_id, offsets=offsets), self._folder, self._run, batch_id
         )
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_putting_a_whole_call_again_would_double_what_it_had_taken(monkeypatch: 
 
     def put(self: StreamWriter, batch: list[Any]) -> list[Any]:
         for _ in range(4):
-            self._client.put_records(StreamName="games", Records=[record.entry() for _, record in batch])
+            self._client.put_records(StreamName="games", Records=[record.request_entry() for _, record in batch])
         return []
 
     monkeypatch.setattr(StreamWriter, "_put_batch", put)

@@ -25,7 +25,7 @@ class KillingState(QueryState):
         super().__init__(objects)
         self.kill: str | None = None
 
-    def fix_end(self, share: Share, end: Any) -> Any:
+    def record_share_end(self, share: Share, end: Any) -> Any:
         kill, self.kill = self.kill, None
         if kill == "before":
             raise Killed

@@ -160,17 +160,17 @@ class ModelStream:
     def shards(self) -> list[Shard]:
         return [Shard(each.shard_id, each.parents, each.closed_at is not None) for each in self.all]
 
-    def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
+    def iterator(self, shard_id: str, position: Position, *, inclusive: bool = False) -> str:
         shard = self._shard(shard_id)
         after = 0
         if position.after is not None:
-            after = int(position.after) - including
+            after = int(position.after) - inclusive
         elif position.at is not None:
             whole_second = position.at.replace(microsecond=0)
             after = max((record.number for record in shard.records if record.arrival < whole_second), default=0)
         return self._encoded(shard_id, after)
 
-    def records(self, iterator: str, limit: int, *, patience_seconds: float = RETRY_SECONDS) -> Page:
+    def records(self, iterator: str, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
         self.reads += 1
         if self.refuse_next_reads:
             self.refuse_next_reads -= 1
@@ -208,15 +208,15 @@ class ModelStream:
         shard_id: str,
         position: Position,
         *,
-        including: bool = False,
-        patience_seconds: float = RETRY_SECONDS,
+        inclusive: bool = False,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> ModelSubscription:
         assert consumer_arn in [each.arn for each in self.registered]
         if self.refuse_next_reads:
             self.refuse_next_reads -= 1
             raise TransientError("KINESIS_UNREACHABLE", "In use.")
         self.subscriptions += 1
-        return ModelSubscription(self, self.iterator(shard_id, position, including=including))
+        return ModelSubscription(self, self.iterator(shard_id, position, inclusive=inclusive))
 
     def _shard(self, shard_id: str) -> ModelShard:
         found = next((shard for shard in self.all if shard.shard_id == shard_id), None)

@@ -65,7 +65,7 @@ def test_what_is_pushed_is_what_is_polled(stream: KinesisStream, raw: Any, name:
 
     page, polled = pushed(stream).next_page(10), PolledPages(stream, A, Position()).next_page(10)
 
-    columns = ("sequence_numbers", "partition_keys", "data", "arrivals", "behind_ms")
+    columns = ("sequence_numbers", "partition_keys", "data", "arrivals_us", "behind_ms")
     assert [getattr(page, column) for column in columns] == [getattr(polled, column) for column in columns]
     assert len(page) == 3
 

@@ -43,7 +43,7 @@ class RivalState(QueryState):
         super().__init__(objects)
         self.rival = rival
 
-    def fix_end(self, share: Share, end: ShareEnd) -> ShareEnd:
+    def record_share_end(self, share: Share, end: ShareEnd) -> ShareEnd:
         self.rival(share)
         return super().record_share_end(share, end)
 
@@ -133,12 +133,12 @@ def test_an_iterator_that_expires_between_pages_is_replaced_at_the_same_place(
     stream.page_records = 3
     answer, asked = stream.records, 0
 
-    def expiring(iterator: str, limit: int, *, patience_seconds: float = 1.0) -> Any:
+    def expiring(iterator: str, limit: int, *, retry_seconds: float = 1.0) -> Any:
         nonlocal asked
         asked += 1
         if asked % 2 == 0:
             stream.expire_iterators()
-        return answer(iterator, limit, patience_seconds=patience_seconds)
+        return answer(iterator, limit, retry_seconds=retry_seconds)
 
     stream.records = expiring  # type: ignore[method-assign]
     assert data(engine.drain()) == list(range(5, 20))

@@ -207,7 +207,7 @@ def test_a_storage_that_fails_for_too_long_is_an_outage_and_not_the_object(
     landing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(landing, "games/1", CONTENT)
-    monkeypatch.setattr(payloads, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(payloads, "_RETRY_SECONDS", 0.5)
     plain = bucket.Config
     monkeypatch.setattr(bucket, "Config", lambda **options: plain(**options | {"retries": {"total_max_attempts": 1}}))
     refused = Fault(action=Action.REFUSE, method="GET", path="games/1")

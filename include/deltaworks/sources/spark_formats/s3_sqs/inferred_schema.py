@@ -246,7 +246,7 @@ class NewColumnDetector:
         infer_columns(sample.shape, typed=self._inference.infer_types, conflicts=conflicts)
         return dataclasses.replace(
             base,
-            found=add_new_columns(base.inferred_columns, sample.shape, typed=self._inference.infer_types),
+            inferred_columns=add_new_columns(base.inferred_columns, sample.shape, typed=self._inference.infer_types),
             added=tuple(changed_paths(base.columns(), columns)),
             conflicts=tuple(map(str, conflicts)),
             sample=sample.to_record(),

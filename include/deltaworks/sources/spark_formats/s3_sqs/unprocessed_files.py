@@ -77,7 +77,7 @@ class FileQuarantineTable:
         due = [key for key in self._objects.list(_folder(self._query)) if _seq_of(key) <= up_to_seq]
         if not due:
             return 0
-        made = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="save_rejected")
+        made = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="commit_rejected")
         table = self._lake.ensure(FILE_QUARANTINE_KEY, FILE_QUARANTINE_SCHEMA, user_metadata=made)
         step = Step(f"s3-sqs/{self._query}", up_to_seq)
         landed = table.transaction_version(step.app_id) or 0
@@ -100,7 +100,7 @@ class FileQuarantineTable:
 
 
 def _folder(query: str) -> str:
-    return f"unread/{query}/"
+    return f"rejected/{query}/"
 
 
 def _seq_of(key: str) -> int:

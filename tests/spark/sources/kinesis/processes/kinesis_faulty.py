@@ -27,7 +27,7 @@ def die_once() -> None:
 class DyingState(kinesis_stream.QueryState):
     """Kills its process before or after it fixes an end."""
 
-    def fix_end(self, share: Any, end: Any) -> Any:
+    def record_share_end(self, share: Any, end: Any) -> Any:
         fault = os.environ["DELTAWORKS_TEST_FAULT"]
         if fault == "before_put":
             die_once()

@@ -41,7 +41,7 @@ def test_entries_that_failed_are_deleted_by_another_call(landing: Any) -> None:
     messages = receive_all(queue, 10)
     queue._client = flaky = FlakyDeletes(queue._client, failures=2)
     outcome = queue.delete(messages)
-    assert (outcome.done, outcome.expired, outcome.failed) == (10, 0, 0)
+    assert (outcome.succeeded, outcome.expired, outcome.failed) == (10, 0, 0)
     assert flaky.calls == [10, 3, 3]
     assert landing.waiting() == (0, 0)
 
@@ -52,7 +52,7 @@ def test_entries_that_keep_failing_are_counted(landing: Any) -> None:
     messages = receive_all(queue, 4)
     queue._client = FlakyDeletes(queue._client, failures=99)
     outcome = queue.delete(messages)
-    assert (outcome.done, outcome.failed) == (1, 3)
+    assert (outcome.succeeded, outcome.failed) == (1, 3)
 
 
 def test_an_expired_receipt_is_not_tried_again(landing: Any) -> None:
@@ -61,5 +61,5 @@ def test_an_expired_receipt_is_not_tried_again(landing: Any) -> None:
     messages = receive_all(queue, 4)
     queue._client = flaky = FlakyDeletes(queue._client, failures=1, sender_fault=True)
     outcome = queue.delete(messages)
-    assert (outcome.done, outcome.expired, outcome.failed) == (1, 3, 0)
+    assert (outcome.succeeded, outcome.expired, outcome.failed) == (1, 3, 0)
     assert flaky.calls == [4]

@@ -68,7 +68,7 @@ def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) 
 
 
 def test_a_saturated_queue_is_waited_for_without_end(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake_module, "_SATURATED_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(intake_module, "_OVER_LIMIT_PAUSE_SECONDS", 0.1)
 
     class Saturated(NotificationQueue):
         refusals = 2

@@ -64,7 +64,7 @@ def test_a_kill_between_append_and_delete_doubles_nothing(landing: Any) -> None:
         def delete(self, messages: Sequence[Message]) -> BatchOutcome:
             raise Killed
 
-        def give_back(self, messages: Sequence[Message]) -> BatchOutcome:
+        def return_messages(self, messages: Sequence[Message]) -> BatchOutcome:
             raise Killed
 
     landing.returns_after(1)

@@ -107,7 +107,7 @@ def test_what_is_required_says_what_for(name: str) -> None:
         ({"accessKey": "AKIAIOSFODNN7EXAMPLE"}, "'accessKey' is wrong"),
         ({"secretKey": "env:SECRET"}, "both access_key and secret_key"),
         ({"overwrites": "sometimes"}, "'overwrites' is wrong"),
-        ({"glob": "a{b"}, "a brace too many"),
+        ({"glob": "a{b"}, "unbalanced or nested braces"),
     ],
 )
 def test_what_cannot_be_used_is_named(changes: dict[str, str], said: str) -> None:
@@ -166,7 +166,7 @@ def test_columns_are_to_be_found_where_there_is_a_place_for_them() -> None:
         ({"schemaHints": "a INT"}, "'schemaHints' goes with inferredSchemaLocation"),
         ({"schemaLocation": "/data/schema"}, "Delta's, which takes it of any source: write inferredSchemaLocation"),
         ({"inferredSchemaLocation": "ftp://x"}, "'inferredSchemaLocation' is wrong: write s3://"),
-        ({"inferredSchemaLocation": "/s", "schemaHints": "a"}, "'schemaHints' cannot be read: 'a' is no hint"),
+        ({"inferredSchemaLocation": "/s", "schemaHints": "a"}, "'schemaHints' cannot be read: 'a' is not a type hint"),
         ({"inferredSchemaLocation": "/s", "inferColumnTypes": "no"}, "'inferColumnTypes' must be true or false"),
         ({"inferredSchemaLocation": "/s", "schemaEvolutionMode": "all"}, "addNewColumns, rescue, failOnNewColumns"),
         ({"inferredSchemaLocation": "/s", "schemaSampleFiles": "0"}, "'schemaSampleFiles' must be between 1 and"),
