@@ -25,7 +25,7 @@ from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 
 DONE = "DAG_RUN_DONE "
 #: Runs the DAG of each line it reads, in one Airflow: starting one takes longer than a run.

@@ -23,7 +23,7 @@ from deltaworks.tables.log import commit_history
 from tests.faults.harness.driver import END_SECONDS, Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.stage import FIRST_TIME, PIPELINE, Stage
-from tests.unit.alerts.aws_stage import Aws, running_aws
+from tests.unit.alerts.aws_harness import Aws, running_aws
 from tests.waiting import eventually
 
 GOLD, LATEST = "minutes", "ticks_now"

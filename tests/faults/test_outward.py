@@ -21,7 +21,7 @@ from deltaworks.alerts.channels.sns import publish, sns_message
 from deltaworks.control.clock import utc_now
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
 from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import running_director

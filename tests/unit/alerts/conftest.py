@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from tests.unit.alerts.aws_stage import Aws, running_aws
+from tests.unit.alerts.aws_harness import Aws, running_aws
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from deltaworks.alerts.raising import alerts, raise_alert
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import AlertsSpec
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
 from tests.unit.alerts.test_sending import Said, channel_of
 
@@ -28,7 +28,7 @@ def told(said: Said) -> list[tuple[str, str]]:
     return [(notification.cause, notification.kind) for notification in said.notifications]
 
 
-def test_a_health_check_that_goes_silent_is_told_once_and_so_is_its_return(objects: LocalObjects, clock: Clock) -> None:
+def test_a_silent_health_check_is_notified_once_and_so_is_its_return(objects: LocalObjects, clock: Clock) -> None:
     said = Said()
     deadman = watch(objects, said)
     for _ in range(10):
@@ -47,7 +47,7 @@ def test_a_health_check_that_goes_silent_is_told_once_and_so_is_its_return(objec
     assert told(said) == [("HEALTH_SILENT", "raised"), ("HEALTH_SILENT", "resolved")]
 
 
-def test_a_health_check_that_never_ran_is_told_too(objects: LocalObjects, clock: Clock) -> None:
+def test_a_health_check_that_never_ran_is_notified_too(objects: LocalObjects, clock: Clock) -> None:
     said = Said()
 
     states = [watch(objects, said).check(now=clock.pass_(60)).state for _ in range(8)]
@@ -56,7 +56,7 @@ def test_a_health_check_that_never_ran_is_told_too(objects: LocalObjects, clock:
     assert told(said) == [("HEALTH_SILENT", "raised")]
 
 
-def test_a_service_does_not_hold_a_stack_that_was_down_against_it(objects: LocalObjects, clock: Clock) -> None:
+def test_the_grace_period_covers_a_stack_that_was_down(objects: LocalObjects, clock: Clock) -> None:
     write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.now)
     clock.pass_(86_400)
 
@@ -64,7 +64,7 @@ def test_a_service_does_not_hold_a_stack_that_was_down_against_it(objects: Local
     assert watch(objects, Said()).check(now=clock.now).state == "silent"
 
 
-def test_it_sends_what_was_raised_before_the_scheduler_died(objects: LocalObjects, clock: Clock) -> None:
+def test_it_sends_notifications_raised_before_the_scheduler_died(objects: LocalObjects, clock: Clock) -> None:
     said = Said()
     raise_alert(objects, cause="STREAM_HUNG", subject="stream games", summary="It hangs.", now=clock.now)
 
@@ -84,7 +84,7 @@ class Unreachable(LocalObjects):
         return super().get(key)
 
 
-def test_a_control_area_that_does_not_answer_is_told_on_the_channels_directly(tmp_path: Any, clock: Clock) -> None:
+def test_unreachable_control_storage_is_notified_directly(tmp_path: Any, clock: Clock) -> None:
     objects, said = Unreachable(tmp_path), Said()
     deadman = watch(objects, said)
 
@@ -97,7 +97,7 @@ def test_a_control_area_that_does_not_answer_is_told_on_the_channels_directly(tm
     assert told(said) == [("CONTROL_UNREADABLE", "raised"), ("CONTROL_UNREADABLE", "resolved")]
 
 
-def test_a_torn_heartbeat_of_the_health_check_counts_as_silence(objects: LocalObjects, clock: Clock) -> None:
+def test_a_damaged_heartbeat_of_the_health_check_counts_as_silence(objects: LocalObjects, clock: Clock) -> None:
     objects.put("control/alerts/health.json", b"{")
 
     assert watch(objects, Said()).check(now=clock.now).state == "silent"
@@ -105,7 +105,7 @@ def test_a_torn_heartbeat_of_the_health_check_counts_as_silence(objects: LocalOb
     assert alert.state.is_open
 
 
-def test_a_topic_nobody_listens_to_and_a_subscription_without_dead_letters_are_named(aws: Aws) -> None:
+def test_topics_without_subscriptions_and_subscriptions_without_dead_letters_are_named(aws: Aws) -> None:
     topic, queue, letters = aws.topic(), aws.queue(), aws.queue()
     declared = [
         {"kind": "sns", "name": "people", "topic": topic, "dead_letters": aws.arn(letters)},
@@ -125,7 +125,7 @@ def test_a_topic_nobody_listens_to_and_a_subscription_without_dead_letters_are_n
     assert channel_problems(log, aws.messaging) == []
 
 
-def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aws) -> None:
+def test_a_missing_topic_is_named_and_a_working_one_accepts_a_test(aws: Aws) -> None:
     topic, queue, letters = aws.topic(), aws.queue(), aws.queue()
     aws.subscribe(topic, queue, dead_letters=letters)
     spec = {"kind": "sns", "name": "people", "topic": topic}
@@ -144,7 +144,7 @@ def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aw
     assert refused.value.condition == "CHANNEL_FAILED"
 
 
-def test_a_channel_that_fails_directly_keeps_no_other_from_it(tmp_path: Any, clock: Clock) -> None:
+def test_a_failing_channel_does_not_stop_direct_notifications_on_others(tmp_path: Any, clock: Clock) -> None:
     broken, well = Said(), Said()
     broken.fails = True
     deadman = Deadman(Unreachable(tmp_path), [channel_of(broken, "a"), channel_of(well, "b")], after_seconds=AFTER)

@@ -49,19 +49,19 @@ def finding(request: ErasureRequest, day: float) -> tuple[str, str] | None:
         (30, (OVERDUE, "critical")),
     ],
 )
-def test_rows_that_are_still_there_become_due(
+def test_requests_with_remaining_rows_become_due(
     request_: ErasureRequest, day: float, expected: tuple[str, str] | None
 ) -> None:
     assert finding(request_, day) == expected
 
 
-def test_once_rows_are_out_only_the_deadline_counts(erasures: Erasures, request_: ErasureRequest) -> None:
+def test_after_the_purge_only_the_deadline_counts(erasures: Erasures, request_: ErasureRequest) -> None:
     purged = erasures.record_state(request_, "purged", by="tests")
     assert finding(purged, 26.9) is None
     assert finding(purged, 27.1) == (DUE, "critical")
 
 
-def test_an_extension_moves_all_of_it_once(erasures: Erasures, request_: ErasureRequest) -> None:
+def test_an_extension_moves_all_deadlines_once(erasures: Erasures, request_: ErasureRequest) -> None:
     now = RECEIVED + dt.timedelta(days=20)
     extended = erasures.extend(request_, reason="many copies", by="dpo", now=now)
     assert finding(extended, 31) is None
@@ -70,7 +70,7 @@ def test_an_extension_moves_all_of_it_once(erasures: Erasures, request_: Erasure
         erasures.extend(extended, reason="again", by="dpo", now=now)
 
 
-def test_what_has_begun_is_not_refused(erasures: Erasures, request_: ErasureRequest) -> None:
+def test_a_started_request_cannot_be_refused(erasures: Erasures, request_: ErasureRequest) -> None:
     with pytest.raises(ConfigError, match="ERASURE_REASON_MISSING"):
         erasures.refuse(request_, reason=" ", by="dpo")
     suppressed = erasures.record_state(request_, "suppressed", by="tests")
@@ -78,13 +78,13 @@ def test_what_has_begun_is_not_refused(erasures: Erasures, request_: ErasureRequ
         erasures.refuse(suppressed, reason="invoices", by="dpo")
 
 
-def test_a_refused_request_is_over(erasures: Erasures, request_: ErasureRequest) -> None:
+def test_a_refused_request_is_final(erasures: Erasures, request_: ErasureRequest) -> None:
     refused = erasures.refuse(request_, reason="invoices", by="dpo")
     assert finding(refused, 40) is None
     assert erasures.open_requests() == []
 
 
-def test_of_two_who_note_a_state_one_is_told(erasures: Erasures, request_: ErasureRequest) -> None:
+def test_one_of_two_concurrent_state_changes_fails(erasures: Erasures, request_: ErasureRequest) -> None:
     erasures.record_state(request_, "resolved", by="one")
     with pytest.raises(ConcurrencyError, match="ERASURE_CONTENDED"):
         erasures.record_state(request_, "suppressed", by="two")

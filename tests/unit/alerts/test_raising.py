@@ -24,7 +24,7 @@ def spooled(objects: LocalObjects) -> list[Notification]:
     return [Notification.decode(found.data) for key in keys if (found := objects.get(key)) is not None]
 
 
-def test_an_alert_is_told_once_and_its_end_once(objects: LocalObjects, clock: Clock) -> None:
+def test_an_alert_and_its_end_are_notified_once_each(objects: LocalObjects, clock: Clock) -> None:
     first = raise_alert(objects, **SAID, now=clock.now)
     again = [raise_alert(objects, **SAID, now=clock.pass_(60)) for _ in range(5)]
     over = resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
@@ -46,13 +46,13 @@ def test_an_alert_is_told_once_and_its_end_once(objects: LocalObjects, clock: Cl
     assert over.since == first.since
 
 
-def test_what_is_well_costs_no_write(objects: LocalObjects, tmp_path: Path) -> None:
+def test_resolving_without_an_open_alert_writes_nothing(objects: LocalObjects, tmp_path: Path) -> None:
     assert resolve_alert(objects, cause="JOB_FAILED", subject="never") is None
 
     assert objects.list("") == []
 
 
-def test_alerts_of_other_subjects_and_causes_stand_apart(objects: LocalObjects) -> None:
+def test_alerts_of_other_subjects_and_causes_are_independent(objects: LocalObjects) -> None:
     raise_alert(objects, **SAID)
     raise_alert(objects, **{**SAID, "subject": "a/b ü"})
     raise_alert(objects, **{**SAID, "cause": "JOB_OVERDUE"})
@@ -68,7 +68,7 @@ def test_long_subjects_do_not_share_an_object() -> None:
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without conditions"])
-def test_two_dozen_senders_at_once_end_with_one_notice(objects: LocalObjects, off: bool) -> None:
+def test_many_concurrent_senders_send_one_notification(objects: LocalObjects, off: bool) -> None:
     store = Unconditional(objects) if off else objects
     gate, told = threading.Barrier(24), []
 
@@ -126,7 +126,7 @@ class DiesBeforeSpool(Unconditional):
         return self._inner.put_if_absent(key, data)
 
 
-def test_a_notice_of_a_sender_that_died_is_told_by_the_next_look(objects: LocalObjects, clock: Clock) -> None:
+def test_the_notification_of_a_crashed_process_is_sent_by_the_next_flush(objects: LocalObjects, clock: Clock) -> None:
     with pytest.raises(TransientError):
         raise_alert(DiesBeforeSpool(objects), **SAID, now=clock.now)
     assert spooled(objects) == []
@@ -139,7 +139,7 @@ def test_a_notice_of_a_sender_that_died_is_told_by_the_next_look(objects: LocalO
     assert alert.outbox == ()
 
 
-def test_what_was_held_back_is_told_later_though_nobody_raises_it_again(objects: LocalObjects, clock: Clock) -> None:
+def test_a_suppressed_notification_is_sent_later_without_another_raise(objects: LocalObjects, clock: Clock) -> None:
     for _ in range(4):
         raise_alert(objects, **SAID, now=clock.pass_(5))
         resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(5))
@@ -154,14 +154,14 @@ def test_what_was_held_back_is_told_later_though_nobody_raises_it_again(objects:
     assert "It has changed 7 times" in told.text
 
 
-def test_an_alert_object_that_is_torn_is_made_anew(objects: LocalObjects) -> None:
+def test_a_damaged_alert_object_is_replaced(objects: LocalObjects) -> None:
     objects.put(alert_key(SAID["cause"], SAID["subject"]), b'{"cause": "JOB_F')
 
     assert resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"]) is None
     assert raise_alert(objects, **SAID) is not None
 
 
-def test_alerts_that_ended_long_ago_are_forgotten(objects: LocalObjects, clock: Clock) -> None:
+def test_alerts_that_ended_long_ago_are_deleted(objects: LocalObjects, clock: Clock) -> None:
     raise_alert(objects, **SAID, now=clock.now)
     raise_alert(objects, **{**SAID, "subject": "open"}, now=clock.now)
     resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
@@ -173,6 +173,6 @@ def test_alerts_that_ended_long_ago_are_forgotten(objects: LocalObjects, clock: 
     assert [alert.subject for alert in alerts(objects)] == ["open"]
 
 
-def test_details_are_plain_and_fit() -> None:
+def test_details_are_plain_and_truncated() -> None:
     assert truncate_detail({"at": Path("x"), "n": 1}) == {"at": "x", "n": 1}
     assert len(truncate_detail({"log": "x" * 100_000})["log"]) < 5_000

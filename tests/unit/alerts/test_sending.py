@@ -27,7 +27,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import AlertsSpec, ChannelSpec, LogChannelSpec, SnsChannelSpec
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
 
 SAID: dict[str, Any] = {"cause": "STREAM_HUNG", "subject": "stream games", "summary": "It hangs.", "detail": {"pid": 7}}
@@ -48,9 +48,7 @@ def waiting(objects: LocalObjects) -> int:
     return len(objects.list(paths.alerts("spool/")))
 
 
-def test_every_queue_that_listens_to_the_topic_gets_the_notice_once(
-    aws: Aws, objects: LocalObjects, clock: Clock
-) -> None:
+def test_every_subscribed_queue_gets_the_notification_once(aws: Aws, objects: LocalObjects, clock: Clock) -> None:
     topic, queues = aws.topic(), [aws.queue(), aws.queue()]
     for queue in queues:
         aws.subscribe(topic, queue)
@@ -71,7 +69,7 @@ def test_every_queue_that_listens_to_the_topic_gets_the_notice_once(
     assert waiting(objects) == 0
 
 
-def test_a_channel_gets_what_is_severe_enough_and_ends_only_where_it_wants_them(
+def test_a_channel_gets_its_severities_and_ends_only_if_configured(
     aws: Aws, objects: LocalObjects, clock: Clock
 ) -> None:
     topics = {name: aws.topic() for name in ("all", "pager", "begins")}
@@ -95,7 +93,7 @@ def test_a_channel_gets_what_is_severe_enough_and_ends_only_where_it_wants_them(
     }
 
 
-def test_while_sns_is_down_notices_are_kept_and_later_sent_once_and_in_order(
+def test_notifications_survive_an_sns_outage_and_are_sent_once_in_order(
     aws: Aws, objects: LocalObjects, clock: Clock
 ) -> None:
     topic, queue = aws.topic(), aws.queue()
@@ -150,7 +148,7 @@ def channel_of(said: Said, name: str = "log") -> Channel:
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without claims"])
-def test_of_a_dozen_senders_one_sends(objects: LocalObjects, clock: Clock, off: bool) -> None:
+def test_one_of_many_concurrent_senders_sends(objects: LocalObjects, clock: Clock, off: bool) -> None:
     raised(objects, clock)
     said, gate = Said(), threading.Barrier(12)
     store = Claimless(objects) if off else objects
@@ -183,9 +181,7 @@ class Claimless(LocalObjects):
         return super().put_if_absent(key, data)
 
 
-def test_a_sender_that_dies_while_sending_is_followed_by_another_with_the_same_id(
-    objects: LocalObjects, clock: Clock
-) -> None:
+def test_the_claim_of_a_crashed_sender_is_taken_over_with_the_same_id(objects: LocalObjects, clock: Clock) -> None:
     notification = raised(objects, clock)
     said = Said()
 
@@ -203,7 +199,7 @@ def test_a_sender_that_dies_while_sending_is_followed_by_another_with_the_same_i
 
 
 @pytest.mark.parametrize("fifo", [True, False], ids=["fifo", "standard"])
-def test_a_notice_sent_twice_arrives_once_on_a_fifo_topic_only(
+def test_a_duplicate_notification_arrives_once_only_on_a_fifo_topic(
     aws: Aws, objects: LocalObjects, clock: Clock, fifo: bool
 ) -> None:
     topic, queue = aws.topic(fifo=fifo), aws.queue(fifo=fifo)
@@ -218,7 +214,7 @@ def test_a_notice_sent_twice_arrives_once_on_a_fifo_topic_only(
 
 
 @pytest.mark.parametrize("redrive", [True, False], ids=["with redrive", "without"])
-def test_a_dead_subscriber_keeps_nobody_from_the_notice_and_its_dead_letters_hold_it(
+def test_a_dead_subscriber_does_not_affect_others_and_its_dead_letters_have_the_notification(
     aws: Aws, objects: LocalObjects, clock: Clock, redrive: bool
 ) -> None:
     topic, dead, alive, letters = aws.topic(), aws.queue(), aws.queue(), aws.queue()
@@ -234,7 +230,7 @@ def test_a_dead_subscriber_keeps_nobody_from_the_notice_and_its_dead_letters_hol
     assert [got["id"] for got in aws.received(letters)] == ([notification.id] if redrive else [])
 
 
-def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects: LocalObjects, clock: Clock) -> None:
+def test_a_notification_is_abandoned_after_days_of_failures(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
     said = Said()
     said.fails = True
@@ -251,9 +247,7 @@ def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects
     assert "abandoned" in states
 
 
-def test_a_channel_that_works_again_is_sent_what_waits_without_the_wait_that_its_failures_brought(
-    objects: LocalObjects, clock: Clock
-) -> None:
+def test_a_recovered_channel_is_retried_without_delay(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
     said, other = Said(), Said()
     said.fails = True
@@ -272,7 +266,7 @@ def test_a_channel_that_works_again_is_sent_what_waits_without_the_wait_that_its
     assert [alert.subject for alert in alerts(objects) if alert.state.is_open] == ["stream games"]
 
 
-def test_a_notice_that_somebody_sends_just_now_is_left_to_them(objects: LocalObjects, clock: Clock) -> None:
+def test_a_claimed_notification_is_left_to_its_sender(objects: LocalObjects, clock: Clock) -> None:
     notification = raised(objects, clock)
     key = paths.alert_delivery(notification.id, "people")
     claim = Delivery(state="sending", at=clock.now.isoformat(), by="elsewhere", claim="c").encode()
@@ -284,7 +278,7 @@ def test_a_notice_that_somebody_sends_just_now_is_left_to_them(objects: LocalObj
     assert stored.data == claim
 
 
-def test_a_sender_that_breaks_holds_no_other_channel(objects: LocalObjects, clock: Clock) -> None:
+def test_a_failing_sender_does_not_block_other_channels(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
     broken, well = Said(), Said()
 
@@ -299,7 +293,7 @@ def test_a_sender_that_breaks_holds_no_other_channel(objects: LocalObjects, cloc
     assert [notification.cause for notification in well.notifications] == ["STREAM_HUNG"]
 
 
-def test_a_thing_in_the_spool_that_is_no_notice_stops_nothing(objects: LocalObjects, clock: Clock) -> None:
+def test_an_invalid_spool_object_is_skipped(objects: LocalObjects, clock: Clock) -> None:
     objects.put(paths.alerts("spool/0.json"), b"{")
     raised(objects, clock)
 
@@ -308,7 +302,7 @@ def test_a_thing_in_the_spool_that_is_no_notice_stops_nothing(objects: LocalObje
     assert len(said.notifications) == 1
 
 
-def test_records_of_deliveries_are_removed_after_a_week(objects: LocalObjects, clock: Clock) -> None:
+def test_delivery_records_are_deleted_after_a_week(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
     send_notifications(objects, [channel_of(Said())], now=clock.now)
 
@@ -316,7 +310,7 @@ def test_records_of_deliveries_are_removed_after_a_week(objects: LocalObjects, c
     assert delete_old_deliveries(objects, now=clock.now + timedelta(days=8)) == 1
 
 
-def test_sending_removes_records_of_deliveries_that_ended_over_a_week_ago(objects: LocalObjects, clock: Clock) -> None:
+def test_sending_deletes_old_delivery_records(objects: LocalObjects, clock: Clock) -> None:
     raised(objects, clock)
     send_notifications(objects, [channel_of(Said())], now=clock.now)
     (first,) = objects.list(paths.alerts("deliveries/"))
@@ -329,7 +323,7 @@ def test_sending_removes_records_of_deliveries_that_ended_over_a_week_ago(object
     assert second != first
 
 
-def test_the_record_of_an_old_notice_stays_while_it_waits_on_another_channel(
+def test_the_record_of_an_old_notification_stays_while_another_channel_is_pending(
     objects: LocalObjects, clock: Clock
 ) -> None:
     raised(objects, clock)
@@ -369,7 +363,7 @@ class Webhook:
         self.server.server_close()
 
 
-def test_a_webhook_gets_the_notice_as_json_and_a_refusal_is_tried_again(
+def test_a_webhook_gets_json_and_a_rejection_is_retried(
     objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = Webhook()
@@ -395,7 +389,7 @@ def test_a_webhook_gets_the_notice_as_json_and_a_refusal_is_tried_again(
     assert body["text"].startswith("It hangs.")
 
 
-def test_an_address_is_not_told_in_the_error(objects: LocalObjects, clock: Clock) -> None:
+def test_errors_do_not_contain_the_url(objects: LocalObjects, clock: Clock) -> None:
     declared = {"kind": "webhook", "name": "chat", "url": f"{NOWHERE}/secret-path"}
     opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
     raised(objects, clock)
@@ -405,9 +399,7 @@ def test_an_address_is_not_told_in_the_error(objects: LocalObjects, clock: Clock
     assert all(b"secret-path" not in objects.get(key).data for key in objects.list(""))  # type: ignore[union-attr]
 
 
-def test_the_log_is_a_channel_where_none_is_declared(
-    objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_the_default_channel(objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[tuple[Any, ...]] = []
     monkeypatch.setattr(log.log, "log", lambda *said: lines.append(said))
     raised(objects, clock)
@@ -424,14 +416,14 @@ def test_every_kind_of_channel_that_can_be_declared_has_a_sender() -> None:
     assert declared == set(SENDERS)
 
 
-def test_channels_have_names_of_their_own() -> None:
+def test_channel_names_are_unique() -> None:
     one = {"kind": "log", "name": "log"}
 
     with pytest.raises(ValueError, match="same name"):
         AlertsSpec.model_validate({"channels": [one, one]})
 
 
-def test_a_long_notice_fits_sns(aws: Aws, objects: LocalObjects, clock: Clock) -> None:
+def test_a_long_notification_fits_sns(aws: Aws, objects: LocalObjects, clock: Clock) -> None:
     topic, queue = aws.topic(), aws.queue()
     aws.subscribe(topic, queue)
     notification = dataclasses.replace(

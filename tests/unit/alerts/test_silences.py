@@ -39,7 +39,7 @@ def kinds(objects: LocalObjects, clock: Clock, seconds: float = 0) -> list[str]:
     return [notification.kind for notification in flush_alerts(objects, now=clock.pass_(seconds))]
 
 
-def test_an_alert_that_is_raised_in_silence_is_open_and_nobody_is_notified(objects: LocalObjects, clock: Clock) -> None:
+def test_an_alert_raised_in_a_silence_is_open_without_notification(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
 
     notification = raise_alert(objects, **STALE, now=clock.pass_(60))
@@ -50,7 +50,7 @@ def test_an_alert_that_is_raised_in_silence_is_open_and_nobody_is_notified(objec
     assert objects.list("control/alerts/spool/") == []
 
 
-def test_what_is_open_at_the_end_of_a_silence_is_notified_at_once(objects: LocalObjects, clock: Clock) -> None:
+def test_open_alerts_are_notified_when_a_silence_ends(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
     raise_alert(objects, **STALE, now=clock.pass_(60))
     assert kinds(objects, clock, 60) == []
@@ -59,9 +59,7 @@ def test_what_is_open_at_the_end_of_a_silence_is_notified_at_once(objects: Local
     assert kinds(objects, clock, 60) == [], "once"
 
 
-def test_what_people_knew_before_a_silence_is_said_again_at_its_end_however_lately_they_were_notified(
-    objects: LocalObjects, clock: Clock
-) -> None:
+def test_known_alerts_are_notified_again_when_a_silence_ends(objects: LocalObjects, clock: Clock) -> None:
     assert raise_alert(objects, **STALE, now=clock.now) is not None
     silence(objects, clock, hours=1)
     assert kinds(objects, clock, 60) == []
@@ -70,7 +68,7 @@ def test_what_people_knew_before_a_silence_is_said_again_at_its_end_however_late
     assert kinds(objects, clock, 60) == []
 
 
-def test_the_end_of_what_people_knew_is_held_back_until_the_silence_ends(objects: LocalObjects, clock: Clock) -> None:
+def test_the_end_of_a_known_alert_is_suppressed_until_the_silence_ends(objects: LocalObjects, clock: Clock) -> None:
     raise_alert(objects, **STALE, now=clock.now)
     silence(objects, clock, hours=1)
 
@@ -79,7 +77,7 @@ def test_the_end_of_what_people_knew_is_held_back_until_the_silence_ends(objects
     assert kinds(objects, clock, 3_600) == ["resolved"]
 
 
-def test_what_came_and_went_in_silence_is_never_notified(objects: LocalObjects, clock: Clock) -> None:
+def test_an_alert_that_opens_and_ends_in_a_silence_is_never_notified(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock, hours=1)
     raise_alert(objects, **STALE, now=clock.pass_(60))
     resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.pass_(60))
@@ -87,7 +85,7 @@ def test_what_came_and_went_in_silence_is_never_notified(objects: LocalObjects, 
     assert kinds(objects, clock, 3_600) == []
 
 
-def test_a_silence_that_somebody_ends_is_as_loud(objects: LocalObjects, clock: Clock) -> None:
+def test_a_silence_ended_early_notifies_the_same_way(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
     raise_alert(objects, **STALE, now=clock.pass_(60))
 
@@ -107,7 +105,7 @@ def test_a_silence_that_somebody_ends_is_as_loud(objects: LocalObjects, clock: C
         ("JOB_OVERDUE", "games.daily", False),
     ],
 )
-def test_a_silence_is_of_one_cause_and_of_subjects_of_its_pipeline(
+def test_a_silence_covers_one_cause_and_subjects_of_its_pipeline(
     objects: LocalObjects, clock: Clock, cause: str, subject: str, held: bool
 ) -> None:
     silence(objects, clock, subject="*.daily")
@@ -124,14 +122,14 @@ def test_subjects_of_every_form_name_their_pipeline(clock: Clock, objects: Local
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2, "id": "x"}'])
-def test_a_silence_that_cannot_be_read_silences_nothing(objects: LocalObjects, clock: Clock, torn: bytes) -> None:
+def test_an_unreadable_silence_has_no_effect(objects: LocalObjects, clock: Clock, torn: bytes) -> None:
     one = silence(objects, clock)
     objects.put(silence_key(one.id), torn)
 
     assert raise_alert(objects, **STALE, now=clock.now) is not None
 
 
-def test_a_time_that_is_none_silences_nothing(objects: LocalObjects, clock: Clock) -> None:
+def test_an_invalid_time_has_no_effect(objects: LocalObjects, clock: Clock) -> None:
     one = silence(objects, clock)
     objects.put(silence_key(one.id), one.replace(until="soon").encode())
 
@@ -143,7 +141,7 @@ def test_a_time_that_is_none_silences_nothing(objects: LocalObjects, clock: Cloc
     "wrong",
     [{"cause": "GOLD_STAIL"}, {"hours": 0}, {"hours": MAX_HOURS + 1}, {"reason": " "}, {"subject": ""}],
 )
-def test_a_silence_without_cause_time_or_reason_is_refused(
+def test_a_silence_without_cause_time_or_reason_is_rejected(
     objects: LocalObjects, clock: Clock, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -153,7 +151,7 @@ def test_a_silence_without_cause_time_or_reason_is_refused(
     assert silences(objects) == []
 
 
-def test_a_process_that_dies_at_the_end_of_a_silence_leaves_it_to_the_next(
+def test_a_crash_at_the_end_of_a_silence_is_handled_by_the_next_process(
     objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence(objects, clock, hours=1)
@@ -170,7 +168,7 @@ def test_a_process_that_dies_at_the_end_of_a_silence_leaves_it_to_the_next(
     assert kinds(objects, clock, 60) == ["raised"]
 
 
-def test_a_look_at_many_silenced_alerts_reads_the_silences_once(tmp_path: Path, clock: Clock) -> None:
+def test_flushing_many_alerts_reads_the_silences_once(tmp_path: Path, clock: Clock) -> None:
     objects = NotingObjects(tmp_path / "lake")
     silence(objects, clock)
     for number in range(3):
@@ -182,7 +180,7 @@ def test_a_look_at_many_silenced_alerts_reads_the_silences_once(tmp_path: Path, 
     assert len(kinds(objects, clock, 2 * 3_600)) == 3
 
 
-def test_silences_of_long_ago_are_removed(objects: LocalObjects, clock: Clock) -> None:
+def test_old_silences_are_deleted(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock, hours=1)
     kinds(objects, clock, 3_601)
     assert len(silences(objects)) == 1, "they are shown for a while"
@@ -197,7 +195,7 @@ looks = st.lists(st.tuples(st.integers(1, 2_000), st.booleans(), st.booleans()),
 
 @settings(deadline=None)
 @given(looks)
-def test_in_silence_the_truth_is_taken_over_and_nothing_is_sent(seen: list[tuple[int, bool, bool]]) -> None:
+def test_a_silence_updates_the_state_and_sends_nothing(seen: list[tuple[int, bool, bool]]) -> None:
     clock, cause = Clock(), ALERTS["GOLD_STALE"]
     loud = quiet = AlertState()
     for seconds, is_open, silent in seen:
@@ -216,7 +214,7 @@ def test_in_silence_the_truth_is_taken_over_and_nothing_is_sent(seen: list[tuple
     assert clock.now >= START
 
 
-def test_the_objects_lie_where_the_pages_read_them(tmp_path: Path, clock: Clock) -> None:
+def test_silences_are_stored_where_pages_read_them(tmp_path: Path, clock: Clock) -> None:
     objects = LocalObjects(tmp_path)
     one = silence(objects, clock)
 

@@ -67,12 +67,12 @@ def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, Notifica
 
 
 @given(looks)
-def test_what_is_told_is_what_the_rules_say(seen: Looks) -> None:
+def test_notifications_follow_the_rules(seen: Looks) -> None:
     assert replayed(seen) == oracle(seen)
 
 
 @given(looks)
-def test_no_hour_has_more_notices_than_allowed(seen: Looks) -> None:
+def test_no_hour_exceeds_the_notification_limit(seen: Looks) -> None:
     times = [when for when, _, _ in replayed(seen)]
 
     for first in times:
@@ -80,7 +80,7 @@ def test_no_hour_has_more_notices_than_allowed(seen: Looks) -> None:
 
 
 @given(looks, st.sampled_from([None, "warning", "critical"]))
-def test_what_comes_to_rest_ends_with_a_notice_that_is_true(seen: Looks, rests: Severity | None) -> None:
+def test_the_last_notification_is_true(seen: Looks, rests: Severity | None) -> None:
     told = replayed([*seen, *[(60, rests)] * 75])
 
     last = told[-1] if told else (0, "resolved", None)
@@ -89,7 +89,7 @@ def test_what_comes_to_rest_ends_with_a_notice_that_is_true(seen: Looks, rests: 
 
 
 @given(looks)
-def test_raised_and_resolved_take_turns(seen: Looks) -> None:
+def test_raised_and_resolved_alternate(seen: Looks) -> None:
     turns = [kind for _, kind, _ in replayed(seen) if kind in ("raised", "resolved")]
 
     assert turns[::2] == ["raised"] * len(turns[::2])
@@ -99,7 +99,7 @@ def test_raised_and_resolved_take_turns(seen: Looks) -> None:
 FLAPPING: Looks = [(10, "warning" if look % 2 else None) for look in range(720)]
 
 
-def test_a_flapping_metric_makes_few_notices_an_hour_and_says_so() -> None:
+def test_a_flapping_alert_sends_few_notifications_with_a_change_count() -> None:
     told = replayed(FLAPPING)
 
     first_hour = [each for each in told if each[0] < 3600]
@@ -111,7 +111,7 @@ def test_a_flapping_metric_makes_few_notices_an_hour_and_says_so() -> None:
     [(10**9, 600, 5), (4, 0, 4), (10**9, 0, 300)],
     ids=["no limit", "no cooldown", "neither"],
 )
-def test_without_its_protections_it_makes_many(limit: int, cooldown: float, least: int) -> None:
+def test_without_limits_a_flapping_alert_sends_many(limit: int, cooldown: float, least: int) -> None:
     off = dataclasses.replace(CAUSE, max_notifications_per_hour=limit, cooldown_seconds=cooldown)
 
     told = [each for each in replayed(FLAPPING, off) if each[0] < 3600]
@@ -123,7 +123,7 @@ def test_without_its_protections_it_makes_many(limit: int, cooldown: float, leas
     )
 
 
-def test_a_held_notice_says_how_often_it_changed() -> None:
+def test_a_delayed_notification_has_a_change_count() -> None:
     standing, now = AlertState(), START
     for seconds, severity in FLAPPING[:100]:
         now += timedelta(seconds=seconds)
@@ -133,7 +133,7 @@ def test_a_held_notice_says_how_often_it_changed() -> None:
     assert len(standing.notification_times) <= CAUSE.max_notifications_per_hour
 
 
-def test_a_clock_that_is_set_back_silences_nothing_for_long() -> None:
+def test_a_clock_set_back_suppresses_nothing_for_long() -> None:
     standing, kind = update_state(AlertState(), CAUSE, severity="warning", now=START + 3 * HOUR)
     assert kind == "raised"
     standing, kind = update_state(standing, CAUSE, severity=None, now=START)

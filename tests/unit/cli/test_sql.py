@@ -18,8 +18,8 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from tests.unit.cli.test_start import run as run_afresh
-from tests.unit.cli.test_start import run_in_turn
+from tests.unit.cli.test_lazy_loading import run as run_afresh
+from tests.unit.cli.test_lazy_loading import run_in_turn
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 from tests.unit.tables.test_versions import set_times
 

@@ -31,7 +31,7 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return read
 
 
-def test_a_service_is_read_once_however_many_sessions_make_a_client_of_it(files_read: Counter[str]) -> None:
+def test_a_service_description_is_read_once_for_all_sessions(files_read: Counter[str]) -> None:
     for _ in range(3):
         aws_session().client("firehose", **PLACE)
 
@@ -39,7 +39,7 @@ def test_a_service_is_read_once_however_many_sessions_make_a_client_of_it(files_
     assert set(files_read.values()) == {1}
 
 
-def test_many_threads_make_clients_at_once() -> None:
+def test_many_threads_create_clients_concurrently() -> None:
     def client(number: int) -> str:
         place = PLACE | {"endpoint_url": f"http://127.0.0.1:{number}"}
         return str(aws_session().client(("s3", "sqs", "sns")[number % 3], **place).meta.endpoint_url)
@@ -50,7 +50,7 @@ def test_many_threads_make_clients_at_once() -> None:
     assert addresses == [f"http://127.0.0.1:{number}" for number in range(1, 25)]
 
 
-def test_what_one_session_is_configured_with_is_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_do_not_share_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     first = aws_session()
@@ -62,7 +62,7 @@ def test_what_one_session_is_configured_with_is_no_others(monkeypatch: pytest.Mo
     assert first.get_credentials().access_key == "first"
 
 
-def test_the_folders_that_are_looked_through_do_not_grow() -> None:
+def test_the_search_path_does_not_grow() -> None:
     def folders() -> list[str]:
         session: Any = aws_session()
         return list(session._loader.search_paths)

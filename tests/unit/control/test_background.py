@@ -19,7 +19,7 @@ class Waiting(BackgroundThread):
         self.may_end.wait()
 
 
-def test_a_stop_says_whether_the_thread_has_ended() -> None:
+def test_stop_returns_whether_the_thread_has_ended() -> None:
     waiting = Waiting()
     waiting.start()
 
@@ -29,5 +29,5 @@ def test_a_stop_says_whether_the_thread_has_ended() -> None:
     assert waiting.stop(timeout_seconds=0)
 
 
-def test_one_that_was_never_started_has_ended() -> None:
+def test_a_thread_that_never_started_counts_as_ended() -> None:
     assert Waiting().stop(timeout_seconds=0)

@@ -59,12 +59,12 @@ def test_a_wait_never_grows_beyond_its_limit_however_many_failures(local_objects
     assert backoff.read().failures == 5001
 
 
-def test_a_failure_that_no_retry_mends_waits_longest_at_once(local_objects: LocalObjects) -> None:
+def test_a_non_retryable_failure_waits_the_maximum_immediately(local_objects: LocalObjects) -> None:
     assert make(local_objects, Clock()).record_failure(retryable=False) == MAX_WAIT_SECONDS
     assert [wait_seconds(n, retryable=False) for n in (1, 9)] == [MAX_WAIT_SECONDS] * 2
 
 
-def test_what_a_launcher_has_waited_is_not_waited_again(local_objects: LocalObjects) -> None:
+def test_the_wait_of_a_launcher_counts(local_objects: LocalObjects) -> None:
     clock = Clock()
     seconds = make(local_objects, clock).record_failure(retryable=False)
 
@@ -74,7 +74,7 @@ def test_what_a_launcher_has_waited_is_not_waited_again(local_objects: LocalObje
     assert make(local_objects, clock).wait() == 0.0
 
 
-def test_a_run_that_lasted_before_it_failed_counts_as_the_first_again(local_objects: LocalObjects) -> None:
+def test_a_failure_after_a_long_run_counts_as_the_first(local_objects: LocalObjects) -> None:
     local_objects.put(KEY, b'{"failures": 9}')
     clock = Clock()
     backoff = make(local_objects, clock)
@@ -96,7 +96,7 @@ def test_waiting_does_not_count_as_running(local_objects: LocalObjects) -> None:
     assert backoff.read().failures == 2
 
 
-def test_a_run_that_ends_well_starts_the_count_over(local_objects: LocalObjects) -> None:
+def test_a_successful_run_resets_the_count(local_objects: LocalObjects) -> None:
     make(local_objects, Clock()).record_failure()
 
     backoff = make(local_objects, Clock())
@@ -107,7 +107,7 @@ def test_a_run_that_ends_well_starts_the_count_over(local_objects: LocalObjects)
     assert backoff.remaining_seconds() == 0.0
 
 
-def test_a_wait_that_is_called_off_elsewhere_ends_within_a_poll(local_objects: LocalObjects) -> None:
+def test_a_wait_cancelled_elsewhere_ends_within_a_poll(local_objects: LocalObjects) -> None:
     clock = Clock()
     make(local_objects, clock).record_failure(retryable=False)
 
@@ -144,7 +144,7 @@ def test_a_failure_recorded_by_a_clock_that_is_ahead_is_not_waited_for(local_obj
     ],
     ids=["transient", "contract", "unforeseen"],
 )
-def test_a_run_that_fails_is_recorded_and_the_next_one_waits_before_it_opens_anything(
+def test_a_failed_run_is_recorded_and_the_next_waits_first(
     local_objects: LocalObjects, error: Exception, seconds: float
 ) -> None:
     clock = Clock()
@@ -176,7 +176,7 @@ def test_a_fenced_run_leaves_the_record_to_its_successor(local_objects: LocalObj
     ],
     ids=["outage", "own failure"],
 )
-def test_a_run_with_a_driver_of_its_own_tells_an_outage_from_a_failure_of_the_stream(
+def test_outages_are_distinguished_from_failures_of_the_stream(
     local_objects: LocalObjects, error: DeltaworksError, own: int
 ) -> None:
     backoff = make(local_objects, Clock())

@@ -42,7 +42,7 @@ CONVERSIONS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
 @given(around=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=6))
-def test_what_a_library_could_not_convert_is_not_in_the_error(convert: Callable[[str], object], around: str) -> None:
+def test_values_that_a_library_could_not_convert_are_redacted(convert: Callable[[str], object], around: str) -> None:
     with pytest.raises((ValueError, TypeError, pa.ArrowException, duckdb.Error)) as raised:
         convert(f"{around}{CANARY}{around}")
 
@@ -51,7 +51,7 @@ def test_what_a_library_could_not_convert_is_not_in_the_error(convert: Callable[
 
 
 @pytest.mark.parametrize("text", SPARK)
-def test_what_spark_could_not_convert_is_not_in_the_error(text: str) -> None:
+def test_values_that_spark_could_not_convert_are_redacted(text: str) -> None:
     assert CANARY in text
     assert CANARY not in redact_values(text)
     assert REDACTED_VALUE in redact_values(text)
@@ -60,11 +60,11 @@ def test_what_spark_could_not_convert_is_not_in_the_error(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Table 's3://lake/tables/x' is gone", "The value of this option is not what it was", "no column 'a' here"]
 )
-def test_other_texts_stay_as_they_are(text: str) -> None:
+def test_other_texts_are_unchanged(text: str) -> None:
     assert redact_values(text) == text
 
 
-def test_the_traceback_of_a_job_that_failed_quotes_no_value(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_traceback_of_a_failed_job_contains_no_value(capfd: pytest.CaptureFixture[str]) -> None:
     def main() -> int:
         text = f"{CANARY} o'clock"
         return int(text)

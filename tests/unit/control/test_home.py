@@ -57,7 +57,7 @@ def start_over(generation: int, *, to_batch: int | None = None) -> StartOver:
     )
 
 
-def test_a_home_is_that_of_one_pipeline(home: PipelineHome) -> None:
+def test_a_home_belongs_to_one_pipeline(home: PipelineHome) -> None:
     home.held.request_resume("orders", by="ada")
     home.rollbacks.get_or_create(rollback(1))
 
@@ -68,7 +68,7 @@ def test_a_home_is_that_of_one_pipeline(home: PipelineHome) -> None:
     assert all(key.startswith("control/pipelines/shop/") for key in home.objects.list(""))
 
 
-def test_a_rollback_is_unfinished_until_its_end_is_on_record(home: PipelineHome) -> None:
+def test_a_rollback_is_unfinished_until_its_completion_is_recorded(home: PipelineHome) -> None:
     assert home.rollbacks.get_or_create(rollback(1)) == home.rollbacks.get_or_create(rollback(1, by="grace"))
     with pytest.raises(ContractError, match=r"ROLLBACK_UNFINISHED.*restore shop orders"):
         home.rollbacks.reject_unfinished()
@@ -82,7 +82,7 @@ def test_a_rollback_is_unfinished_until_its_end_is_on_record(home: PipelineHome)
     assert (record, end and end.version) == (rollback(1), 10)
 
 
-def test_a_start_over_begins_a_generation_once_it_has_ended(home: PipelineHome) -> None:
+def test_a_completed_start_over_begins_a_generation(home: PipelineHome) -> None:
     home.start_overs.reject_unfinished()
     home.start_overs.get_or_create(start_over(2))
     with pytest.raises(ContractError, match="START_OVER_UNFINISHED"):
@@ -97,7 +97,7 @@ def test_a_start_over_begins_a_generation_once_it_has_ended(home: PipelineHome) 
     assert home.start_overs.rollback_versions("items") == []
 
 
-def test_the_batches_of_a_generation_survive_as_far_as_every_later_one_has_left_them(home: PipelineHome) -> None:
+def test_surviving_batches_are_limited_by_every_later_generation(home: PipelineHome) -> None:
     for begun in (start_over(2, to_batch=7), start_over(3), start_over(4, to_batch=3)):
         home.start_overs.get_or_create(begun)
 
@@ -107,7 +107,7 @@ def test_the_batches_of_a_generation_survive_as_far_as_every_later_one_has_left_
     assert home.start_overs.last_surviving_batch(1, current=2) == 7
 
 
-def test_opening_a_home_takes_neither_an_engine_nor_the_declarations_with_it() -> None:
+def test_opening_a_home_imports_neither_the_engine_nor_specs() -> None:
     code = "import sys, deltaworks.control.home; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 

@@ -38,7 +38,7 @@ def last_line(output: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
-def test_a_job_that_ends_well_says_nothing(returned: int | None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_successful_job_prints_nothing(returned: int | None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_job(lambda: returned, watch_parent=False) == code
     assert "DELTAWORKS_ERROR" not in capsys.readouterr().out
 
@@ -60,7 +60,7 @@ def test_our_own_errors_keep_their_exit_code_condition_and_verdict(
     }
 
 
-def test_an_error_of_ours_inside_another_is_the_one_that_counts() -> None:
+def test_a_wrapped_deltaworks_error_is_used() -> None:
     outer = RuntimeError("the query ended")
     outer.__cause__ = FencedError("OWNER_FENCED", "a successor has taken over")
 
@@ -75,7 +75,7 @@ def test_an_error_of_ours_inside_another_is_the_one_that_counts() -> None:
         CapturedError("[DELTA_CONCURRENT_DELETE_READ.WITH_PARTITION_HINT] files were deleted"),
     ],
 )
-def test_conflicts_of_delta_can_be_retried(error: Exception) -> None:
+def test_delta_conflicts_are_retryable(error: Exception) -> None:
     own = as_deltaworks_error(error)
 
     assert (type(own), own.condition, own.retryable) == (ConcurrencyError, "DELTA_CONFLICT", True)
@@ -91,7 +91,7 @@ def test_conflicts_of_delta_can_be_retried(error: Exception) -> None:
         CapturedError("Could not read", "Caused by: java.net.ConnectException: Connection refused"),
     ],
 )
-def test_outages_can_be_retried(error: Exception) -> None:
+def test_outages_are_retryable(error: Exception) -> None:
     own = as_deltaworks_error(error)
 
     assert (type(own), own.condition, own.exit_code) == (TransientError, "STORAGE_UNREACHABLE", 21)
@@ -142,7 +142,7 @@ def test_outages_can_be_retried(error: Exception) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_source_is_named_and_never_tried_again(text: str, condition: str, named: str) -> None:
+def test_source_errors_are_named_and_not_retryable(text: str, condition: str, named: str) -> None:
     own = as_deltaworks_error(RuntimeError(f"An error occurred.\n{text}"))
 
     assert (own.condition, own.retryable) == (condition, False)
@@ -162,7 +162,7 @@ def test_a_broker_that_does_not_answer_is_an_outage(text: str) -> None:
     assert (own.condition, own.retryable) == ("STORAGE_UNREACHABLE", True)
 
 
-def test_python_that_starts_too_slowly_for_spark_is_tried_again_and_no_server_is_blamed() -> None:
+def test_a_slow_python_worker_is_retryable_and_not_an_outage() -> None:
     cause = "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
     late = CapturedError("Python worker failed to connect back.", cause)
 
@@ -172,13 +172,13 @@ def test_python_that_starts_too_slowly_for_spark_is_tried_again_and_no_server_is
     assert own.condition in OUTAGE_CONDITIONS, "a group parks no member for it"
 
 
-def test_a_driver_whose_checkpoint_another_one_writes_is_fenced() -> None:
+def test_a_driver_is_fenced_when_another_writes_its_checkpoint() -> None:
     own = as_deltaworks_error(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Multiple streaming jobs detected for 7"))
 
     assert (type(own), own.condition) == (FencedError, "CHECKPOINT_IN_USE")
 
 
-def test_what_nobody_foresaw_is_told_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_printed_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_job(failing(ValueError("odd")), watch_parent=False) == 1
 
     output = capsys.readouterr()
@@ -195,7 +195,7 @@ class Outcome:
     seconds: float
 
 
-def test_results_are_printed_for_people_and_last_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_printed_as_text_then_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_results([Outcome("events", "it changed", ("2025-03-01",), 1.234), Outcome("a", "no", None, 0.0)])
 
     *people, last = capsys.readouterr().out.splitlines()

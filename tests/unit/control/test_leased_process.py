@@ -38,7 +38,7 @@ class Held:
             eventually(lambda: not writer._wake.is_set(), "its thread has looked")
 
 
-def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(tmp_path: Path) -> None:
+def test_the_heartbeat_pauses_during_a_stall_and_resumes_afterwards(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=1.0)
     with held.tenure.hold_lease():
         held.tells(1)
@@ -52,14 +52,14 @@ def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(t
     assert held.beat.state == "ended", "the last beat is written in any case"
 
 
-def test_the_end_of_one_that_hung_is_written(tmp_path: Path) -> None:
+def test_the_end_of_a_stalled_process_is_written(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=0.01)
     with held.tenure.hold_lease():
         eventually(lambda: held.tenure.is_stalled, "it hangs")
     assert held.beat.state == "ended"
 
 
-def test_whoever_waits_gets_on(tmp_path: Path) -> None:
+def test_pausing_counts_as_progress(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=0.2)
     with held.tenure.hold_lease():
         waiting = threading.Thread(target=held.tenure.pause, args=(600,))
@@ -70,12 +70,12 @@ def test_whoever_waits_gets_on(tmp_path: Path) -> None:
         waiting.join()
 
 
-def test_without_a_bound_nothing_hangs(tmp_path: Path) -> None:
+def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
     tenure = LeasedProcess(LocalObjects(tmp_path), FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600)
     assert not tenure.is_stalled
 
 
-def test_a_stop_is_seen_though_it_hangs_and_whoever_watches_it_hears_nothing(tmp_path: Path) -> None:
+def test_a_stop_is_detected_during_a_stall_without_ticks(tmp_path: Path) -> None:
     held, turns = Held(tmp_path, stall_seconds=0.01), list[int]()
     with held.tenure.hold_lease(on_tick=lambda: turns.append(1)):
         eventually(lambda: held.tenure.is_stalled, "it hangs")

@@ -22,11 +22,11 @@ from deltaworks.specs.storage import StorageSpec
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 
 
-def test_an_object_that_is_not_there_is_none(objects: ObjectStore) -> None:
+def test_a_missing_object_is_none(objects: ObjectStore) -> None:
     assert objects.get("no/such/thing") is None
 
 
-def test_what_was_put_is_found_and_replaced(objects: ObjectStore) -> None:
+def test_an_object_is_written_and_replaced(objects: ObjectStore) -> None:
     objects.put("a/b.json", b"one")
     first = objects.get("a/b.json")
     objects.put("a/b.json", b"two")
@@ -38,7 +38,7 @@ def test_what_was_put_is_found_and_replaced(objects: ObjectStore) -> None:
     assert first.etag != second.etag
 
 
-def test_the_tag_can_be_asked_for_without_the_bytes(objects: ObjectStore) -> None:
+def test_the_etag_is_read_without_the_bytes(objects: ObjectStore) -> None:
     objects.put("a/one", b"1")
     before = objects.etag("a/one")
     objects.put("a/one", b"2")
@@ -50,7 +50,7 @@ def test_the_tag_can_be_asked_for_without_the_bytes(objects: ObjectStore) -> Non
     assert objects.etag("a") is None
 
 
-def test_a_folder_is_no_object(objects: ObjectStore) -> None:
+def test_a_folder_is_not_an_object(objects: ObjectStore) -> None:
     objects.put("a/b.json", b"one")
 
     assert objects.get("a") is None
@@ -66,7 +66,7 @@ def test_only_the_first_creates(objects: ObjectStore) -> None:
     assert found.data == b"first"
 
 
-def test_creating_again_with_the_same_bytes_is_success_since_it_may_be_ones_own_lost_reply(
+def test_creating_again_with_the_same_bytes_succeeds(
     objects: ObjectStore,
 ) -> None:
     assert objects.put_if_absent("k", b"mine")
@@ -89,7 +89,7 @@ def test_only_the_named_version_is_replaced(objects: ObjectStore) -> None:
     assert objects.put_if_match("k", b"three", etag) is not None
 
 
-def test_replacing_what_is_gone_is_refused(objects: ObjectStore) -> None:
+def test_replacing_a_deleted_object_fails(objects: ObjectStore) -> None:
     objects.put("k", b"one")
     found = objects.get("k")
     assert found is not None
@@ -99,7 +99,7 @@ def test_replacing_what_is_gone_is_refused(objects: ObjectStore) -> None:
     assert objects.get("k") is None
 
 
-def test_replacing_again_with_the_same_bytes_is_success_since_it_may_be_ones_own_lost_reply(
+def test_replacing_again_with_the_same_bytes_succeeds(
     objects: ObjectStore,
 ) -> None:
     objects.put("k", b"one")
@@ -142,7 +142,7 @@ def test_all_pages_of_a_listing_are_read(s3_objects: S3Objects) -> None:
     assert s3_objects.list("many/") == [f"many/{number}" for number in range(7)]
 
 
-def test_a_conditional_write_leaves_nothing_else_behind(objects: ObjectStore) -> None:
+def test_a_conditional_write_leaves_no_other_objects(objects: ObjectStore) -> None:
     objects.put_if_absent("folder/k", b"one")
     objects.put_if_absent("folder/k", b"two")
     found = objects.get("folder/k")
@@ -172,7 +172,7 @@ def race(count: int, work: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(one, range(count)))
 
 
-def test_of_many_creators_at_once_one_wins(local_objects: LocalObjects) -> None:
+def test_one_of_many_concurrent_creators_wins(local_objects: LocalObjects) -> None:
     for attempt in range(20):
         won = race(16, lambda n, key=f"k{attempt}": local_objects.put_if_absent(key, f"writer {n}".encode()))
 
@@ -181,7 +181,7 @@ def test_of_many_creators_at_once_one_wins(local_objects: LocalObjects) -> None:
         assert [n for n, each in enumerate(won) if each] == [int(found.data.split()[1])]
 
 
-def test_of_many_replacers_at_once_one_wins(local_objects: LocalObjects) -> None:
+def test_one_of_many_concurrent_replacers_wins(local_objects: LocalObjects) -> None:
     for attempt in range(20):
         local_objects.put("k", f"start {attempt}".encode())
         start = local_objects.get("k")
@@ -229,7 +229,7 @@ class LosesReplies:
         return self._client.put_object(**request)
 
 
-def test_a_lost_reply_of_s3_is_recognised_by_ones_own_bytes(s3_objects: S3Objects) -> None:
+def test_a_lost_s3_reply_is_recognised_by_equal_bytes(s3_objects: S3Objects) -> None:
     s3_objects._client = LosesReplies(s3_objects._client)
 
     assert s3_objects.put_if_absent("k", b"mine, unique")
@@ -238,7 +238,7 @@ def test_a_lost_reply_of_s3_is_recognised_by_ones_own_bytes(s3_objects: S3Object
     assert s3_objects.put_if_match("k", b"mine, unique too", found.etag) is not None
 
 
-def test_a_storage_that_does_not_answer_is_a_transient_error(
+def test_unreachable_storage_is_a_transient_error(
     s3_storage: StorageSpec,
 ) -> None:
     gone = s3_storage.model_copy(update={"endpoint": "http://127.0.0.1:9"})
@@ -257,7 +257,7 @@ def test_a_storage_that_does_not_answer_is_a_transient_error(
         assert caught.value.condition == "STORAGE_UNREACHABLE"
 
 
-def test_a_bucket_that_is_not_there_is_told_apart_from_an_object_that_is_not(s3_storage: StorageSpec) -> None:
+def test_a_missing_bucket_is_distinguished_from_a_missing_object(s3_storage: StorageSpec) -> None:
     objects = open_objects(s3_storage.model_copy(update={"root": "s3://no-such-bucket"}))
 
     with pytest.raises(TransientError, match="STORAGE_REFUSED"):
@@ -284,7 +284,7 @@ def behind_proxy(s3_storage: StorageSpec) -> Iterator[tuple[S3Objects, FaultProx
         yield objects, proxy
 
 
-def test_a_conflict_with_nothing_there_is_no_answer_and_the_object_is_created(
+def test_a_conflict_without_an_object_is_retried_and_creates_it(
     behind_proxy: tuple[S3Objects, FaultProxy],
 ) -> None:
     objects, proxy = behind_proxy
@@ -296,7 +296,7 @@ def test_a_conflict_with_nothing_there_is_no_answer_and_the_object_is_created(
     assert (stored and stored.data, len(proxy.incidents)) == (b"mine", 2)
 
 
-def test_a_conflict_with_the_named_version_there_is_no_answer_and_it_is_replaced(
+def test_a_conflict_with_the_expected_version_is_retried_and_replaces_it(
     behind_proxy: tuple[S3Objects, FaultProxy],
 ) -> None:
     objects, proxy = behind_proxy
@@ -312,7 +312,7 @@ def test_a_conflict_with_the_named_version_there_is_no_answer_and_it_is_replaced
     assert (stored.data, stored.etag) == (b"two", etag)
 
 
-def test_a_conflict_with_another_object_there_is_a_lost_race(behind_proxy: tuple[S3Objects, FaultProxy]) -> None:
+def test_a_conflict_with_another_object_is_a_lost_race(behind_proxy: tuple[S3Objects, FaultProxy]) -> None:
     objects, proxy = behind_proxy
     objects.put("k", b"one")
     proxy.faults = (CONFLICT,)
@@ -322,7 +322,7 @@ def test_a_conflict_with_another_object_there_is_a_lost_race(behind_proxy: tuple
     assert len(proxy.incidents) == 2
 
 
-def test_conflicts_without_end_are_an_error_and_never_a_lost_race(
+def test_endless_conflicts_are_an_error_and_not_a_lost_race(
     behind_proxy: tuple[S3Objects, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, proxy = behind_proxy
@@ -340,7 +340,7 @@ def test_conflicts_without_end_are_an_error_and_never_a_lost_race(
     assert absent.value.condition == "STORAGE_REFUSED"
 
 
-def test_a_local_write_is_durable_by_name_before_it_counts(
+def test_the_directory_entry_of_a_local_write_is_synced(
     local_objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[tuple[str, list[str]]] = []

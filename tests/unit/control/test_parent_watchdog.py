@@ -84,7 +84,7 @@ def lives_on(process: psutil.Process, seconds: float) -> bool:
     return not ended(process)
 
 
-def test_a_guarded_process_ends_when_its_launcher_is_killed(tree: Tree) -> None:
+def test_a_watched_process_ends_when_its_launcher_is_killed(tree: Tree) -> None:
     launcher, child = tree("guarded")
     assert lives_on(child, 0.5)
 
@@ -93,7 +93,7 @@ def test_a_guarded_process_ends_when_its_launcher_is_killed(tree: Tree) -> None:
     eventually(lambda: ended(child), "the child ends")
 
 
-def test_an_unguarded_process_outlives_its_launcher(tree: Tree) -> None:
+def test_an_unwatched_process_outlives_its_launcher(tree: Tree) -> None:
     launcher, child = tree("unguarded")
 
     launcher.send_signal(signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_an_unguarded_process_outlives_its_launcher(tree: Tree) -> None:
     assert lives_on(child, 1.0)
 
 
-def test_a_guarded_process_ends_when_the_launcher_of_its_launcher_is_killed(tree: Tree) -> None:
+def test_a_watched_process_ends_when_its_grandparent_is_killed(tree: Tree) -> None:
     launcher, middle, child = tree("guarded", levels=2)
 
     launcher.send_signal(signal.SIGKILL)
@@ -119,13 +119,13 @@ def test_the_chain_begins_with_this_process() -> None:
     assert find_orphan(chain) is None
 
 
-def test_a_parent_that_is_another_one_now_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_parent_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = ProcessParent(os.getpid(), 999_999_999)
 
     assert find_orphan((changed,)) == changed
 
 
-def test_the_exit_code_of_an_orphan_is_its_own() -> None:
+def test_orphans_have_a_distinct_exit_code() -> None:
     code = "from deltaworks.control.parent_watchdog import end_now; end_now()"
     import deltaworks
 

@@ -31,5 +31,5 @@ def test_outside_airflow_a_run_is_manual(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("text", [None, "", "free text of somebody else", "[1]", "7", json.dumps("x")])
-def test_metadata_that_is_not_ours_reads_as_nothing(text: str | None) -> None:
+def test_foreign_metadata_is_empty(text: str | None) -> None:
     assert parse_user_metadata(text) == {}

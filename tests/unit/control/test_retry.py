@@ -19,9 +19,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @given(most=st.integers(1, 200), first=st.floats(0.001, 1), longest=st.floats(0.001, 10))
-def test_a_wait_is_between_two_attempts_only_and_never_above_its_bounds(
-    most: int, first: float, longest: float
-) -> None:
+def test_waits_are_only_between_attempts_and_bounded(most: int, first: float, longest: float) -> None:
     with pytest.MonkeyPatch.context() as patched:
         slept: list[float] = []
         patched.setattr(time, "sleep", slept.append)
@@ -34,13 +32,13 @@ def test_a_wait_is_between_two_attempts_only_and_never_above_its_bounds(
     assert all(0 <= seconds <= bound for seconds, bound in zip(slept, bounds, strict=True))
 
 
-def test_who_succeeds_at_once_never_waits(waits: list[float]) -> None:
+def test_immediate_success_never_waits(waits: list[float]) -> None:
     first = next(attempts(5, first_wait_seconds=1, max_wait_seconds=1))
 
     assert (first, waits) == (1, [])
 
 
-def test_two_who_met_wait_differently(waits: list[float]) -> None:
+def test_two_contending_processes_wait_differently(waits: list[float]) -> None:
     for _ in range(2):
         list(attempts(5, first_wait_seconds=1, max_wait_seconds=9))
 

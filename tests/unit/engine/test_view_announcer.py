@@ -22,7 +22,7 @@ from deltaworks.errors import ContractError, TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AlertsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.alerts.aws_stage import Aws, running_aws
+from tests.unit.alerts.aws_harness import Aws, running_aws
 from tests.unit.engine.keyed.latest_harness import LatestHarness, live_declared, priced
 from tests.waiting import eventually
 

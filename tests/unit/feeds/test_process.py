@@ -20,7 +20,7 @@ from deltaworks.feeds.messages import DeadReason
 from deltaworks.feeds.process import DEAD_LETTERS_ALERT, STALE_ALERT, FeedAlerts, FeedsProcess
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import FeedHarness, Receiver, declared
 from tests.waiting import eventually
 

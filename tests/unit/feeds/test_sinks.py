@@ -17,7 +17,7 @@ from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec, WebhookSinkSpec
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 
 
 @pytest.fixture(scope="module")

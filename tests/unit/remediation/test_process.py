@@ -22,7 +22,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_harness import Aws
 from tests.unit.remediation.remediation_harness import RemediationStage
 from tests.unit.remediation.traffic_server import Director, running_director
 

@@ -18,7 +18,7 @@ LOG = {"kind": "log", "name": "log"}
 
 
 @pytest.mark.parametrize("channels", [[], [LOG], [LOG, {**LOG, "name": "other"}]], ids=str)
-def test_a_log_is_no_channel_that_anybody_sees(channels: list[dict[str, str]]) -> None:
+def test_a_log_channel_alone_is_a_finding(channels: list[dict[str, str]]) -> None:
     alerts = AlertsSpec.model_validate({"channels": channels})
 
     finding = channel_finding(alerts)
@@ -31,11 +31,11 @@ def test_a_log_is_no_channel_that_anybody_sees(channels: list[dict[str, str]]) -
 
 
 @pytest.mark.parametrize("channel", [WEBHOOK, SNS], ids=str)
-def test_one_channel_that_reaches_people_is_enough(channel: dict[str, str]) -> None:
+def test_one_channel_to_people_is_enough(channel: dict[str, str]) -> None:
     assert channel_warning(AlertsSpec.model_validate({"channels": [LOG, channel]})) == ""
 
 
-def test_the_variable_adds_a_channel_whose_address_is_read_when_a_notice_is_sent(
+def test_the_environment_variable_adds_a_channel_and_is_read_when_sending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DELTAWORKS_ALERTS_WEBHOOK", raising=False)
@@ -51,7 +51,7 @@ def test_the_variable_adds_a_channel_whose_address_is_read_when_a_notice_is_sent
     assert "hooks.example.com" not in environment.model_dump_json()
 
 
-def test_a_declared_channel_of_that_name_stays() -> None:
+def test_a_declared_channel_of_the_same_name_is_kept() -> None:
     declared = AlertsSpec.model_validate({"channels": [{**WEBHOOK, "name": "webhook"}]})
     from deltaworks.specs.environment import EnvironmentSpec
     from deltaworks.specs.storage import AwsSpec, StorageSpec

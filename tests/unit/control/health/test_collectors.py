@@ -68,7 +68,7 @@ def beat(**changes: Any) -> CollectorHeartbeat:
         ({"state": "ended", "written_at": ago(days=3), "oldest_at": ago(days=4)}, "SPOOL_OLD", "10 % full"),
     ],
 )
-def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any], cause: str, said: str) -> None:
+def test_a_collector_is_evaluated_from_its_processes(facts: dict[str, Any], cause: str, said: str) -> None:
     verdict = evaluate_collector("edge", [beat(**facts)], None, now=NOW)
     assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
     assert said in verdict.detail
@@ -77,14 +77,14 @@ def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any],
         assert alert_for_verdict(cause) in ("COLLECTOR_UNHEALTHY", "EVENTS_LOST")
 
 
-def test_one_process_that_is_ill_is_enough_and_one_that_is_long_gone_is_nobodys_concern() -> None:
+def test_one_unhealthy_process_is_enough_and_long_ended_ones_are_ignored() -> None:
     gone = beat(id="a" * 32, state="ended", written_at=ago(days=3))
     stale = beat(id="b" * 32, written_at=ago(hours=1))
     assert evaluate_collector("edge", [gone, beat()], None, now=NOW).state == "healthy"
     assert evaluate_collector("edge", [beat(), stale], None, now=NOW).cause == "COLLECTOR_STALE"
 
 
-def test_lost_events_are_named_before_all_else_and_since_when() -> None:
+def test_lost_events_come_first_with_their_start() -> None:
     losses = LostEvents(checked_at=ago(minutes=5), missing=(MissingRange(id="c" * 32, first=7, last=9),))
     first = evaluate_collector("edge", [beat(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
     verdict = evaluate_collector("edge", [beat(damaged=("x",))], losses, now=NOW, previous=first)
@@ -94,7 +94,7 @@ def test_lost_events_are_named_before_all_else_and_since_when() -> None:
     assert alert_for_verdict("EVENTS_LOST") == "EVENTS_LOST"
 
 
-def test_one_that_is_declared_and_never_ran_is_no_subject(tmp_path: Path) -> None:
+def test_a_declared_collector_that_never_ran_is_not_reported(tmp_path: Path) -> None:
     root = write_project(tmp_path / "project")
     write_collector(root)
     catalog, objects = load_catalog(root=root), LocalObjects(tmp_path / "lake")
@@ -107,7 +107,7 @@ def test_one_that_is_declared_and_never_ran_is_no_subject(tmp_path: Path) -> Non
     assert report.verdict.cause == "HEARTBEAT_UNREADABLE"
 
 
-def test_counts_of_an_hour_go_on_after_a_restart_and_end_with_the_hour(tmp_path: Path) -> None:
+def test_hourly_counts_continue_after_a_restart_and_end_with_the_hour(tmp_path: Path) -> None:
     objects, now = LocalObjects(tmp_path), NOW
     taken: dict[str, dict[str, int]] = {"shop": {"accepted": 10}}
     seq = 11
@@ -133,7 +133,7 @@ def test_counts_of_an_hour_go_on_after_a_restart_and_end_with_the_hour(tmp_path:
     assert [item.next_seq for item in read_collector_heartbeats(objects, "edge")] == [22]
 
 
-def test_a_storage_that_fails_costs_the_collector_nothing(tmp_path: Path) -> None:
+def test_storage_failures_do_not_stop_the_collector(tmp_path: Path) -> None:
     class Failing(LocalObjects):
         def put(self, key: str, data: bytes) -> None:
             raise OSError("away")

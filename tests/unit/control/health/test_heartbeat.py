@@ -34,7 +34,7 @@ def test_there_is_no_heartbeat_before_the_first(local_objects: LocalObjects) -> 
     assert read_heartbeat(local_objects, KEY) is None
 
 
-def test_it_beats_without_being_asked_and_says_the_newest(local_objects: LocalObjects) -> None:
+def test_it_writes_the_newest_state_at_each_interval(local_objects: LocalObjects) -> None:
     writer = make(local_objects)
     writer.start()
     first = heard(local_objects, lambda beat: beat.state == "starting")
@@ -45,7 +45,7 @@ def test_it_beats_without_being_asked_and_says_the_newest(local_objects: LocalOb
     writer.close(state="ended")
 
 
-def test_an_update_does_not_wait_for_the_next_beat(local_objects: LocalObjects) -> None:
+def test_an_update_does_not_wait_for_the_interval(local_objects: LocalObjects) -> None:
     writer = make(local_objects, beat_seconds=3_600.0)
     writer.start()
 
@@ -55,7 +55,7 @@ def test_an_update_does_not_wait_for_the_next_beat(local_objects: LocalObjects) 
     writer.close(state="ended")
 
 
-def test_the_last_word_is_written_before_close_returns(local_objects: LocalObjects) -> None:
+def test_the_final_state_is_written_before_close_returns(local_objects: LocalObjects) -> None:
     writer = make(local_objects, beat_seconds=60.0)
     writer.start()
 
@@ -66,7 +66,7 @@ def test_the_last_word_is_written_before_close_returns(local_objects: LocalObjec
     assert (beat.state, beat.error) == ("failed", {"condition": "X"})
 
 
-def test_it_outlives_a_storage_that_fails_for_a_while(faulty_objects: FaultyObjects) -> None:
+def test_it_survives_temporary_storage_failures(faulty_objects: FaultyObjects) -> None:
     writer = make(faulty_objects)
     writer.start()
     refused = []

@@ -40,7 +40,7 @@ def beat(objects: LocalObjects, name: str, **changes: str) -> None:
     objects.put(key, json.dumps(dataclasses.asdict(writer.current) | {"state": "running"} | changes).encode())
 
 
-def test_many_are_read_at_once_and_judged_as_each_alone(tmp_path: Path) -> None:
+def test_concurrent_checks_equal_single_checks(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     for subject in SUBJECTS[:5]:
         beat(objects, subject.name)
@@ -54,7 +54,7 @@ def test_many_are_read_at_once_and_judged_as_each_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_airflow_is_asked_of_what_does_not_run_alone(tmp_path: Path) -> None:
+def test_airflow_is_queried_only_for_subjects_that_do_not_run(tmp_path: Path) -> None:
     objects, questions = LocalObjects(tmp_path), list[str]()
     beat(objects, "s0")
     beat(objects, "s1", state="failed")
@@ -71,7 +71,7 @@ def test_airflow_is_asked_of_what_does_not_run_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cause", ["JOB_OVERDUE", "GOLD_STALE"])
-def test_open_alerts_of_a_cause_are_known_by_their_subjects(tmp_path: Path, cause: str) -> None:
+def test_open_alerts_of_a_cause_are_listed_by_subject(tmp_path: Path, cause: str) -> None:
     objects = LocalObjects(tmp_path)
     for subject in ("gold__games", "gold__edits"):
         raise_alert(objects, cause=cause, subject=subject, summary="late")

@@ -26,7 +26,7 @@ def declared(root: Path, *, vault: bool = True) -> Catalog:
     return load_catalog(root=root)
 
 
-def test_collectors_and_vaults_are_judged_as_of_the_same_instant_by_the_same_verdicts(tmp_path: Path) -> None:
+def test_collectors_and_vaults_are_evaluated_at_the_same_time(tmp_path: Path) -> None:
     catalog, objects = declared(tmp_path / "project"), LocalObjects(tmp_path / "lake")
     objects.put(heartbeat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
     left = VaultHeartbeat(namespace="customers", written_at=ago(hours=2), caught_up_at=ago(hours=2))
@@ -41,5 +41,5 @@ def test_collectors_and_vaults_are_judged_as_of_the_same_instant_by_the_same_ver
         assert {report.verdict.since for report in reports} == {NOW}
 
 
-def test_without_a_vault_and_before_a_collector_ran_nothing_is_judged(tmp_path: Path) -> None:
+def test_without_a_vault_and_a_collector_run_there_are_no_reports(tmp_path: Path) -> None:
     assert process_reports(declared(tmp_path / "project", vault=False), LocalObjects(tmp_path / "lake")) == []

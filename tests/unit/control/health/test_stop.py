@@ -6,7 +6,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore
 
 
-def test_a_stop_is_asked_for_read_and_taken_back(objects: ObjectStore) -> None:
+def test_a_stop_is_requested_read_and_withdrawn(objects: ObjectStore) -> None:
     flag = StopFlag(objects, "control/stop.json")
     assert flag.read() is None
 

@@ -69,7 +69,7 @@ def test_a_share_above_five_percent_of_a_hundred_events_is_too_much(
     assert bool(describe_quarantine_excess(record, LIMITS, NOW)) is too_many
 
 
-def test_the_reasons_are_said_with_their_counts_and_fields_the_most_frequent_first() -> None:
+def test_reasons_are_listed_with_counts_and_fields_most_frequent_first() -> None:
     reasons = {("rule", "positive"): 900, MISMATCH: 8_000, ("malformed", ""): 1_000, ("unknown_event", ""): 100}
     record = read((minutes(3), totals(10_000, 10_000, reasons)))
 
@@ -88,11 +88,11 @@ def test_the_reasons_are_said_with_their_counts_and_fields_the_most_frequent_fir
         (HealthLimits(quarantined_events_min=1_000), False),
     ],
 )
-def test_the_bounds_are_those_declared(limits: HealthLimits, too_many: bool) -> None:
+def test_declared_limits_apply(limits: HealthLimits, too_many: bool) -> None:
     assert bool(describe_quarantine_excess(read((minutes(3), totals(200, 100))), limits, NOW)) is too_many
 
 
-def test_a_bad_hour_is_forgotten_once_a_good_one_has_passed() -> None:
+def test_a_good_hour_replaces_a_bad_one() -> None:
     record = read((minutes(3), totals(10_000, 10_000)))
     assert describe_quarantine_excess(record, LIMITS, NOW)
 
@@ -103,7 +103,7 @@ def test_a_bad_hour_is_forgotten_once_a_good_one_has_passed() -> None:
     assert not describe_quarantine_excess(record, LIMITS, NOW + minutes(65))
 
 
-def test_a_stream_that_reads_little_is_judged_by_as_many_hours_as_it_takes() -> None:
+def test_a_slow_stream_is_evaluated_over_as_many_hours_as_needed() -> None:
     record = read(*((timedelta(hours=ago), totals(20, 20)) for ago in range(10, 0, -1)))
 
     assert "of the last 6 hours" in describe_quarantine_excess(record, LIMITS, NOW)
@@ -116,7 +116,7 @@ def test_good_events_of_today_outweigh_bad_ones_of_yesterday() -> None:
     assert not describe_quarantine_excess(record, LIMITS, NOW)
 
 
-def test_what_was_read_counts_on_over_restarts_and_lost_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_survive_restarts_and_failed_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = LocalObjects(tmp_path)
     first = ThroughputWriter(objects, "t.json")
     first.add(NOW, totals(60, 60))
@@ -154,7 +154,7 @@ batches = st.lists(
 
 
 @given(batches)
-def test_an_hour_is_counted_exactly_to_five_minutes_and_the_record_stays_small(
+def test_an_hour_is_counted_to_five_minutes_and_the_record_stays_small(
     taken: list[tuple[timedelta, int, int]],
 ) -> None:
     ordered = sorted(taken, key=lambda batch: batch[0], reverse=True)
@@ -172,7 +172,7 @@ def test_an_hour_is_counted_exactly_to_five_minutes_and_the_record_stays_small(
     assert sum(good + bad for ago, good, bad in taken if ago <= DAY) <= kept
 
 
-def test_what_a_replay_has_landed_is_held_against_a_stream_no_longer(tmp_path: Path) -> None:
+def test_replayed_events_no_longer_count_as_quarantined(tmp_path: Path) -> None:
     objects, control = LocalObjects(tmp_path), "control/pipelines/games"
     sick = read((minutes(3), totals(10_000, 9_000)), (minutes(200), totals(1_000, 1_000)))
     objects.put(paths.throughput(control), sick.encode())
@@ -194,9 +194,7 @@ def test_what_a_replay_has_landed_is_held_against_a_stream_no_longer(tmp_path: P
 
 
 @given(spans, spans)
-def test_nothing_is_less_than_nothing_however_much_has_landed(
-    seen: list[tuple[int, int]], landed: list[tuple[int, int]]
-) -> None:
+def test_counts_never_go_below_zero(seen: list[tuple[int, int]], landed: list[tuple[int, int]]) -> None:
     def record(several: list[tuple[int, int]]) -> Throughput:
         return read(*((minutes(ago), totals(number, number)) for ago, number in several))
 

@@ -38,7 +38,7 @@ def beat(**fields: Any) -> VaultHeartbeat:
         ({"epoch": 3, "epoch_at": ago(days=41)}, "VAULT_EPOCH_OLD"),
     ],
 )
-def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: str) -> None:
+def test_a_vault_is_evaluated_from_the_record_of_its_job(fields: dict[str, Any], cause: str) -> None:
     verdict = evaluate_vault("players", beat(**fields), now=NOW)
 
     assert (verdict.kind, verdict.cause, verdict.is_unhealthy) == ("vault", cause, cause != "OK")
@@ -46,7 +46,7 @@ def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: s
     assert cause == "OK" or verdict.next_step
 
 
-def test_one_whose_job_has_never_run_is_given_an_hour() -> None:
+def test_a_vault_whose_job_never_ran_has_an_hour_of_grace() -> None:
     first = evaluate_vault("players", None, now=NOW)
     later = evaluate_vault("players", None, now=NOW + timedelta(minutes=30), previous=first)
     at_last = evaluate_vault("players", None, now=NOW + timedelta(minutes=61), previous=later)

@@ -53,7 +53,7 @@ def verdict_on(heartbeat: Heartbeat | None, stop: StopRequest | None = None, **o
     return evaluate_health(heartbeat, stop, kind="stream", name="games", **{"now": NOW, **options})
 
 
-def test_a_fresh_heartbeat_with_nothing_waiting_is_healthy() -> None:
+def test_a_recent_heartbeat_without_backlog_is_healthy() -> None:
     verdict = verdict_on(beat())
 
     assert (verdict.state, verdict.cause) == ("healthy", "OK")
@@ -70,7 +70,7 @@ def test_a_heartbeat_is_stale_after_three_triggers_but_not_before_two_minutes(
     assert verdict_on(beat(trigger_seconds=trigger_seconds, written_at=ago(age_seconds))).cause == cause
 
 
-def test_a_hung_stream_is_unhealthy_although_its_last_progress_looked_well() -> None:
+def test_a_hung_stream_is_unhealthy_despite_good_last_progress() -> None:
     verdict = verdict_on(beat(state="running", written_at=ago(600)))
 
     assert verdict.is_unhealthy
@@ -78,7 +78,7 @@ def test_a_hung_stream_is_unhealthy_although_its_last_progress_looked_well() -> 
     assert verdict.next_step
 
 
-def test_what_was_stopped_on_purpose_is_not_unhealthy_however_long_ago() -> None:
+def test_a_stopped_stream_is_never_unhealthy() -> None:
     for heartbeat in (None, beat(state="ended", written_at=ago(90_000)), beat(written_at=ago(90_000))):
         verdict = verdict_on(heartbeat, STOP)
 
@@ -86,7 +86,7 @@ def test_what_was_stopped_on_purpose_is_not_unhealthy_however_long_ago() -> None
         assert "ada" in verdict.detail
 
 
-def test_a_stream_that_was_asked_to_stop_and_still_runs_is_stopping() -> None:
+def test_a_running_stream_with_a_stop_request_is_stopping() -> None:
     assert verdict_on(beat(), STOP).state == "stopping"
 
 
@@ -117,11 +117,11 @@ def test_a_dag_that_paused_itself_after_failures_is_unhealthy(state: Any) -> Non
     assert (verdict.state, verdict.cause) == ("unhealthy", "PAUSED_WITHOUT_STOP")
 
 
-def test_a_paused_dag_whose_stream_still_runs_is_judged_by_the_stream() -> None:
+def test_a_running_stream_with_a_paused_dag_is_evaluated_by_its_heartbeat() -> None:
     assert verdict_on(beat(), paused=True).state == "healthy"
 
 
-def test_a_retryable_failure_gets_its_chance_and_one_that_is_not_is_red_at_once() -> None:
+def test_a_retryable_failure_has_a_grace_period_and_another_is_unhealthy_immediately() -> None:
     transient = {"condition": "STORAGE_REFUSED", "message": "m", "hint": "h", "retryable": True}
     contract = {"condition": "SCHEMA_CHANGED", "message": "m", "hint": "mend it", "retryable": False}
 
@@ -131,7 +131,7 @@ def test_a_retryable_failure_gets_its_chance_and_one_that_is_not_is_red_at_once(
     assert (final.state, final.cause, final.next_step) == ("unhealthy", "SCHEMA_CHANGED", "mend it")
 
 
-def test_one_that_starts_again_and_again_is_found_out_although_each_start_is_young() -> None:
+def test_a_restart_loop_is_detected_although_each_run_is_young() -> None:
     verdict, now = None, NOW
     seen = []
     for minute in range(15):
@@ -152,7 +152,7 @@ def test_a_start_that_takes_too_long_is_unhealthy() -> None:
     assert verdict_on(beat(state="starting", started_at=ago(601))).cause == "START_SLOW"
 
 
-def test_files_that_wait_without_a_batch_are_no_progress() -> None:
+def test_a_backlog_without_batches_is_no_progress() -> None:
     stuck = beat(backlog_files=3, last_batch_at=ago(901), oldest_pending_at=ago(950))
 
     assert verdict_on(stuck).cause == "NO_PROGRESS"
@@ -160,7 +160,7 @@ def test_files_that_wait_without_a_batch_are_no_progress() -> None:
     assert verdict_on(dataclasses.replace(stuck, started_at=ago(60))).state == "lagging"
 
 
-def test_an_old_backlog_is_first_a_lag_and_then_unhealthy() -> None:
+def test_an_old_backlog_is_first_lagging_then_unhealthy() -> None:
     assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(200))).state == "healthy"
     assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(400))).state == "lagging"
     assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(4000))).cause == "BACKLOG_OLD"
@@ -175,7 +175,7 @@ def test_a_reported_error_is_the_cause() -> None:
     assert "no access" in verdict.detail
 
 
-def test_a_heartbeat_that_cannot_be_read_is_unhealthy_and_remembers_since_when() -> None:
+def test_an_unreadable_heartbeat_is_unhealthy_and_keeps_its_start() -> None:
     first = unreadable_verdict(OSError("refused"), kind="stream", name="games", now=NOW)
     second = unreadable_verdict(
         OSError("refused"), kind="stream", name="games", now=NOW + timedelta(minutes=1), previous=first
@@ -203,7 +203,7 @@ beats = st.builds(
     stop=st.sampled_from([None, STOP]),
     paused=st.sampled_from([None, True, False]),
 )
-def test_every_unhealthy_verdict_says_what_to_do_and_a_stop_silences_all(
+def test_every_unhealthy_verdict_has_a_next_step_and_a_stop_overrides_all(
     heartbeat: Heartbeat | None, stop: StopRequest | None, paused: bool | None
 ) -> None:
     verdict = verdict_on(heartbeat, stop, paused=paused)
@@ -216,7 +216,7 @@ def test_every_unhealthy_verdict_says_what_to_do_and_a_stop_silences_all(
 
 
 @given(heartbeat=beats)
-def test_an_older_heartbeat_is_never_judged_healthier(heartbeat: Heartbeat) -> None:
+def test_an_older_heartbeat_is_never_healthier(heartbeat: Heartbeat) -> None:
     now_verdict = verdict_on(heartbeat, paused=False)
     much_later = verdict_on(heartbeat, paused=False, now=NOW + timedelta(days=30))
 
@@ -235,7 +235,7 @@ SUSPENDED = {
 }
 
 
-def test_a_suspended_table_is_unhealthy_and_says_what_to_do() -> None:
+def test_a_suspended_table_is_unhealthy_with_a_next_step() -> None:
     verdict = verdict_on(beat(held=(SUSPENDED,)))
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "TABLE_SUSPENDED")
@@ -243,7 +243,7 @@ def test_a_suspended_table_is_unhealthy_and_says_what_to_do() -> None:
     assert "deltaworks tables resume games orders" in verdict.next_step
 
 
-def test_a_table_that_is_lent_is_no_trouble() -> None:
+def test_a_table_held_by_a_write_turn_is_healthy() -> None:
     assert verdict_on(beat(held=({**SUSPENDED, "reason": "write_turn"},))).cause == "OK"
 
 
@@ -256,7 +256,7 @@ def test_a_table_that_is_lent_is_no_trouble() -> None:
         ({"dead_letters": 0, "lost_files": 0}, "OK"),
     ],
 )
-def test_files_that_are_missing_on_their_way_are_somebodys_business(changes: dict[str, Any], cause: str) -> None:
+def test_missing_files_are_unhealthy(changes: dict[str, Any], cause: str) -> None:
     verdict = verdict_on(beat(**changes))
 
     assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
@@ -269,7 +269,7 @@ RETENTION = HealthLimits(retention_seconds=24 * 3600)
     ("waited_hours", "cause", "near"),
     [(0.01, "OK", False), (17.9, "BACKLOG_OLD", False), (18.1, "SOURCE_EXPIRES", True)],
 )
-def test_the_time_left_until_the_source_forgets_is_told_and_too_little_of_it_is_unhealthy(
+def test_the_time_until_the_source_deletes_input_is_reported_and_too_little_is_unhealthy(
     waited_hours: float, cause: str, near: bool
 ) -> None:
     limits = dataclasses.replace(RETENTION, backlog_seconds_max=1e9 if near else 3600)
@@ -281,13 +281,13 @@ def test_the_time_left_until_the_source_forgets_is_told_and_too_little_of_it_is_
     assert verdict.time_left_seconds == pytest.approx((24 - waited_hours) * 3600)
 
 
-def test_what_the_source_says_of_its_retention_outranks_what_is_declared() -> None:
+def test_the_retention_reported_by_the_source_overrides_the_declared_one() -> None:
     waiting = beat(oldest_pending_at=ago(3600), retention_seconds=2 * 3600.0)
 
     assert verdict_on(waiting, limits=RETENTION).time_left_seconds == pytest.approx(3600)
 
 
-def test_time_runs_out_for_what_hangs_or_was_stopped_too_since_nobody_sees_what_comes() -> None:
+def test_time_also_runs_out_for_hung_and_stopped_streams() -> None:
     old = beat(written_at=ago(20 * 3600), backlog_files=0, oldest_pending_at=None)
 
     hung, stopped = verdict_on(old, limits=RETENTION), verdict_on(old, STOP, limits=RETENTION)
@@ -297,7 +297,7 @@ def test_time_runs_out_for_what_hangs_or_was_stopped_too_since_nobody_sees_what_
     assert hung.time_left_seconds == pytest.approx(4 * 3600)
 
 
-def test_without_a_known_retention_no_time_is_told() -> None:
+def test_without_a_known_retention_no_time_is_reported() -> None:
     verdict = verdict_on(beat(oldest_pending_at=ago(40 * 3600)))
 
     assert verdict.time_left_seconds is None
@@ -305,13 +305,13 @@ def test_without_a_known_retention_no_time_is_told() -> None:
 
 
 @pytest.mark.parametrize(("silent_minutes", "cause"), [(89, "OK"), (91, "INPUT_SILENT")])
-def test_a_silence_beyond_the_declared_bound_is_told(silent_minutes: float, cause: str) -> None:
+def test_missing_input_beyond_the_declared_limit_is_reported(silent_minutes: float, cause: str) -> None:
     limits = HealthLimits(no_input_seconds=90 * 60)
 
     assert verdict_on(beat(last_batch_at=ago(silent_minutes * 60)), limits=limits).cause == cause
 
 
-def test_the_last_input_is_remembered_over_runs_but_not_over_a_stop() -> None:
+def test_the_last_input_is_kept_across_runs_but_not_across_a_stop() -> None:
     limits = HealthLimits(no_input_seconds=90 * 60)
     before = verdict_on(beat(last_batch_at=ago(80 * 60)), limits=limits)
     new_run = beat(last_batch_at=None, started_at=ago(60), written_at=ago(5))
@@ -325,7 +325,7 @@ def test_the_last_input_is_remembered_over_runs_but_not_over_a_stop() -> None:
     assert verdict_on(fresh, limits=limits, previous=stopped, now=at).cause == "OK"
 
 
-def test_what_waits_is_no_silence_of_the_source() -> None:
+def test_a_backlog_is_not_missing_input() -> None:
     limits = HealthLimits(no_input_seconds=60, stall_seconds=1e9)
 
     assert verdict_on(beat(last_batch_at=ago(600), backlog_files=2), limits=limits).cause != "INPUT_SILENT"
@@ -342,14 +342,14 @@ def test_what_waits_is_no_silence_of_the_source() -> None:
         ({"batch_id": 7, "backlog_records": 12}, "Batch 7; 12 records wait."),
     ],
 )
-def test_a_stream_that_is_well_says_its_batch_and_what_waits(changes: dict[str, Any], detail: str) -> None:
+def test_a_healthy_stream_reports_its_batch_and_backlog(changes: dict[str, Any], detail: str) -> None:
     assert verdict_on(beat(**changes)).detail == detail
 
 
 TOO_MANY = Throughput().with_batch(NOW, EventTotals(events=100, quarantined=100, reasons={("malformed", ""): 100}))
 
 
-def test_a_stream_that_works_and_lands_nothing_is_not_well() -> None:
+def test_a_stream_that_quarantines_everything_is_unhealthy() -> None:
     verdict = verdict_on(beat(), throughput=TOO_MANY)
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "ROWS_QUARANTINED")
@@ -366,7 +366,7 @@ def test_a_stream_that_works_and_lands_nothing_is_not_well() -> None:
         (beat(backlog_files=1, oldest_pending_at=ago(9_000)), None, "BACKLOG_OLD"),
     ],
 )
-def test_another_cause_stands_and_too_much_in_quarantine_is_said_beside_it(
+def test_another_cause_takes_precedence_over_too_much_in_quarantine(
     heartbeat: Heartbeat, stop: StopRequest | None, cause: str
 ) -> None:
     verdict = verdict_on(heartbeat, stop, throughput=TOO_MANY)
@@ -386,7 +386,7 @@ def test_another_cause_stands_and_too_much_in_quarantine_is_said_beside_it(
         (None, False),
     ],
 )
-def test_a_stream_whose_declaration_is_wrong_is_unhealthy_and_says_whether_it_still_runs(
+def test_a_stream_with_an_invalid_spec_is_unhealthy_and_reports_whether_it_runs(
     heartbeat: Heartbeat | None, under_way: bool
 ) -> None:
     error = ConfigError("SPEC_INVALID", "pipeline.yaml:2: colour.", hint="Mend it.")
@@ -407,9 +407,7 @@ def test_a_stream_whose_declaration_is_wrong_is_unhealthy_and_says_whether_it_st
         ("healthy", "OK", False),
     ],
 )
-def test_a_verdict_without_input_begins_anew_where_its_state_or_its_cause_changes(
-    state: Any, cause: str, lasts: bool
-) -> None:
+def test_since_restarts_when_state_or_cause_changes(state: Any, cause: str, lasts: bool) -> None:
     begun = NOW - timedelta(hours=1)
     before = verdict_of(Finding("unhealthy", "VAULT_BEHIND", "first"), kind="vault", name="people", now=begun)
     verdict = verdict_of(Finding(state, cause, "then"), kind="vault", name="people", now=NOW, previous=before)

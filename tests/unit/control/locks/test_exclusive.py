@@ -38,7 +38,7 @@ def lock(
     return maintenance_lock(objects, pipeline, work=work, ttl_seconds=ttl, poll_seconds=0.02)
 
 
-def test_a_second_run_is_refused_while_the_first_is_at_work_and_may_come_after_it(objects: ObjectStore) -> None:
+def test_a_second_run_is_rejected_while_the_first_is_running(objects: ObjectStore) -> None:
     with lock(objects, ttl=PATIENCE_SECONDS):
         # The first one renews every third of its time to live; seeing that is enough, however long it lasts.
         stop = threading.Event()
@@ -66,7 +66,7 @@ def _renew_until(objects: ObjectStore, stop: threading.Event) -> None:
         objects.put(KEY, found.data.replace(b'"beat": ', b'"beat": 1'))
 
 
-def test_a_run_that_was_killed_is_succeeded_once_it_has_been_silent(objects: ObjectStore) -> None:
+def test_a_killed_run_is_replaced_after_its_time_to_live(objects: ObjectStore) -> None:
     dead = Lease(objects, KEY, ttl_seconds=TTL_SECONDS, name="games")
     dead.acquire(wait_seconds=0)
     dead._stop.set()
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_is_succeeded_once_it_has_been_silent(objects: Obj
     assert record.epoch == dead.epoch + 1
 
 
-def test_a_run_that_was_overtaken_may_not_go_on(objects: ObjectStore) -> None:
+def test_a_fenced_run_must_not_continue(objects: ObjectStore) -> None:
     with lock(objects) as mine:
         objects.put(
             KEY,
@@ -96,7 +96,7 @@ def test_a_run_that_was_overtaken_may_not_go_on(objects: ObjectStore) -> None:
             mine.check()
 
 
-def test_a_second_job_on_files_of_a_table_is_refused_until_the_first_has_ended(objects: ObjectStore) -> None:
+def test_a_second_job_on_table_files_is_rejected_until_the_first_has_ended(objects: ObjectStore) -> None:
     def vacuum(table: str = "orders") -> None:
         with table_files_lock(objects, "shop", table, work="VACUUM", wait_seconds=0) as lock:
             lock.check()
@@ -111,14 +111,14 @@ def test_a_second_job_on_files_of_a_table_is_refused_until_the_first_has_ended(o
     vacuum("items")
 
 
-def test_a_job_on_files_that_is_overtaken_commits_nothing_more(objects: ObjectStore) -> None:
+def test_a_fenced_job_on_table_files_commits_nothing(objects: ObjectStore) -> None:
     with table_files_lock(objects, "shop", "orders", work="The restore", wait_seconds=0, ttl_seconds=0.3) as lock:
         objects.put(paths.pipeline_control("shop", "maintenance/files-orders.json"), b"another's")
         with pytest.raises(ConcurrencyError, match="TABLE_FILES_HELD"):
             eventually(lambda: lock.check() is not None, "it is told that the lease is lost")
 
 
-def test_a_lock_without_errors_of_its_own_is_refused_as_its_lease_is(objects: ObjectStore) -> None:
+def test_a_lock_without_custom_errors_raises_those_of_its_lease(objects: ObjectStore) -> None:
     def once() -> AbstractContextManager[ExclusiveLock]:
         lost = ConcurrencyError("MUTATION_LEASE_LOST", "another run", hint="none")
         return exclusive_lock(objects, KEY, name="games", wait_seconds=0, lost=lambda: lost)

@@ -69,14 +69,14 @@ def challenge(objects: ObjectStore, owner: Lease) -> ConcurrencyError:
     return caught.value
 
 
-def test_the_first_to_come_has_epoch_one_on_every_store(objects: ObjectStore) -> None:
+def test_the_first_owner_has_epoch_one_on_every_store(objects: ObjectStore) -> None:
     lease = make(objects)
 
     assert acquire(lease) == 1
     lease.release()
 
 
-def test_a_lease_that_is_renewed_is_not_taken(local_objects: LocalObjects) -> None:
+def test_a_renewed_lease_is_not_taken_over(local_objects: LocalObjects) -> None:
     owner = make(local_objects)
     acquire(owner)
     eventually(lambda: current(local_objects).renewal >= 2, "the owner renews by itself")
@@ -89,7 +89,7 @@ def test_a_lease_that_is_renewed_is_not_taken(local_objects: LocalObjects) -> No
     owner.release()
 
 
-def test_a_released_lease_is_taken_at_once(objects: ObjectStore) -> None:
+def test_a_released_lease_is_acquired_immediately(objects: ObjectStore) -> None:
     first, second = make(objects, LONG_TTL_SECONDS), make(objects, LONG_TTL_SECONDS)
     acquire(first)
     first.release()
@@ -98,7 +98,7 @@ def test_a_released_lease_is_taken_at_once(objects: ObjectStore) -> None:
     second.release()
 
 
-def test_a_silent_owner_is_succeeded_after_a_time_to_live_and_not_before(local_objects: LocalObjects) -> None:
+def test_a_silent_owner_is_replaced_only_after_its_time_to_live(local_objects: LocalObjects) -> None:
     owner, successor = make(local_objects), make(local_objects)
     acquire(owner)
     pause(owner)
@@ -127,7 +127,7 @@ def test_an_owner_whose_clock_is_far_off_is_treated_like_any_other(
     successor.release()
 
 
-def test_a_paused_owner_learns_that_it_was_succeeded(local_objects: LocalObjects) -> None:
+def test_a_paused_owner_detects_its_replacement(local_objects: LocalObjects) -> None:
     owner, successor = make(local_objects), make(local_objects)
     acquire(owner)
     pause(owner)
@@ -145,7 +145,7 @@ def test_a_paused_owner_learns_that_it_was_succeeded(local_objects: LocalObjects
     successor.release()
 
 
-def test_a_paused_owner_nobody_succeeded_goes_on(local_objects: LocalObjects) -> None:
+def test_a_paused_owner_without_successor_continues(local_objects: LocalObjects) -> None:
     owner = make(local_objects)
     acquire(owner)
     pause(owner)
@@ -159,7 +159,7 @@ def test_a_paused_owner_nobody_succeeded_goes_on(local_objects: LocalObjects) ->
     owner.release()
 
 
-def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_objects: FaultyObjects) -> None:
+def test_a_renewal_with_a_lost_reply_is_recognised(faulty_objects: FaultyObjects) -> None:
     owner = make(faulty_objects, LONG_TTL_SECONDS)
     acquire(owner)
     pause(owner)
@@ -178,7 +178,7 @@ def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_object
     assert current(faulty_objects).released
 
 
-def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_objects: FaultyObjects) -> None:
+def test_storage_failures_shorter_than_the_time_to_live_are_tolerated(faulty_objects: FaultyObjects) -> None:
     owner = make(faulty_objects, LONG_TTL_SECONDS)
     acquire(owner)
     pause(owner)
@@ -193,7 +193,7 @@ def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_
     owner.release()
 
 
-def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objects: FaultyObjects) -> None:
+def test_storage_failures_for_a_time_to_live_lose_the_lease(faulty_objects: FaultyObjects) -> None:
     owner = make(faulty_objects)
     acquire(owner)
 
@@ -247,7 +247,7 @@ def current(objects: ObjectStore) -> LeaseRecord:
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"owner": "x", "epo', b"[]", b'{"epoch": 3}'])
-def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_next(
+def test_a_damaged_lease_is_lost_by_its_owner_and_acquired_by_the_next(
     local_objects: LocalObjects, damage: bytes
 ) -> None:
     owner = make(local_objects)
@@ -261,7 +261,7 @@ def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_
     known.release()
 
 
-def test_a_lease_that_is_held_for_a_block_is_given_back_however_the_block_ends(local_objects: LocalObjects) -> None:
+def test_a_lease_is_released_however_its_block_ends(local_objects: LocalObjects) -> None:
     def fail() -> None:
         with make(local_objects).held(wait_seconds=0) as lease:
             assert lease.epoch == 1
@@ -287,7 +287,7 @@ def test_an_object_is_unchanged_since_its_etag_was_first_seen() -> None:
     assert unchanged.seconds("b") == 1.0
 
 
-def test_an_outsider_sees_whether_somebody_holds_the_lease(local_objects: LocalObjects) -> None:
+def test_an_observer_sees_whether_the_lease_is_held(local_objects: LocalObjects) -> None:
     def runs() -> bool:
         return LeaseWatch(local_objects, KEY, silent_seconds=60).is_held()
 
@@ -299,7 +299,7 @@ def test_an_outsider_sees_whether_somebody_holds_the_lease(local_objects: LocalO
     assert not runs()
 
 
-def test_an_outsider_takes_a_lease_that_is_not_renewed_for_given_up(local_objects: LocalObjects) -> None:
+def test_an_observer_treats_an_unrenewed_lease_as_free(local_objects: LocalObjects) -> None:
     lease = make(local_objects)
     acquire(lease)
     pause(lease)

@@ -74,7 +74,7 @@ def test_the_stream_grants_the_turn_and_sees_it_end(objects: ObjectStore) -> Non
     assert any(requests.turns for requests in seen)
 
 
-def test_without_a_stream_the_job_takes_the_turn_itself_and_a_stream_that_starts_sees_it(
+def test_without_a_stream_the_job_grants_itself_the_turn_and_a_starting_stream_sees_it(
     local_objects: LocalObjects,
 ) -> None:
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
@@ -85,7 +85,7 @@ def test_without_a_stream_the_job_takes_the_turn_itself_and_a_stream_that_starts
     assert WriteTurnServer(local_objects, "shop", granted_by="epoch 2").read_requests().turns == {}
 
 
-def test_a_job_does_not_take_the_turn_itself_while_a_stream_holds_its_lease(local_objects: LocalObjects) -> None:
+def test_a_job_does_not_grant_itself_the_turn_while_a_stream_runs(local_objects: LocalObjects) -> None:
     lease = Lease(local_objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)
 
@@ -97,7 +97,7 @@ def test_a_job_does_not_take_the_turn_itself_while_a_stream_holds_its_lease(loca
     assert record_of(local_objects).state == "released"
 
 
-def test_the_turn_is_had_by_one_job_at_a_time(objects: ObjectStore) -> None:
+def test_one_job_at_a_time_holds_the_turn(objects: ObjectStore) -> None:
     inside, most, done = [0], [0], []
     lock = threading.Lock()
 
@@ -170,7 +170,7 @@ def test_a_holder_that_is_silent_for_its_time_to_live_loses_the_turn(local_objec
     assert record_of(local_objects).state == "revoked"
 
 
-def test_a_turn_that_is_renewed_for_ever_is_taken_back_after_its_longest_time(local_objects: LocalObjects) -> None:
+def test_a_turn_is_revoked_after_its_maximum_time(local_objects: LocalObjects) -> None:
     clock = Clock()
     server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock, max_turn_seconds=100)
 
@@ -185,7 +185,7 @@ def test_a_turn_that_is_renewed_for_ever_is_taken_back_after_its_longest_time(lo
     assert "lasted 100 s" in record_of(local_objects).message
 
 
-def test_a_holder_learns_that_its_turn_was_taken_back(local_objects: LocalObjects) -> None:
+def test_a_holder_detects_that_its_turn_was_revoked(local_objects: LocalObjects) -> None:
     server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", max_turn_seconds=0.3)
 
     with (
@@ -197,14 +197,14 @@ def test_a_holder_learns_that_its_turn_was_taken_back(local_objects: LocalObject
             turn.check()
 
 
-def test_the_turn_of_a_job_that_is_gone_is_had_by_the_next(local_objects: LocalObjects) -> None:
+def test_the_turn_of_a_dead_job_goes_to_the_next(local_objects: LocalObjects) -> None:
     asked(local_objects, "granted", turn="gone", ttl_seconds=0.3)
 
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
         assert turn.record.turn != "gone"
 
 
-def test_an_object_that_is_no_turn_is_replaced(local_objects: LocalObjects) -> None:
+def test_a_damaged_turn_is_replaced(local_objects: LocalObjects) -> None:
     local_objects.put(KEY, b"{")
 
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
@@ -217,7 +217,7 @@ def test_an_object_that_is_no_turn_is_replaced(local_objects: LocalObjects) -> N
     assert (kept.turn, kept.state) == (turn.record.turn, "granted")
 
 
-def test_a_turn_that_was_refused_says_why(local_objects: LocalObjects) -> None:
+def test_a_refused_turn_has_a_reason(local_objects: LocalObjects) -> None:
     server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1")
     lease = Lease(local_objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)

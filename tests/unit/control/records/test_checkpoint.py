@@ -41,7 +41,7 @@ def prepare(objects: ObjectStore, *batches: int) -> None:
         objects.put(paths.prepared_batch("games", 1, batch), b"{}")
 
 
-def test_a_checkpoint_that_is_whole_passes(objects: ObjectStore) -> None:
+def test_an_intact_checkpoint_passes(objects: ObjectStore) -> None:
     assert damaged_files(PipelineHome(objects, "games"), FIRST) == []
     write_checkpoint(objects, 12, committed=11)
     assert damaged_files(PipelineHome(objects, "games"), FIRST) == []
@@ -60,14 +60,14 @@ def test_each_damaged_file_a_start_reads_is_named(local_objects: LocalObjects, n
     assert "checkpoint repair games" in caught.value.hint
 
 
-def test_a_source_without_an_offset_is_no_damage(local_objects: LocalObjects) -> None:
+def test_a_source_without_an_offset_is_not_damaged(local_objects: LocalObjects) -> None:
     write_checkpoint(local_objects, 1)
     local_objects.put(key("offsets/0"), b"v1\n{}\n-\n")
 
     assert damaged_files(PipelineHome(local_objects, "games"), FIRST) == []
 
 
-def test_offsets_that_are_gone_behind_a_commit_are_named(local_objects: LocalObjects) -> None:
+def test_missing_offsets_of_a_committed_batch_are_named(local_objects: LocalObjects) -> None:
     write_checkpoint(local_objects, 3)
     local_objects.delete(key("offsets/2"))
 
@@ -90,7 +90,7 @@ def test_a_ledger_that_is_up_to_date_passes(
 
 
 @pytest.mark.parametrize(("prepared", "last"), [((0, 1), None), ((7,), None), ((0, 1, 2, 3), 1)])
-def test_a_batch_prepared_too_far_ahead_gives_a_lost_ledger_away(
+def test_a_batch_prepared_too_far_ahead_reveals_a_lost_ledger(
     local_objects: LocalObjects, prepared: tuple[int, ...], last: int | None
 ) -> None:
     prepare(local_objects, *prepared)
@@ -101,13 +101,13 @@ def test_a_batch_prepared_too_far_ahead_gives_a_lost_ledger_away(
 
 
 @pytest.mark.parametrize("last", [None, 0, 1])
-def test_a_batch_spark_has_committed_gives_a_lost_ledger_away(local_objects: LocalObjects, last: int | None) -> None:
+def test_a_batch_committed_by_spark_reveals_a_lost_ledger(local_objects: LocalObjects, last: int | None) -> None:
     write_checkpoint(local_objects, 3)
 
     assert "has committed batch 2" in behind(local_objects, last)
 
 
-def test_batches_of_sparks_are_counted_from_the_first_of_their_checkpoint(local_objects: LocalObjects) -> None:
+def test_spark_batches_are_counted_from_the_first_batch_of_their_checkpoint(local_objects: LocalObjects) -> None:
     write_checkpoint(local_objects, 3, ordinal=2)
     second = Generations(
         generation=1, checkpoints=(*FIRST.checkpoints, CheckpointRecord(ordinal=2, first_batch=10, start={"seq": 9}))
@@ -129,11 +129,11 @@ def finished(objects: ObjectStore, batch: int) -> None:
     objects.put(f"{LIVE_FOLDER}/commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
 
 
-def test_a_query_that_has_not_begun_has_read_nothing(objects: ObjectStore) -> None:
+def test_a_query_that_has_not_started_has_read_nothing(objects: ObjectStore) -> None:
     assert live_next_version(PipelineHome(objects, "games"), "live") == 0
 
 
-def test_a_batch_that_is_planned_and_not_finished_does_not_count(objects: ObjectStore) -> None:
+def test_an_uncommitted_batch_does_not_count(objects: ObjectStore) -> None:
     planned(objects, 9, 5)
     finished(objects, 9)
     planned(objects, 10, 8)
@@ -142,7 +142,7 @@ def test_a_batch_that_is_planned_and_not_finished_does_not_count(objects: Object
     assert live_next_version(PipelineHome(objects, "games"), "live") == 8
 
 
-def test_a_first_snapshot_under_way_says_nothing(objects: ObjectStore) -> None:
+def test_during_the_initial_snapshot_nothing_counts_as_read(objects: ObjectStore) -> None:
     planned(objects, 0, 3, starting=True)
     finished(objects, 0)
     assert live_next_version(PipelineHome(objects, "games"), "live") == 0

@@ -36,14 +36,14 @@ def test_a_new_pipeline_starts_at_batch_zero(objects: ObjectStore) -> None:
     assert checkpoint(objects, None) == first
 
 
-def test_a_checkpoint_that_is_there_is_used_on(objects: ObjectStore) -> None:
+def test_an_existing_checkpoint_is_used(objects: ObjectStore) -> None:
     first = checkpoint(objects, None)
     write_checkpoint(objects, 1, 5)
 
     assert checkpoint(objects, 4, {"seq": 16}) == first
 
 
-def test_a_lost_checkpoint_is_followed_by_one_that_goes_on_after_the_ledgers_last_batch(objects: ObjectStore) -> None:
+def test_a_lost_checkpoint_is_replaced_by_one_after_the_ledgers_last_batch(objects: ObjectStore) -> None:
     checkpoint(objects, None)
 
     renewed = checkpoint(objects, 4, {"seq": 16})
@@ -54,7 +54,7 @@ def test_a_lost_checkpoint_is_followed_by_one_that_goes_on_after_the_ledgers_las
     assert paths.checkpoint("games", 1, renewed.current.ordinal).endswith("g000001/c0002")
 
 
-def test_a_checkpoint_can_be_lost_again_and_again(objects: ObjectStore) -> None:
+def test_a_checkpoint_can_be_lost_repeatedly(objects: ObjectStore) -> None:
     checkpoint(objects, None)
     checkpoint(objects, 4, {"seq": 16})
     write_checkpoint(objects, 2, 3)
@@ -67,7 +67,7 @@ def test_a_checkpoint_can_be_lost_again_and_again(objects: ObjectStore) -> None:
     assert len(renewed.checkpoints) == 3
 
 
-def test_a_checkpoint_without_a_batch_of_its_own_is_not_taken_for_lost(objects: ObjectStore) -> None:
+def test_a_checkpoint_without_batches_is_not_lost(objects: ObjectStore) -> None:
     checkpoint(objects, None)
     renewed = checkpoint(objects, 4, {"seq": 16})
 
@@ -93,9 +93,7 @@ def test_the_end_of_a_batch_is_read_from_sparks_offset_log(objects: ObjectStore)
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"v1\n{}", b"v1\n{}\n-\n", b'v1\n{}\n{"seq": 1'])
-def test_a_batch_whose_end_spark_does_not_tell_is_not_prepared(
-    local_objects: LocalObjects, damage: bytes | None
-) -> None:
+def test_a_batch_without_an_end_offset_is_not_prepared(local_objects: LocalObjects, damage: bytes | None) -> None:
     generations = checkpoint(local_objects, None)
     if damage is not None:
         local_objects.put(f"{paths.checkpoint('games', 1, 1)}/offsets/2", damage)
@@ -123,7 +121,7 @@ def test_a_record_of_an_earlier_release_is_read(local_objects: LocalObjects) -> 
     assert checkpoint(local_objects, None) == Generations.first()
 
 
-def test_a_record_that_cannot_be_read_is_refused(local_objects: LocalObjects) -> None:
+def test_an_unreadable_record_is_rejected(local_objects: LocalObjects) -> None:
     local_objects.put(paths.pipeline_control("games", "generations.json"), b'{"generation": 1, "che')
 
     with pytest.raises(ContractError, match="GENERATIONS_UNREADABLE"):
@@ -133,7 +131,7 @@ def test_a_record_that_cannot_be_read_is_refused(local_objects: LocalObjects) ->
 class TestRetired:
     """A checkpoint that is retired is never used again."""
 
-    def test_the_next_one_goes_on_after_the_ledgers_last_batch(self, objects: ObjectStore) -> None:
+    def test_the_next_one_continues_after_the_ledgers_last_batch(self, objects: ObjectStore) -> None:
         checkpoint(objects, None)
         write_checkpoint(objects, 1, 5)
         PipelineHome(objects, "games").generations.retire_checkpoint()
@@ -143,7 +141,7 @@ class TestRetired:
         assert renewed.current == CheckpointRecord(ordinal=2, first_batch=5, start={"seq": 16})
         assert checkpoint(objects, 4, {"seq": 16}) == renewed
 
-    def test_one_that_completed_no_batch_begins_where_it_began(self, local_objects: LocalObjects) -> None:
+    def test_a_checkpoint_without_batches_is_replaced_at_the_same_start(self, local_objects: LocalObjects) -> None:
         checkpoint(local_objects, None)
         PipelineHome(local_objects, "games").generations.retire_checkpoint()
         assert checkpoint(local_objects, None).current == CheckpointRecord(ordinal=2, first_batch=0, start=None)
@@ -158,7 +156,7 @@ class TestRetired:
             ordinal=4, first_batch=3, start={"seq": 14}
         )
 
-    def test_nobody_guesses_where_a_new_one_starts(self, local_objects: LocalObjects) -> None:
+    def test_an_unknown_start_is_an_error(self, local_objects: LocalObjects) -> None:
         checkpoint(local_objects, None)
         PipelineHome(local_objects, "games").generations.retire_checkpoint()
 
@@ -166,7 +164,7 @@ class TestRetired:
             checkpoint(local_objects, 4, None)
 
 
-def test_a_lost_record_is_followed_by_a_checkpoint_that_was_never_used(objects: ObjectStore) -> None:
+def test_a_lost_record_is_recreated_with_an_unused_checkpoint(objects: ObjectStore) -> None:
     checkpoint(objects, None)
     write_checkpoint(objects, 1, 3)
     write_checkpoint(objects, 2, 3)

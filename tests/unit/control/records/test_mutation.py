@@ -47,7 +47,7 @@ def batches(tmp_path: Path) -> MutationBatches:
     return PipelineHome(LocalObjects(tmp_path), "crm").mutations
 
 
-def test_whoever_fixes_a_batch_first_decides_what_it_covers(batches: MutationBatches) -> None:
+def test_the_first_to_create_a_batch_decides_its_ranges(batches: MutationBatches) -> None:
     assert batches.get_or_create(batch(1, up_to=3)) == batch(1, up_to=3)
     assert batches.get_or_create(batch(1, up_to=9)) == batch(1, up_to=3)
     assert batches.numbers() == (1, 0)
@@ -58,7 +58,7 @@ def test_whoever_fixes_a_batch_first_decides_what_it_covers(batches: MutationBat
     assert (end(1).rows, end(1).pause_seconds) == (1, 0.5)
 
 
-def test_the_next_batch_begins_after_the_last_whole_one(batches: MutationBatches) -> None:
+def test_the_next_batch_begins_after_the_last_full_one(batches: MutationBatches) -> None:
     assert batches.last_full_batch() is None
     for number, organisation, outcome in ((1, None, APPLIED), (2, "acme", APPLIED), (3, None, SUPERSEDED)):
         batches.get_or_create(batch(number, organisation=organisation))
@@ -66,7 +66,7 @@ def test_the_next_batch_begins_after_the_last_whole_one(batches: MutationBatches
     assert batches.last_full_batch() == batch(1)
 
 
-def test_the_batches_of_a_time_are_found_though_the_oldest_records_are_gone(
+def test_batches_of_a_time_are_found_although_the_oldest_records_were_deleted(
     batches: MutationBatches, tmp_path: Path
 ) -> None:
     for number in range(1, 9):
@@ -92,9 +92,7 @@ def test_records_of_old_batches_are_removed_and_the_newest_stay(batches: Mutatio
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"format": 2}', b'{"format": 1}'])
-def test_a_record_of_another_release_or_a_torn_one_is_refused(
-    batches: MutationBatches, tmp_path: Path, data: bytes
-) -> None:
+def test_a_damaged_or_foreign_record_is_rejected(batches: MutationBatches, tmp_path: Path, data: bytes) -> None:
     for key in (paths.mutation_batch("crm", 1), paths.mutation_completion("crm", 1)):
         LocalObjects(tmp_path).put(key, data)
     for read in (batches.batch, batches.completion):

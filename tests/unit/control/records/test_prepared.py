@@ -50,13 +50,13 @@ def test_a_batch_is_read_as_it_was_prepared(objects: ObjectStore) -> None:
     assert (read.rows, read.quarantined) == (2, 1)
 
 
-def test_the_second_to_prepare_gets_what_the_first_fixed(objects: ObjectStore) -> None:
+def test_the_second_to_prepare_gets_the_batch_of_the_first(objects: ObjectStore) -> None:
     PipelineHome(objects, "games").prepared.get_or_create(batch("first"))
 
     assert PipelineHome(objects, "games").prepared.get_or_create(batch("second")).owner == "first"
 
 
-def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -> None:
+def test_two_concurrent_drivers_end_with_one_content(local_objects: LocalObjects) -> None:
     barrier = threading.Barrier(2)
 
     def one(owner: str, batch_id: int) -> PreparedBatch:
@@ -69,7 +69,7 @@ def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -
             assert got[0] == got[1] == PipelineHome(local_objects, "games").prepared.read(1, batch_id)
 
 
-def test_preparing_again_after_a_lost_reply_finds_ones_own(faulty_objects) -> None:
+def test_preparing_again_after_a_lost_reply_finds_the_own_batch(faulty_objects) -> None:
     faulty_objects.lose_reply = lambda call: call == "put_if_absent"
     with pytest.raises(Exception, match="lost"):
         PipelineHome(faulty_objects, "games").prepared.get_or_create(batch("mine"))
@@ -98,7 +98,7 @@ def _record(**changes: object) -> bytes:
     ],
     ids=["empty", "torn", "list", "no keys", "cut", "other format", "unknown key", "table", "tables", "no text"],
 )
-def test_an_object_that_is_no_prepared_batch_is_refused_with_its_key(local_objects: LocalObjects, data: bytes) -> None:
+def test_an_invalid_prepared_batch_is_rejected_with_its_key(local_objects: LocalObjects, data: bytes) -> None:
     local_objects.put(paths.prepared_batch("games", 1, 42), data)
 
     with pytest.raises(ContractError) as caught:

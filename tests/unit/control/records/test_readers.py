@@ -19,7 +19,7 @@ def objects(tmp_path: Path) -> LocalObjects:
     return LocalObjects(tmp_path)
 
 
-def test_a_word_counts_until_its_time_is_over_and_is_renewed_by_saying_it_again(objects: LocalObjects) -> None:
+def test_a_claim_is_valid_until_it_expires_and_is_renewed_by_repeating_it(objects: LocalObjects) -> None:
     said = PipelineHome(objects, "shop").readers.pin("orders", reader="training", version=7, hours=2)
     later = utc_now() + dt.timedelta(hours=3)
 
@@ -33,7 +33,7 @@ def test_a_word_counts_until_its_time_is_over_and_is_renewed_by_saying_it_again(
     assert renewed.is_active_at(later)
 
 
-def test_readers_are_kept_apart_by_table_and_pipeline_and_taken_back_by_name(objects: LocalObjects) -> None:
+def test_claims_are_separate_by_table_and_pipeline_and_withdrawn_by_name(objects: LocalObjects) -> None:
     for table, reader in (("orders", "a"), ("orders", "b"), ("items", "a")):
         PipelineHome(objects, "shop").readers.pin(table, reader=reader, version=1, hours=1)
     PipelineHome(objects, "games").readers.pin("orders", reader="a", version=1, hours=1)
@@ -48,7 +48,7 @@ def test_readers_are_kept_apart_by_table_and_pipeline_and_taken_back_by_name(obj
 
 
 @pytest.mark.parametrize(("reader", "version", "hours"), [("No Name", 1, 1), ("a", -1, 1), ("a", 1, 0), ("a", 1, 721)])
-def test_a_word_that_holds_nothing_or_for_ever_is_refused(
+def test_a_claim_with_invalid_values_is_rejected(
     objects: LocalObjects, reader: str, version: int, hours: float
 ) -> None:
     with pytest.raises(ConfigError, match="READER_INVALID"):
@@ -57,9 +57,7 @@ def test_a_word_that_holds_nothing_or_for_ever_is_refused(
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"reader": "a"}'])
-def test_a_word_that_cannot_be_read_is_an_error_since_what_it_protects_is_not_known(
-    objects: LocalObjects, data: bytes
-) -> None:
+def test_an_unreadable_claim_is_an_error(objects: LocalObjects, data: bytes) -> None:
     objects.put(paths.reader_record("shop", "orders", "a"), data)
 
     with pytest.raises(ConfigError, match="READER_UNREADABLE"):

@@ -28,7 +28,7 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.schema_versions import SchemaVersionRecord
 from tests.examples import examples
 from tests.unit.control.records.recorded_erasure import ERASURE
-from tests.unit.control.records.recorded_outward import OUTWARD
+from tests.unit.control.records.recorded_outbound import OUTWARD
 from tests.unit.control.records.recorded_summaries import SUMMARIES
 from tests.unit.control.records.recorded_vault import VAULT
 
@@ -283,12 +283,12 @@ def test_there_is_a_recorded_object_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_a_record_of_a_former_release_is_read_as_what_it_meant(name: str) -> None:
+def test_a_recorded_object_is_read_as_expected(name: str) -> None:
     assert CLASSES[name].decode((RECORDED / f"{name}.json").read_bytes(), key="k") == EXPECTED[name]
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_a_record_is_written_with_the_fields_and_values_a_former_release_reads(name: str) -> None:
+def test_a_record_is_written_with_the_recorded_fields(name: str) -> None:
     data = (RECORDED / f"{name}.json").read_bytes()
 
     assert json.loads(CLASSES[name].decode(data, key="k").encode()) == json.loads(data)
@@ -355,7 +355,7 @@ def test_every_record_survives_being_written_and_read(kind: type[UnversionedReco
 
 
 @pytest.mark.parametrize("name", sorted(set(CLASSES) - {"resume_request"}))
-def test_a_record_that_was_cut_off_is_refused_wherever_it_was_cut(name: str) -> None:
+def test_a_truncated_record_is_rejected(name: str) -> None:
     data = (RECORDED / f"{name}.json").read_bytes()
 
     for length in range(0, len(data) - 1, 7):

@@ -50,11 +50,11 @@ def records(tmp_path: Path) -> ReprocessRecords:
     return ReprocessRecords(LocalObjects(tmp_path), "shop", "r1")
 
 
-def test_there_is_nothing_before_it_is_made(records: ReprocessRecords) -> None:
+def test_there_is_nothing_before_it_is_created(records: ReprocessRecords) -> None:
     assert (records.plan(), records.files(), records.completion()) == (None, None, None)
 
 
-def test_what_is_made_first_holds(records: ReprocessRecords) -> None:
+def test_the_first_record_wins(records: ReprocessRecords) -> None:
     assert records.get_or_create_plan(PLAN) == PLAN
     assert records.get_or_create_plan(PLAN.replace(objects=1)) == PLAN
     assert records.get_or_create_files(FILES) == FILES
@@ -70,7 +70,7 @@ def test_what_is_made_first_holds(records: ReprocessRecords) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "colour": 1}', "[]"])
-def test_a_record_of_another_kind_is_refused(records: ReprocessRecords, tmp_path: Path, text: str) -> None:
+def test_a_record_of_another_kind_is_rejected(records: ReprocessRecords, tmp_path: Path, text: str) -> None:
     path = tmp_path / paths.reprocess("shop", "r1.json")
     path.parent.mkdir(parents=True)
     path.write_text(text)

@@ -52,9 +52,7 @@ def test_the_spec_a_stream_started_with_is_read_back_as_it_was(records: SpecReco
     assert records.read("unknown") is None
 
 
-def test_rows_stay_the_same_under_another_release_and_safe_edits_and_under_no_other(
-    records: SpecRecords, tmp_path: Path
-) -> None:
+def test_another_release_and_safe_edits_produce_the_same_rows(records: SpecRecords, tmp_path: Path) -> None:
     fingerprint = spec().fingerprint()
     records.record_start(spec(), owner_epoch=1)
     key = paths.spec_record("shop", fingerprint)
@@ -75,7 +73,7 @@ def test_rows_stay_the_same_under_another_release_and_safe_edits_and_under_no_ot
     assert not records.produces_same_rows("unknown", spec())
 
 
-def test_places_are_those_of_every_source_a_stream_has_had(records: SpecRecords) -> None:
+def test_locations_of_every_former_source_are_listed(records: SpecRecords) -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["orders"]}
     for declared in (spec(), spec(owner="other"), spec(source=kafka)):
         records.record_start(declared, owner_epoch=1)
@@ -97,7 +95,7 @@ def test_every_declared_pipeline_survives_being_recorded(tmp_path: Path, name: s
     assert records.check(declared) == []
 
 
-def test_an_edit_that_spoils_nothing_is_let_through_and_told(records: SpecRecords) -> None:
+def test_a_safe_edit_is_allowed_and_reported(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=1)
 
     (change,) = records.check(spec(owner="other"))
@@ -105,7 +103,7 @@ def test_an_edit_that_spoils_nothing_is_let_through_and_told(records: SpecRecord
     assert (change.field, change.effect) == ("owner", Effect.SAFE)
 
 
-def test_an_unsafe_edit_is_refused_with_what_to_do(records: SpecRecords) -> None:
+def test_an_unsafe_edit_is_rejected_with_advice(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=1)
 
     with pytest.raises(ContractError) as refused:
@@ -116,7 +114,7 @@ def test_an_unsafe_edit_is_refused_with_what_to_do(records: SpecRecords) -> None
     assert "--accept" in refused.value.hint
 
 
-def test_an_accepted_edit_is_let_through_and_no_other(records: SpecRecords) -> None:
+def test_only_the_accepted_edit_is_allowed(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=1)
 
     (accepted,) = records.accept(spec(path="total"), by="ada", reason="the producer renamed it")
@@ -127,7 +125,7 @@ def test_an_accepted_edit_is_let_through_and_no_other(records: SpecRecords) -> N
         records.check(spec(path="sum"))
 
 
-def test_an_acceptance_holds_from_the_spec_it_was_given_for(records: SpecRecords) -> None:
+def test_an_acceptance_applies_only_to_its_two_specs(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=1)
     records.accept(spec(path="total"), by="ada", reason="")
     records.record_start(spec(path="third"), owner_epoch=2)
@@ -136,7 +134,7 @@ def test_an_acceptance_holds_from_the_spec_it_was_given_for(records: SpecRecords
         records.check(spec(path="total"))
 
 
-def test_what_the_table_on_disk_cannot_become_is_never_accepted(records: SpecRecords) -> None:
+def test_an_edit_the_table_cannot_follow_is_never_accepted(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=1)
 
     with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
@@ -145,7 +143,7 @@ def test_what_the_table_on_disk_cannot_become_is_never_accepted(records: SpecRec
         records.check(spec(kind="string"))
 
 
-def test_an_acceptance_of_one_edit_does_not_carry_another_that_is_refused(records: SpecRecords) -> None:
+def test_an_acceptance_of_one_edit_does_not_cover_another(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=1)
     both = spec(path="total", kind="string")
 
@@ -155,7 +153,7 @@ def test_an_acceptance_of_one_edit_does_not_carry_another_that_is_refused(record
         records.check(both)
 
 
-def test_a_former_owner_does_not_overwrite_what_its_successor_noted(records: SpecRecords) -> None:
+def test_a_former_owner_does_not_overwrite_the_record_of_its_successor(records: SpecRecords) -> None:
     records.record_start(spec(), owner_epoch=2)
 
     with pytest.raises(ConcurrencyError, match="SPEC_RECORD_CONTENDED"):
@@ -164,7 +162,7 @@ def test_a_former_owner_does_not_overwrite_what_its_successor_noted(records: Spe
     assert records.current() == spec()
 
 
-def test_a_record_of_a_later_release_is_read_without_what_it_alone_knows(records: SpecRecords, tmp_path: Path) -> None:
+def test_unknown_keys_of_a_later_release_are_ignored(records: SpecRecords, tmp_path: Path) -> None:
     records.record_start(spec(), owner_epoch=1)
     path = tmp_path / paths.spec_record("shop", spec().fingerprint())
     record = json.loads(path.read_text())
@@ -175,7 +173,7 @@ def test_a_record_of_a_later_release_is_read_without_what_it_alone_knows(records
     assert records.current() == spec()
 
 
-def test_a_record_that_is_no_spec_is_refused_and_not_passed_over(records: SpecRecords, tmp_path: Path) -> None:
+def test_a_record_that_is_not_a_spec_is_rejected(records: SpecRecords, tmp_path: Path) -> None:
     records.record_start(spec(), owner_epoch=1)
     path = tmp_path / paths.spec_record("shop", spec().fingerprint())
     path.write_text(json.dumps({"spec": {"pipeline": "shop"}}))

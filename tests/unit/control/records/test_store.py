@@ -57,7 +57,7 @@ def test_a_record_of_the_format_is_read() -> None:
         (b"", "Invalid JSON"),
     ],
 )
-def test_a_record_this_release_cannot_read_is_refused_with_its_key_and_the_reason(data: bytes, reason: str) -> None:
+def test_an_unreadable_record_is_rejected_with_key_and_reason(data: bytes, reason: str) -> None:
     with pytest.raises(ContractError, match="TEST_UNREADABLE") as refused:
         Note.decode(data, key=KEY)
 
@@ -66,7 +66,7 @@ def test_a_record_this_release_cannot_read_is_refused_with_its_key_and_the_reaso
     assert refused.value.hint == "Write it again."
 
 
-def test_a_record_without_a_format_is_refused_with_the_error_of_its_kind() -> None:
+def test_a_record_without_a_format_raises_the_error_of_its_kind() -> None:
     with pytest.raises(ConfigError, match="TEST_UNREADABLE"):
         Line.decode(b"{}", key=KEY)
 
@@ -82,7 +82,7 @@ def test_a_changed_copy_has_the_fields_of_its_class_and_no_other() -> None:
         Note(name="a").replace(nam="b")
 
 
-def test_whoever_is_first_decides(objects: LocalObjects) -> None:
+def test_the_first_writer_wins(objects: LocalObjects) -> None:
     store = RecordStore(objects, Note)
 
     assert store.read(KEY) is None
@@ -97,7 +97,7 @@ def test_whoever_is_first_decides(objects: LocalObjects) -> None:
 @pytest.mark.parametrize(
     ("record", "condition"), [(Note(name="a"), "RECORD_VANISHED"), (Line(seconds=1.0), "TEST_VANISHED")]
 )
-def test_a_record_that_is_deleted_between_being_created_by_another_and_being_read_is_one_error(
+def test_a_record_deleted_between_creation_and_read_is_an_error(
     tmp_path: Path, record: Note | Line, condition: str
 ) -> None:
     class Vanishing(LocalObjects):
@@ -108,7 +108,7 @@ def test_a_record_that_is_deleted_between_being_created_by_another_and_being_rea
         RecordStore(Vanishing(tmp_path), type(record)).get_or_create(KEY, record)
 
 
-def test_a_record_that_stands_and_cannot_be_read_is_refused(objects: LocalObjects) -> None:
+def test_an_existing_unreadable_record_is_rejected(objects: LocalObjects) -> None:
     objects.put(KEY, b"{")
 
     with pytest.raises(ContractError, match="TEST_UNREADABLE"):

@@ -40,11 +40,11 @@ def rows(objects: LocalObjects) -> dict[str, ErasureRow]:
     return {row.request_id: row for row in ErasuresSummary.decode(stored.data, key="k").requests}
 
 
-def test_the_way_is_that_of_the_records() -> None:
+def test_granted_states_match_the_records() -> None:
     assert summaries.GRANTED_STATES == GRANTED_STATES
 
 
-def test_a_request_is_in_it_from_the_begin_and_at_each_state(objects: LocalObjects) -> None:
+def test_a_request_is_listed_from_its_creation_and_at_each_state(objects: LocalObjects) -> None:
     request = received(objects)
     assert (rows(objects)["e1"].state, rows(objects)["e1"].step_number) == ("received", 1)
 
@@ -57,7 +57,7 @@ def test_a_request_is_in_it_from_the_begin_and_at_each_state(objects: LocalObjec
     assert row.deadline_at == extended.deadline_at.isoformat()
 
 
-def test_the_nearest_deadline_is_on_top_and_what_has_ended_comes_last(objects: LocalObjects) -> None:
+def test_the_nearest_deadline_is_first_and_completed_requests_are_last(objects: LocalObjects) -> None:
     for name, days in (("e1", 9), ("e2", 3), ("e3", 1)):
         received(objects, name, days=days)
     erasures = Erasures(objects, "players")
@@ -66,7 +66,7 @@ def test_the_nearest_deadline_is_on_top_and_what_has_ended_comes_last(objects: L
     assert list(rows(objects)) == ["e2", "e1", "e3"]
 
 
-def test_a_row_that_was_read_earlier_takes_no_step_back(objects: LocalObjects) -> None:
+def test_an_outdated_row_does_not_replace_a_newer_one(objects: LocalObjects) -> None:
     before = received(objects)
     Erasures(objects, "players").record_state(before, "resolved", by="tests")
 
@@ -77,7 +77,7 @@ def test_a_row_that_was_read_earlier_takes_no_step_back(objects: LocalObjects) -
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"format": 99}'])
-def test_what_is_torn_or_lost_is_made_anew_from_the_records(objects: LocalObjects, torn: bytes) -> None:
+def test_a_damaged_or_lost_summary_is_rebuilt_from_the_records(objects: LocalObjects, torn: bytes) -> None:
     received(objects)
     objects.put(erasures_summary("players"), torn)
 
@@ -86,14 +86,14 @@ def test_what_is_torn_or_lost_is_made_anew_from_the_records(objects: LocalObject
     assert list(rows(objects)) == ["e1"]
 
 
-def test_a_request_that_is_gone_from_the_records_goes(objects: LocalObjects) -> None:
+def test_a_request_without_records_is_removed(objects: LocalObjects) -> None:
     received(objects)
     publish_requests(objects, "players", [])
 
     assert rows(objects) == {}
 
 
-def test_what_has_not_changed_is_not_written(objects: LocalObjects) -> None:
+def test_an_unchanged_summary_is_not_written(objects: LocalObjects) -> None:
     received(objects)
     key = erasures_summary("players")
     before = objects.etag(key)
@@ -111,14 +111,14 @@ class NoSummaries(LocalObjects):
         return super().put_if_absent(key, data)
 
 
-def test_a_summary_that_cannot_be_written_keeps_no_request_back(tmp_path: Path) -> None:
+def test_a_failed_summary_write_does_not_block_a_request(tmp_path: Path) -> None:
     objects = NoSummaries(tmp_path)
 
     assert received(objects).state == "received"
     assert objects.get(erasures_summary("players")) is None
 
 
-def test_beyond_the_bound_what_ended_longest_ago_is_left_out(
+def test_beyond_the_limit_the_oldest_completed_requests_are_omitted(
     objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summaries, "MOST_REQUESTS", 2)

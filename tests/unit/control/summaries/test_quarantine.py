@@ -45,7 +45,7 @@ def rows(summary: QuarantineSummary) -> dict[tuple[str, str], int]:
     return {(row.reason, row.event): row.rows for row in summary.open_rows}
 
 
-def test_batches_of_a_minute_are_written_at_once(objects: LocalObjects) -> None:
+def test_batches_of_a_minute_are_written_together(objects: LocalObjects) -> None:
     writer = counts(objects)
     writer.add(7, [("malformed", "", 2)], at=NOW)
     writer.write(NOW)
@@ -69,7 +69,7 @@ def test_a_batch_that_a_restart_reports_again_counts_once(objects: LocalObjects)
     assert rows(stored(objects)) == {("malformed", ""): 2}
 
 
-def test_what_a_recount_has_counted_the_stream_does_not_add(objects: LocalObjects) -> None:
+def test_the_stream_does_not_add_rows_of_a_recount(objects: LocalObjects) -> None:
     writer = counts(objects)
     writer.add(7, [("malformed", "", 2)], at=NOW)
     writer.add(8, [("malformed", "", 5)], at=NOW)
@@ -87,7 +87,7 @@ def test_what_a_recount_has_counted_the_stream_does_not_add(objects: LocalObject
     assert rows(stored(objects)) == {("malformed", ""): 6}
 
 
-def test_what_is_written_between_its_read_and_its_write_is_added_to_the_next_time(objects: LocalObjects) -> None:
+def test_a_concurrent_write_is_retried_at_the_next_interval(objects: LocalObjects) -> None:
     class Overtaken(LocalObjects):
         def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
             return None
@@ -106,7 +106,7 @@ def test_what_is_written_between_its_read_and_its_write_is_added_to_the_next_tim
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "pipeline": 3}'])
-def test_a_torn_summary_and_one_of_another_generation_are_begun_anew(objects: LocalObjects, torn: bytes) -> None:
+def test_a_damaged_summary_and_one_of_another_generation_are_restarted(objects: LocalObjects, torn: bytes) -> None:
     objects.put(KEY, torn)
     writer = counts(objects, generation=2)
     writer.add(0, [("malformed", "", 2)], at=NOW)
@@ -162,7 +162,7 @@ kinds = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "x", "y"]), 
     recount_after=st.integers(0, 8),
     written_each=st.integers(1, 4),
 )
-def test_stream_and_recounts_together_count_every_row_once(
+def test_stream_and_recounts_count_every_row_once(
     batches: list[list[tuple[str, str, int]]],
     recount_after: int,
     written_each: int,

@@ -51,7 +51,7 @@ def objects(tmp_path: Path) -> LocalObjects:
     return LocalObjects(tmp_path)
 
 
-def test_the_last_batches_and_problems_are_kept_and_a_restart_goes_on_with_them(objects: LocalObjects) -> None:
+def test_the_last_batches_and_problems_survive_a_restart(objects: LocalObjects) -> None:
     for run in range(2):
         writer = StreamSummaryWriter(objects, "games")
         for number in range(200):
@@ -65,7 +65,7 @@ def test_the_last_batches_and_problems_are_kept_and_a_restart_goes_on_with_them(
     assert len(stored.problems) == MAX_PROBLEMS
 
 
-def test_hours_add_up_and_the_oldest_are_forgotten(objects: LocalObjects) -> None:
+def test_hours_add_up_and_the_oldest_are_dropped(objects: LocalObjects) -> None:
     writer = StreamSummaryWriter(objects, "games")
     for back in (MAX_HOURS + 5, 1, 0, 0):
         writer.add(batch(back, at=NOW - timedelta(hours=back)))
@@ -89,7 +89,7 @@ def test_hours_are_written_once_a_minute_and_at_the_end(objects: LocalObjects) -
     assert totals == [1, 1, 3, 4]
 
 
-def test_what_a_failing_storage_did_not_take_comes_with_the_next_write(tmp_path: Path) -> None:
+def test_a_failed_write_is_repeated_by_the_next(tmp_path: Path) -> None:
     objects = RefusingObjects(tmp_path)
     writer = StreamSummaryWriter(objects, "games")
     writer.add(batch(1))
@@ -107,7 +107,7 @@ def test_what_a_failing_storage_did_not_take_comes_with_the_next_write(tmp_path:
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"format": 2}', b"[]"])
-def test_a_torn_summary_is_begun_anew(objects: LocalObjects, torn: bytes) -> None:
+def test_a_damaged_summary_is_restarted(objects: LocalObjects, torn: bytes) -> None:
     objects.put(summary_paths.recent_batches("games"), torn)
     objects.put(summary_paths.stream_hours("games"), torn)
     assert read_recent(objects, "games") is None
@@ -139,7 +139,7 @@ def test_a_sample_has_the_youngest_and_the_oldest() -> None:
     assert sample_by_rank([]) == ()
 
 
-def test_only_what_was_read_lately_counts_as_fresh() -> None:
+def test_freshness_covers_only_recent_input() -> None:
     old, new = batch(1, at=NOW - timedelta(hours=2), arrived=(900.0,)), batch(2, arrived=(9.0, 40.0))
     record = RecentBatches(pipeline="games", written_at=NOW.isoformat(), batches=(old, new))
 
@@ -147,7 +147,7 @@ def test_only_what_was_read_lately_counts_as_fresh() -> None:
     assert record.freshness(NOW + timedelta(hours=3)) is None
 
 
-def test_freshness_of_a_list_is_that_of_the_record_at_the_minute_and_follows_both(tmp_path: Path) -> None:
+def test_cached_freshness_follows_the_record_and_the_minute(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     arrived = (9.0, 40.0)
     older = batch(1, at=NOW, files=2).replace(arrival_ages=arrived)

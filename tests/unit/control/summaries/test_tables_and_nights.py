@@ -37,7 +37,7 @@ def test_the_newest_nights_are_kept_newest_first(tmp_path: Path) -> None:
     assert [one.run for one in kept(objects)] == [f"run {number}" for number in range(MAX_NIGHTS + 4, 4, -1)]
 
 
-def test_a_run_that_is_noted_again_takes_its_own_place(tmp_path: Path) -> None:
+def test_a_repeated_run_replaces_itself(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     record_night(objects, "games", night(1))
     record_night(objects, "games", night(2))
@@ -47,7 +47,7 @@ def test_a_run_that_is_noted_again_takes_its_own_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"null", b'{"format": 2, "pipeline": "games"}'])
-def test_a_torn_summary_is_begun_anew(tmp_path: Path, torn: bytes) -> None:
+def test_a_damaged_summary_is_restarted(tmp_path: Path, torn: bytes) -> None:
     objects = LocalObjects(tmp_path)
     objects.put(nights_summary("games"), torn)
 
@@ -56,7 +56,7 @@ def test_a_torn_summary_is_begun_anew(tmp_path: Path, torn: bytes) -> None:
     assert [one.run for one in kept(objects)] == ["run 1"]
 
 
-def test_a_night_is_not_lost_to_one_that_is_noted_at_the_same_time(tmp_path: Path) -> None:
+def test_concurrent_records_do_not_lose_a_night(tmp_path: Path) -> None:
     class Raced(LocalObjects):
         raced = False
 
@@ -72,7 +72,7 @@ def test_a_night_is_not_lost_to_one_that_is_noted_at_the_same_time(tmp_path: Pat
     assert [one.run for one in kept(objects)] == ["run 2", "run 1"]
 
 
-def test_a_table_keeps_its_last_nights_one_a_date() -> None:
+def test_a_table_keeps_one_point_per_date() -> None:
     earlier = [HealthPoint(date=(BEGAN + dt.timedelta(days=n)).date().isoformat(), score=n, bytes=n) for n in range(40)]
     table = TableSummary(name="events", kind="bronze", score=99, bytes=7)
 
@@ -83,7 +83,7 @@ def test_a_table_keeps_its_last_nights_one_a_date() -> None:
     assert twice.nights[-2:] == (earlier[-1], HealthPoint(date="2026-02-10", score=50, bytes=7))
 
 
-def test_a_table_that_could_not_be_read_has_no_night_of_that() -> None:
+def test_an_unreadable_table_gets_no_point() -> None:
     (table,) = with_nights([TableSummary(name="events", kind="bronze", error="torn")], {}, date="2026-02-10")
 
     assert table.nights == ()

@@ -113,13 +113,13 @@ def test_every_condition_that_is_raised_has_a_row_of_its_class() -> None:
     assert {code: kinds for code, kinds in conditions.items() if kinds != classes[code]} == {}
 
 
-def test_no_row_is_of_a_condition_that_nothing_raises() -> None:
+def test_every_condition_is_raised_somewhere() -> None:
     text = "\n".join(sources().values())
 
     assert {code for code in CONDITIONS.keys() - BUILT if f'"{code}"' not in text} == set()
 
 
-def test_rows_of_health_are_the_causes_of_findings() -> None:
+def test_health_causes_match_the_codes_of_findings() -> None:
     causes = causes_of_findings()
 
     assert len(causes) > 15, "the search for causes finds too few"
@@ -147,7 +147,7 @@ def test_the_tables_of_a_page_are_current(name: str) -> None:
     assert page_with_tables(text) == text, "run: make docs"
 
 
-def test_the_pages_have_a_line_for_every_row() -> None:
+def test_the_docs_pages_list_every_condition() -> None:
     conditions, alerts = ((DOCS / name).read_text() for name in PAGES)
 
     assert [code for code in (*CONDITIONS, *HEALTH_CAUSES) if conditions.count(f"\n| `{code}` |") != 1] == []
@@ -180,7 +180,7 @@ def test_there_are_alerts() -> None:
     assert len(ALERTS) >= 15
 
 
-def test_an_unknown_alert_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_alert_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(ConfigError) as refused:
         get_alert_cause("STREAM_HUNGRY")
 
@@ -188,7 +188,7 @@ def test_an_unknown_alert_is_refused_with_the_nearest_one() -> None:
     assert "STREAM_HUNG" in refused.value.hint
 
 
-def test_a_code_stands_for_one_row() -> None:
+def test_codes_are_unique() -> None:
     hung = ALERTS["STREAM_HUNG"]
     other = AlertCause("STREAM_HUNG", "info", hung.runbook, "another")
 
@@ -206,7 +206,7 @@ def test_severities_are_in_order() -> None:
     [("SPEC_INVALID", False), ("LEASE_HELD", True), ("STORAGE_REFUSED", True), ("LAKE_NOT_EMPTY", False),
      ("JOB_FAILED", True), ("OWNER_FENCED", False)],
 )  # fmt: skip
-def test_a_condition_is_retried_as_its_class_is_unless_its_row_says_otherwise(code: str, retryable: bool) -> None:
+def test_a_condition_is_retryable_like_its_class_unless_overridden(code: str, retryable: bool) -> None:
     assert CONDITIONS[code].retryable is retryable
 
 
@@ -225,6 +225,6 @@ def test_a_failed_job_raises_the_alert_of_its_condition(condition: str | None, a
     assert alert_for_failure(condition) == alert
 
 
-def test_an_unhealthy_verdict_raises_the_alert_of_its_cause_and_for_any_other_condition_one_for_all() -> None:
+def test_an_unhealthy_verdict_raises_the_alert_of_its_cause_or_the_general_one() -> None:
     assert alert_for_verdict("RECORDS_LOST") == "DATA_LOST"
     assert alert_for_verdict("SPEC_INVALID") == alert_for_verdict("GOLD_CHECK_FAILED") == "STREAM_UNHEALTHY"

@@ -21,7 +21,7 @@ from deltaworks.control.objects import LocalObjects
 NOW = datetime(2026, 3, 30, 12, 0, tzinfo=UTC)
 
 
-def norm_over(days: int, hours: range, *, rows: int = 50) -> InputRate:
+def input_rate_over(days: int, hours: range, *, rows: int = 50) -> InputRate:
     """Input at these hours of each of the last days."""
     today = NOW.replace(hour=0)
     inputs = [
@@ -32,15 +32,15 @@ def norm_over(days: int, hours: range, *, rows: int = 50) -> InputRate:
     return median_input_rate(sum_by_hour(inputs), first_input_at=today - timedelta(days=days), now=NOW)
 
 
-def test_the_norm_is_the_median_of_each_hour() -> None:
-    norm = norm_over(MAX_DAYS, range(8, 18))
+def test_the_input_rate_is_the_median_of_each_hour() -> None:
+    norm = input_rate_over(MAX_DAYS, range(8, 18))
 
     assert [hour for hour, rows in enumerate(norm.rows_by_hour) if rows] == list(range(8, 18))
     assert norm.rows_by_hour[8] == 50
     assert norm.days == MAX_DAYS
 
 
-def test_one_wild_day_and_one_lost_day_do_not_move_it() -> None:
+def test_one_extreme_day_and_one_lost_day_do_not_change_it() -> None:
     today = NOW.replace(hour=0)
     inputs = {today - timedelta(days=day) + timedelta(hours=9): 50 for day in range(1, MAX_DAYS + 1)}
     inputs[today - timedelta(days=3) + timedelta(hours=9)] = 9_000_000
@@ -62,7 +62,7 @@ def test_one_wild_day_and_one_lost_day_do_not_move_it() -> None:
         ("17:30", "09:00+1", "08:00"),
     ],
 )
-def test_a_whole_hour_that_usually_brings_rows_and_brought_none_is_silence_and_a_night_is_not(
+def test_a_full_hour_without_its_usual_rows_is_silence_but_a_usually_empty_hour_is_not(
     last_input: str, now: str, silent_from: str | None
 ) -> None:
     def at(text: str) -> datetime:
@@ -70,21 +70,21 @@ def test_a_whole_hour_that_usually_brings_rows_and_brought_none_is_silence_and_a
         hour, minute = map(int, clock.split(":"))
         return NOW.replace(hour=hour, minute=minute) + timedelta(days=int(days or 0))
 
-    found = silent_hour(norm_over(MAX_DAYS, range(8, 18)), at(last_input), at(now))
+    found = silent_hour(input_rate_over(MAX_DAYS, range(8, 18)), at(last_input), at(now))
 
     assert (f"{found:%H:%M}" if found else None) == silent_from
 
 
-def test_a_few_days_say_nothing_of_what_is_usual() -> None:
+def test_too_few_days_give_no_input_rate() -> None:
     day_ago = NOW - timedelta(days=1)
 
-    assert silent_hour(norm_over(MIN_DAYS - 1, range(24)), day_ago, NOW) is None
-    assert silent_hour(norm_over(MIN_DAYS, range(24)), day_ago, NOW) is not None
+    assert silent_hour(input_rate_over(MIN_DAYS - 1, range(24)), day_ago, NOW) is None
+    assert silent_hour(input_rate_over(MIN_DAYS, range(24)), day_ago, NOW) is not None
     assert silent_hour(None, day_ago, NOW) is None
 
 
-def test_the_norm_is_kept_and_a_torn_one_is_none(local_objects: LocalObjects) -> None:
-    norm = norm_over(MAX_DAYS, range(3))
+def test_the_input_rate_is_stored_and_a_damaged_one_is_none(local_objects: LocalObjects) -> None:
+    norm = input_rate_over(MAX_DAYS, range(3))
 
     write_input_rate(local_objects, "norm.json", norm)
     local_objects.put("torn.json", b'{"format": 1, "rows')
