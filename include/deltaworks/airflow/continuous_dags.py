@@ -73,11 +73,11 @@ def rules_dag(catalog: Catalog) -> DAG | None:
     owners = ", ".join(sorted({spec.owner for spec in pipelines.values()}))
     with DAG(
         dag_id=RULES_DAG,
-        description=f"Judges the rules of {', '.join(pipelines)}",
+        description=f"Evaluates the rules of {', '.join(pipelines)}",
         doc_md=rules_runbook(pipelines),
         **continuous_dag_settings(owners, tags=("rules", *pipelines)),
     ) as dag:
-        _process_task("judge", "deltaworks.rules", catalog.environment, rules=RULES_PROCESS)
+        _process_task("evaluate", "deltaworks.rules", catalog.environment, rules=RULES_PROCESS)
     return dag
 
 

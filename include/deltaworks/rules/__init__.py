@@ -1,1 +1,1 @@
-"""Rules on answers: what they observe, how their minutes are judged, and what people are told of it."""
+"""Alert rules over query results: evaluated minute by minute, with stored state, alerts and backtests."""

@@ -1,4 +1,4 @@
-"""Runs the process that judges rules: `python -m deltaworks.rules --rules rules`."""
+"""Runs the process that evaluates rules: `python -m deltaworks.rules --rules rules`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from deltaworks.specs.catalog import Catalog
 
 
 def open_rule_process(catalog: Catalog, _name: str, on_tick: Callable[[], None]) -> RuleProcess:
-    """The process that judges the rules of all pipelines."""
+    """Returns the process that evaluates the rules of all pipelines."""
     return RuleProcess(catalog, on_tick=on_tick)
 
 
 RULES = DaemonKind(
     noun="rules",
     module="deltaworks.rules",
-    help=f"the one process there is: {rule_paths.RULES_PROCESS}",
+    help=f"the only process: {rule_paths.RULES_PROCESS}",
     control_folder=lambda _name: rule_paths.rules_control(),
     build=open_rule_process,
     failure_condition="RULES_FAILED",
@@ -28,7 +28,7 @@ RULES = DaemonKind(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge to the end; returns the exit code."""
+    """Runs the process until it ends; returns the exit code."""
     return run_daemon(RULES, arguments)
 
 

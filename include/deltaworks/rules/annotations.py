@@ -1,4 +1,4 @@
-"""Notes of what was changed: a price, a version, a campaign. Rules show what came before they fired."""
+"""Annotations of a pipeline, such as a release or a price change, shown with alerts that fire afterwards."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ContractError, DeltaworksError
 
-#: How long before an episode a note may lie to be shown with it.
+#: How far back annotations are shown with an episode.
 LOOKBACK_HOURS = 24
 _MAX_LINES = 5
 
 
 class Annotation(Record):
-    """A note of a pipeline: what happened at a time, and who says so."""
+    """An annotation of a pipeline: text, time and author."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="annotation", unreadable_condition="ANNOTATION_UNREADABLE", hint="Delete it, and write the note again."
+        noun="annotation", unreadable_condition="ANNOTATION_UNREADABLE", hint="Delete it, then annotate again."
     )
 
     pipeline: str
@@ -32,17 +32,17 @@ class Annotation(Record):
 
     @property
     def line(self) -> str:
-        """The note on one line."""
+        """The annotation as one line of text."""
         return f"{self.at:%Y-%m-%d %H:%M}Z {self.text}" + (f" ({self.author})" if self.author else "")
 
 
 def annotate(
     objects: ObjectStore, pipeline: str, text: str, *, at: dt.datetime | None = None, author: str = ""
 ) -> Annotation:
-    """Keep a note. The same text at the same time is one note, however often it is written.
+    """Stores an annotation. Idempotent by text and time.
 
     Raises:
-        TransientError: the control area does not answer.
+        TransientError: the control storage is unreachable.
     """
     annotation = Annotation(
         pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), author=author
@@ -55,13 +55,14 @@ def annotate(
 def annotations_between(
     objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime, max_count: int | None = None
 ) -> list[Annotation]:
-    """The notes from one time up to another, the oldest first, of more than `most` the newest. One that cannot be read
-    is left out."""
+    """Returns the annotations in a time range, oldest first; with `max_count` only the newest. Unreadable ones are
+    skipped.
+    """
     return [note for note in _read_annotations(objects, pipeline, since, until, max_count) if since <= note.at < until]
 
 
 def recent_annotation_lines(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
-    """The notes of the day before a time, as lines, the newest ones."""
+    """Returns the newest annotations of the day before a time, as lines."""
     notes = annotations_between(
         objects, pipeline, since=at - dt.timedelta(hours=LOOKBACK_HOURS), until=at + dt.timedelta(minutes=1)
     )

@@ -1,9 +1,8 @@
-"""Judges a rule over a time that has passed, as it would have been, and writes nothing.
+"""Evaluates a rule over a past time range, as it would have been, without writing anything.
 
-The machine, the SQL and the decision on notifications are those of the process. What is usual on a date is made of the
-dates before it, and rules that hold it back are judged beside it. By default the data are today's, late rows included,
-so that the answer is optimistic; `point_in_time` reads each minute from the versions of the tables that were there when it
-was judged.
+Uses the same SQL, state machine and notification decisions as the process. Baselines of a date are learned from the
+dates before it, and inhibiting rules are evaluated too. By default it reads current data, late rows included, so
+results are optimistic; with `point_in_time` each minute is read from the table versions of its evaluation time.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _DAY_MINUTES = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNotification:
-    """A notification that people would have had, at the time of their own clock."""
+    """A notification that would have been sent, with its time."""
 
     at: dt.datetime
     kind: NotificationKind
@@ -52,7 +51,7 @@ class SimulatedNotification:
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """What was observed of a label set in a minute, for a chart."""
+    """The value of a label set in a minute, for a chart."""
 
     minute: int
     labels: Labels
@@ -62,7 +61,8 @@ class ChartPoint:
 
 @dataclass(slots=True)
 class Backtest:
-    """What a rule comes to over a span. `optimistic_until`: up to then today's data stood in for those known then."""
+    """The result of a backtest. Up to `optimistic_until` current data were read because older versions are
+    unavailable."""
 
     rule: RuleSpec
     first: int
@@ -76,16 +76,16 @@ class Backtest:
 
     @property
     def days(self) -> float:
-        """How long the span is."""
+        """The length of the time range in days."""
         return (self.last - self.first + self.rule.step_minutes) / _DAY_MINUTES
 
     def evaluated_at(self, minute: int) -> dt.datetime:
-        """When the process judges a minute, where nothing is late."""
+        """Returns when the process evaluates a minute if nothing is late."""
         return evaluation_time(self.rule, minute)
 
 
 def evaluation_time(rule: RuleSpec, minute: int) -> dt.datetime:
-    """When the process judges a minute of a rule, where nothing is late."""
+    """Returns when a minute of a rule is evaluated if nothing is late."""
     return minute_start(minute + rule.step_minutes) + dt.timedelta(seconds=rule.evaluation_delay_seconds)
 
 
@@ -99,11 +99,12 @@ def backtest(
     point_in_time: bool = False,
     keep_points: bool = True,
 ) -> Backtest:
-    """Judge a rule for the minutes from one time up to another. Reads the lake alone; safe beside anything.
+    """Evaluates a rule for all minutes of a time range. Reads the lake only; safe at any time.
 
     Args:
-        rule: as it is declared, or with other bounds.
-        keep_points: keep what was observed, for a chart.
+        rule: as declared, or with overrides.
+        point_in_time: read the table versions of each minute's evaluation time.
+        keep_points: keep all values, for a chart.
 
     Raises:
         ContractError: RULE_BROKEN.
@@ -146,7 +147,7 @@ def _record_points(result: Backtest, evaluation: RuleEvaluation, minute_rows: Mi
 
 
 class _BacktestTables:
-    """The tables as they are now, or as they were when a minute was judged."""
+    """The current tables, or their versions at the evaluation time of a minute."""
 
     def __init__(self, catalog: Catalog, pipeline: str, rules: Sequence[RuleSpec], *, point_in_time: bool) -> None:
         self._catalog, self._spec, self._rules = catalog, catalog.pipeline(pipeline), rules
@@ -167,18 +168,18 @@ class _BacktestTables:
             self._connection.close()
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """Today's tables."""
+        """Returns a connection to the current tables."""
         if self._connection is None:
             self._connection = connect_tables(self._catalog, self._spec, self._rules, self._open_table)
         return self._connection
 
     def query_of(self, rule: RuleSpec) -> RuleQuery:
-        """The query of a rule."""
+        """Returns the query of a rule."""
         file = self._catalog.folder(self.pipeline) / rule.sql
         return rule_query(rule, file.read_text(encoding="utf-8"), self.connection())
 
     def read_minutes(self, query: RuleQuery, first: int, last: int) -> Iterator[MinuteRows]:
-        """What was observed from one minute to another."""
+        """Yields the rows of each minute in a range."""
         if self._history is None:
             yield from query.read_minutes(self.connection(), first, last, timeout_seconds=_DAY_SECONDS)
             return
@@ -200,7 +201,7 @@ class _BacktestTables:
 
 
 class _BacktestedRule:
-    """One rule of a backtest, with what is usual of it on each date."""
+    """A rule of a backtest with its evaluation and baselines."""
 
     def __init__(self, tables: _BacktestTables, rule: RuleSpec) -> None:
         self.rule = rule
@@ -214,7 +215,7 @@ class _BacktestedRule:
         self._next_minute: MinuteRows | None = None
 
     def minutes(self, first: int, last: int) -> Iterator[MinuteRows]:
-        """What was observed, day by day; what is usual of a day is made when it begins."""
+        """Yields the rows of each minute, day by day; builds the baselines of a day at its start."""
         begin = first
         while begin <= last:
             midnight = (begin // _DAY_MINUTES + 1) * _DAY_MINUTES
@@ -224,7 +225,7 @@ class _BacktestedRule:
             begin = end + self.rule.step_minutes
 
     def advance(self, first: int, minute: int) -> None:
-        """Judge as far as to a minute."""
+        """Evaluates up to a minute."""
         step = self.rule.step_minutes
         if self._pending_minutes is None:
             start = -(-first // step) * step
@@ -235,11 +236,11 @@ class _BacktestedRule:
             self._next_minute = next(self._pending_minutes, None)
 
     def baseline_at(self, labels: Labels, minute: int) -> Baseline | None:
-        """What was usual in a minute."""
+        """Returns the baseline of a label set in a minute."""
         return self._dates.get(minute_start(minute).date(), {}).get((labels, minute % _DAY_MINUTES // 60))
 
     def is_firing(self, rule: RuleSpec, labels: Labels) -> bool:
-        """Whether it fires now with the labels that another rule shares with it."""
+        """Whether the rule fires for the labels it shares with another rule's label set."""
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         return any(all(own[at] == labels[to] for at, to in shared) for own in self.evaluation.firing)
 
@@ -266,7 +267,7 @@ class _BacktestedRule:
 
 
 class _NotificationSimulation:
-    """The notifications that people would have had: by cooldowns, reminders and limits as alerts have them."""
+    """Simulates the notifications of a rule, with cooldowns, reminders and rate limits."""
 
     def __init__(self, rule: RuleSpec) -> None:
         self._rule = rule
@@ -274,7 +275,7 @@ class _NotificationSimulation:
         self._states: dict[str, AlertState] = {}
 
     def notifications_at(self, minute: int, alert_decisions: Sequence[AlertDecision]) -> list[SimulatedNotification]:
-        """The notifications of a minute."""
+        """Returns the notifications of a minute."""
         at = evaluation_time(self._rule, minute)
         decisions = {decision.alert.subject: decision.kind == "raise" for decision in alert_decisions}
         notifications = []

@@ -1,8 +1,8 @@
-"""What is usual of a rule's figures: medians of the same hour of past weeks, fixed once for each date.
+"""Baselines of rules: medians of the same hour in past weeks, fixed once per date.
 
-A date's baseline is made of dates that were over the day before, so that it can be built in the evening and is the same
-whoever builds it. Minutes for which a figure fired are left out. A backtest reads those that were fixed then, or makes
-its own in the same way.
+The baseline of a date uses only dates that ended a day earlier, so it can be built the evening before and does not
+depend on who builds it. Minutes in which the rule fired are excluded. A backtest reads stored baselines or builds its
+own in the same way.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import MAD_TO_STANDARD_DEVIATION, Baseline
 
-#: An hour of the day is known once so many dates have it.
+#: Dates that must contain an hour of the day for its baseline.
 MIN_DAYS = 3
 _DAY_MINUTES = 24 * 60
-#: Weeks of minutes of many figures are read for it.
+#: Covers weeks of minutes of many series.
 _BUILD_TIMEOUT_SECONDS = 300.0
 _OBSERVATIONS_TABLE = "temp.main.observed"
 
 
 class BaselineRow(RecordPart):
-    """What is usual of a label set in one hour of the date, and by which of the two ways it was learned."""
+    """The baseline of a label set in one hour, learned from the hour of the week or of the day."""
 
     labels: tuple[str | None, ...]
     hour: int
@@ -42,10 +42,10 @@ class BaselineRow(RecordPart):
 
 
 class DateBaseline(Record):
-    """What was usual on a date, as it was fixed on the evening before."""
+    """The stored baseline of one date."""
 
     kind: ClassVar[RecordKind] = RecordKind(
-        noun="baseline of a rule", unreadable_condition="RULE_STATE_UNREADABLE", hint="Delete it: it is built again."
+        noun="baseline of a rule", unreadable_condition="RULE_STATE_UNREADABLE", hint="Delete it; it is rebuilt."
     )
 
     pipeline: str
@@ -54,12 +54,12 @@ class DateBaseline(Record):
     rows: tuple[BaselineRow, ...] = ()
 
     def by_hour(self) -> dict[tuple[Labels, int], Baseline]:
-        """The baselines by labels and hour."""
+        """Returns the baselines by labels and hour."""
         return {(row.labels, row.hour): Baseline(row.value, row.spread) for row in self.rows}
 
 
 class Baselines:
-    """The baselines of one rule, by date; each is read, or built and fixed, when it is first needed."""
+    """The baselines of one rule by date; each is read, or built and stored, on first use."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, query: RuleQuery) -> None:
         self._records = RecordStore(objects, DateBaseline)
@@ -68,20 +68,20 @@ class Baselines:
         self._dates: dict[dt.date, dict[tuple[Labels, int], Baseline]] = {}
 
     def key(self, date: dt.date) -> str:
-        """Where the baseline of a date lies; another SQL, or other labels, have another one."""
+        """Returns the key of a date's baseline. It depends on the SQL and the settings that affect values."""
         declared = f"{self._query.text}\0{self._query.rule.model_dump_json(include=_FINGERPRINTED_KEYS)}"
         digest = hashlib.sha256(declared.encode()).hexdigest()[:12]
         return rule_paths.rule_baseline(self._pipeline, self._query.rule.name, f"{date:%Y-%m-%d}-{digest}")
 
     def stored(self, date: dt.date) -> DateBaseline | None:
-        """The one on record."""
+        """Returns the stored baseline of a date, or None."""
         return self._records.read(self.key(date))
 
     def ensure(self, connection: duckdb.DuckDBPyConnection, date: dt.date, episodes: Iterable[Episode]) -> None:
-        """Have the baseline of a date, which is built where nobody has. Idempotent; the first one built stands.
+        """Loads the baseline of a date, building and storing it if needed. Idempotent; the first stored one is used.
 
         Raises:
-            ContractError: RULE_BROKEN, the SQL of the rule fails on the past.
+            ContractError: RULE_BROKEN, the rule's SQL fails on past data.
         """
         if date in self._dates:
             return
@@ -95,7 +95,7 @@ class Baselines:
         self._dates[date] = record.by_hour()
 
     def at(self, labels: Labels, minute: int) -> Baseline | None:
-        """What is usual in a minute of a date that was ensured; None of other dates, and where nothing was learned."""
+        """Returns the baseline of a label set in a minute; None if it was not learned or its date was not loaded."""
         date = dt.date(1970, 1, 1) + dt.timedelta(days=minute // _DAY_MINUTES)
         return self._dates.get(date, {}).get((labels, minute % _DAY_MINUTES // 60))
 
@@ -103,16 +103,16 @@ class Baselines:
 def build_baseline(
     connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, past_episodes: Iterable[Episode]
 ) -> list[BaselineRow]:
-    """The baseline of a date, out of the tables of the connection."""
+    """Builds the baseline of a date from the connection's tables."""
     episodes = list(past_episodes)
     create_observations_table(connection)
     try:
         rows: list[BaselineRow] = []
-        if by_week := same_weekdays(query, date):
-            for day in by_week:
+        if weekdays := same_weekdays(query, date):
+            for day in weekdays:
                 load_observations(connection, query, day, day)
             rows = baseline_rows(connection, query, date, episodes)
-            if _is_complete(connection, rows, len(by_week)):
+            if _is_complete(connection, rows, len(weekdays)):
                 return rows
         past = past_days(query, date)
         connection.execute(f"DELETE FROM {_OBSERVATIONS_TABLE}")
@@ -123,14 +123,13 @@ def build_baseline(
 
 
 def create_observations_table(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the table that observations of the past are kept in, for as long as the connection is open."""
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE {_OBSERVATIONS_TABLE.rpartition('.')[2]} (step BIGINT, labels VARCHAR[], value DOUBLE)"
-    )
+    """Creates the temporary table of past values."""
+    name = _OBSERVATIONS_TABLE.rpartition(".")[2]
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} (step BIGINT, labels VARCHAR[], value DOUBLE)")
 
 
 def load_observations(connection: duckdb.DuckDBPyConnection, query: RuleQuery, first: dt.date, last: dt.date) -> None:
-    """Add what was observed on dates from one to another."""
+    """Loads the values of a range of dates into the temporary table."""
     start, end = _first_minute(first), _first_minute(last) + _DAY_MINUTES - query.rule.step_minutes
     query.insert_observations(connection, _OBSERVATIONS_TABLE, start, end, timeout_seconds=_BUILD_TIMEOUT_SECONDS)
 
@@ -138,7 +137,9 @@ def load_observations(connection: duckdb.DuckDBPyConnection, query: RuleQuery, f
 def baseline_rows(
     connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, episodes: Sequence[Episode]
 ) -> list[BaselineRow]:
-    """The baseline of a date out of what was read: of the hour of the week where weeks suffice, else of the day."""
+    """Computes a date's baseline from loaded values: per hour of the week if enough weeks exist, else per hour of the
+    day.
+    """
     declared = query.rule.baseline
     if declared is None:
         return []
@@ -163,7 +164,7 @@ def baseline_rows(
 
 
 def same_weekdays(query: RuleQuery, date: dt.date) -> list[dt.date]:
-    """The dates whose hours are the same hours of the week."""
+    """Returns the past dates with the same weekday."""
     declared = query.rule.baseline
     if declared is None or declared.kind != "hour_of_week":
         return []
@@ -171,13 +172,13 @@ def same_weekdays(query: RuleQuery, date: dt.date) -> list[dt.date]:
 
 
 def past_days(query: RuleQuery, date: dt.date) -> list[dt.date]:
-    """The dates of the weeks before, the last of which was over on the day before."""
+    """Returns the dates of the past weeks, up to two days before."""
     weeks = query.rule.baseline.weeks if query.rule.baseline is not None else 0
     return [date - dt.timedelta(days=days) for days in range(7 * weeks + 1, 1, -1)]
 
 
 def _is_complete(connection: duckdb.DuckDBPyConnection, rows: Sequence[BaselineRow], dates: int) -> bool:
-    """Whether every figure and hour that these dates had was learned from them, and they had any."""
+    """Whether every series and hour in the loaded dates has a baseline, and there is at least one."""
     seen = connection.execute(
         f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_OBSERVATIONS_TABLE})"
     ).fetchall()[0][0]

@@ -1,4 +1,4 @@
-"""Hands what a rule's state has in its outbox to the alerts, each once, however often it is handed over."""
+"""Delivers alert events from a rule's outbox, each once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deltaworks.rules.stored_state import AlertEvent
 
 
 def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
-    """Raise and resolve what is told, in order. One that dies in between is followed by another, which begins anew: an
-    episode that the alert has already seen the end of is not raised a second time.
+    """Raises and resolves alerts in order. May be repeated after a failure: an episode that was already resolved is not
+    raised again.
 
     Raises:
-        ConcurrencyError: ALERT_CONTENDED; TransientError: the control area does not answer. The outbox stays, for another
-            try.
+        ConcurrencyError: ALERT_BUSY. The outbox is kept for a retry.
+        TransientError: the control storage is unreachable. The outbox is kept for a retry.
     """
     for event in outbox:
         if event.kind == "resolve":

@@ -1,7 +1,6 @@
-"""Judges minutes of one rule, one after the other: the core that the process and a backtest share.
+"""Evaluates minutes of one rule in order; shared by the process and the backtest.
 
-Pure: it takes what was observed and what is usual, and says what became of each figure. It knows no clock and no
-storage.
+Pure: takes rows and baselines, updates the state of each series. Uses no clock and no storage.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import Baseline, Observation, RuleBounds, peer_baselines
 from deltaworks.specs.alert_rule import RuleSpec
 
-#: What is usual of a label set in a minute, None where nothing is known.
+#: Looks up the baseline of a label set in a minute; None if there is none.
 BaselineLookup = Callable[[Labels, int], Baseline | None]
-#: A figure that had no row for so many minutes is forgotten: its labels are gone.
+#: A series without rows for this long is removed.
 EXPIRY_MINUTES = 24 * 60
 
 
 def no_baseline(_labels: Labels, _minute: int) -> Baseline | None:
-    """Of rules that compare with nothing."""
+    """Looks up no baseline."""
     return None
 
 
 @dataclass(slots=True)
 class Series:
-    """A label set of a rule: its state, and what was observed last. `seen` is the last minute with a row."""
+    """One label set of a rule: its state, last row and last baseline."""
 
     state: SeriesState = START
     last_row_minute: int = 0
@@ -38,9 +37,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A time for which one label set fired: `began` beyond the bounds, `fired`, and `ended`, None while it lasts.
+    """A time range in which one label set fired: `began` when the bounds were crossed, `fired`, and `ended` (None if
+    open).
 
-    `worst` is the most extreme value, and `held_by` the rule for which nobody was told.
+    `worst` is the most extreme value; `inhibited_by` the rule that suppressed its notification.
     """
 
     labels: Labels
@@ -53,7 +53,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class MinuteRows:
-    """What was observed in one minute: a row a label set. `width` is how many there were, those left out included."""
+    """The rows of one minute, one per label set. `width` counts label sets before truncation."""
 
     minute: int
     rows: Sequence[Observation]
@@ -62,12 +62,12 @@ class MinuteRows:
 
 @dataclass(slots=True)
 class RuleEvaluation:
-    """One rule as it stands after `last_minute`; None before the first."""
+    """The state of one rule after `last_minute`; None before the first minute."""
 
     rule: RuleSpec
     last_minute: int | None = None
     series: dict[Labels, Series] = field(default_factory=dict)
-    #: Those that fire, by labels.
+    #: Open episodes by labels.
     firing: dict[Labels, Episode] = field(default_factory=dict)
     _bounds: RuleBounds = field(init=False, repr=False)
 
@@ -75,10 +75,10 @@ class RuleEvaluation:
         self._bounds = RuleBounds(self.rule)
 
     def evaluate(self, minute_rows: MinuteRows, lookup: BaselineLookup = no_baseline) -> list[Episode]:
-        """Judge the next minute; the episodes that ended with it.
+        """Evaluates the next minute; returns the episodes that ended.
 
         Raises:
-            ValueError: the minute does not come after the last one.
+            ValueError: the minute is not after the last one.
         """
         minute, rule = minute_rows.minute, self.rule
         if self.last_minute is not None and minute <= self.last_minute:
@@ -109,7 +109,7 @@ class RuleEvaluation:
         return ended + self._expire_series(minute)
 
     def skip_to(self, minute: int) -> None:
-        """Leave out the minutes up to this one: of what they would have said, nothing is known."""
+        """Skips minutes up to this one; all series become unknown."""
         self.last_minute = minute
         for series in self.series.values():
             series.state = series.state._replace(unknown=True)
@@ -131,7 +131,7 @@ class RuleEvaluation:
         return peers.get(labels) if declared.kind == "peers" else lookup(labels, minute)
 
     def _update_episode(self, labels: Labels, series: Series, minute: int) -> Episode | None:
-        """Keep the episode of a figure; the one that has ended with this minute."""
+        """Opens or updates the episode of a series; returns it if it ended."""
         state, current = series.state, self.firing.get(labels)
         if state.fired is None:
             if current is None:
@@ -153,7 +153,7 @@ class RuleEvaluation:
         return replace(episode, worst=value)
 
     def _expire_series(self, minute: int) -> list[Episode]:
-        """Drop figures without a row for a day, and end what they were firing."""
+        """Removes series without rows for a day, and ends their episodes."""
         oldest_minute = minute - max(EXPIRY_MINUTES, 2 * self.rule.step_minutes)
         expired = [
             labels

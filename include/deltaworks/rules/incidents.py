@@ -1,4 +1,4 @@
-"""Holds a backtest against incidents that are on record: what it found, how soon, and what it made up."""
+"""Compares a backtest with known incidents: detections, delays and false alarms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.rules.minutes import minute_start
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that was wrong for a time, with labels where only some figures were."""
+    """A known incident, with labels if only some series were affected."""
 
     since: dt.datetime
     until: dt.datetime
@@ -26,9 +26,9 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """An incident and the first episode that told of it; None where none did.
+    """An incident with the first episode that detected it, or None.
 
-    `delay_minutes` is from its start until people were told.
+    `delay_minutes` is the time from its start to the first notification.
     """
 
     incident: Incident
@@ -37,7 +37,7 @@ class Detection:
 
 
 def read_incidents(file: Path) -> list[Incident]:
-    """The incidents of a CSV file: columns `from` and `to`, and one for each label that matters.
+    """Reads incidents from a CSV file with the columns `from`, `to`, and one per label.
 
     Raises:
         ConfigError: INCIDENTS_INVALID, with the line.
@@ -58,9 +58,9 @@ def read_incidents(file: Path) -> list[Incident]:
 
 
 def detections(result: Backtest, incidents: Sequence[Incident]) -> tuple[list[Detection], list[Episode]]:
-    """What became of each incident, and the episodes that are of none.
+    """Matches episodes to incidents; returns the detections and the false alarms.
 
-    An episode is of an incident that it overlaps in time and agrees with in labels; one may be of several.
+    An episode matches an incident if their times overlap and their labels agree; it can match several.
     """
     detected = []
     false_alarms = [
@@ -89,7 +89,7 @@ def _parse_time(file: Path, line: int, row: Mapping[str, str | None], name: str)
     except ValueError:
         at = None
     if at is None:
-        raise _invalid_error(file, line, f"`{name}` is {text!r}, no time such as 2026-03-01T22:56")
+        raise _invalid_error(file, line, f"`{name}` is {text!r}; write a time such as 2026-03-01T22:56")
     return at
 
 
@@ -97,5 +97,5 @@ def _invalid_error(file: Path, line: int, problem: str) -> ConfigError:
     return ConfigError(
         "INCIDENTS_INVALID",
         f"{file}:{line}: {problem}.",
-        hint="Write a CSV file with the columns from and to, times in UTC, and a column for each label that matters.",
+        hint="Write a CSV file with the columns from and to (UTC), and one column per label.",
     )

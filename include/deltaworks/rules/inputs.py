@@ -1,4 +1,4 @@
-"""The tables that rules read: opened once and kept up to date, with how far their data reach."""
+"""The tables that rules read: kept open between rounds, with the freshness of their data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _THREADS = 2
 
 
 class RuleTables:
-    """Tables of the lake that stay open between two looks. Used by one thread."""
+    """Delta tables of the lake, kept open between rounds. Not thread-safe."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -33,18 +33,18 @@ class RuleTables:
         self._ages: dict[str, tuple[int, TableAge]] = {}
 
     def mark_stale(self) -> None:
-        """From here on every table is brought up to date when it is used first."""
+        """Makes every table refresh on its next use."""
         self._refreshed.clear()
 
     def open(self, key: str) -> DeltaTable | None:
-        """The table at a key as it is now, None where there is none."""
+        """Returns the current table at a key, or None."""
         table = self._tables.get(key)
         if key in self._refreshed:
             return table
         if table is not None:
             try:
                 refresh(table)
-            # Recreated, restored or gone: whatever it is, opening it anew says.
+            # Recreated, restored or deleted: open it again.
             except Exception:
                 table = None
         table = table or self._lake.open(key)
@@ -56,7 +56,7 @@ class RuleTables:
         return table
 
     def age(self, key: str, name: str) -> TableAge | None:
-        """The age of the table at a key, None where there is none; its log is read again where it has grown."""
+        """Returns the age of a table's data, or None; reads the log only if the table has a new version."""
         table = self.open(key)
         if table is None:
             return None
@@ -69,9 +69,9 @@ class RuleTables:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFreshness:
-    """How far the tables of a rule reach: to the newest row of the one that lags most, None where one has none.
+    """The freshness of a rule's inputs: the newest row time of the input that lags most, None if an input has no rows.
 
-    `absent` are declared tables that nothing has made yet. `kinds` says of each what it is: `cdn_minute (gold)`.
+    `missing` are declared tables that do not exist yet. `labels` describe the tables: `cdn_minute (gold)`.
     """
 
     newest_at: dt.datetime | None
@@ -80,7 +80,7 @@ class InputFreshness:
 
 
 def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> InputFreshness:
-    """How far the tables of a rule reach that bring new rows; reference tables and names do not."""
+    """Returns the freshness of a rule's inputs; reference and mapping tables do not count."""
     keys, static_tables = table_keys(spec), _static_tables(spec)
     times: list[dt.datetime | None] = []
     missing, names = [], source_tables(spec, rule.reads)
@@ -96,7 +96,7 @@ def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> I
 
 
 def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
-    """The tables behind these names, views being followed to what they read."""
+    """Returns the tables behind these names, resolving views."""
     views: Mapping[str, tuple[str, ...]] = {view.name: view.reads for view in spec.views}
     pending, tables = list(reads), dict[str, None]()
     while pending:
@@ -111,7 +111,7 @@ def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
 def connect_tables(
     catalog: Catalog, spec: PipelineSpec, rules: Collection[RuleSpec], open_table: OpenTable
 ) -> duckdb.DuckDBPyConnection:
-    """A connection that reads what these rules read and nothing else, within bounds."""
+    """Opens a connection restricted to the tables of these rules, with memory and thread limits."""
     single_catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
     reads = sorted({read for rule in rules for read in rule.reads})
     connection, _ = connect(single_catalog, statement=" ".join(reads) or "nothing", open_table=open_table)

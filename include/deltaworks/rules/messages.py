@@ -1,4 +1,4 @@
-"""What people read of a rule: its bounds, its figures and its alerts in words, and the detail of its notifications."""
+"""Texts about rules: bounds, values and alerts, and the detail of notifications."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _BOUND_TEXTS: Mapping[str, str] = {
 
 
 def bounds_text(bounds: BoundsSpec) -> str:
-    """Bounds in words: above 1.1 times the baseline and above it by 20."""
+    """Describes bounds: above 1.1 times the baseline and above it by 20."""
     return " and ".join(_BOUND_TEXTS[name].format(value) for name, value in bounds.named_bounds.items())
 
 
 def labels_text(rule: RuleSpec, labels: Labels) -> str:
-    """A label set in words: cdn a, region eu; `all` of a rule without labels."""
+    """Describes a label set: cdn a, region eu; `all` for a rule without labels."""
     pairs = (f"{name} {'unknown' if value is None else value}" for name, value in zip(rule.labels, labels, strict=True))
     return ", ".join(pairs) or "all"
 
 
 def format_number(value: float | None) -> str:
-    """A figure with as many digits as say something."""
+    """Formats a value with four significant digits."""
     return "?" if value is None else f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
@@ -46,13 +46,13 @@ def alert_event(
     data_until: str,
     annotations: Sequence[str] = (),
 ) -> AlertEvent:
-    """What the alert is told of a rule that fires, or does no more."""
+    """Builds the alert event of a decision."""
     alert, rule = decision.alert, evaluation.rule
     detail = RuleDetail(
         pipeline=alert.episode.partition(".")[0], rule=rule.name, episode=alert.episode, labels=dict(alert.labels)
     )
     if decision.kind == "resolve":
-        over = f"{rule.name} is over: {_describe_members(alert)}, as of {minute_text(decision.minute)}."
+        over = f"{rule.name} resolved for {_describe_members(alert)} at {minute_text(decision.minute)}."
         return AlertEvent(
             kind="resolve", cause=FIRING, subject=alert.subject, severity=None, summary=over, detail=detail.as_dict()
         )
@@ -91,15 +91,15 @@ def alert_event(
 
 
 def _summary(rule: RuleSpec, alert: OpenAlert, worst: Labels, detail: RuleDetail) -> str:
-    compared = "" if detail.baseline is None else f", usual is {format_number(detail.baseline)}"
+    compared = "" if detail.baseline is None else f", baseline {format_number(detail.baseline)}"
     of = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
     sentences = [
-        f"{rule.description.rstrip('.') or rule.name}: {_describe_members(alert)} at {format_number(detail.value)}{of}{compared}; "
-        f"it is to be told when {detail.bounds} for {rule.for_minutes} minutes.",
-        f"Beyond it since {detail.began}; data of {', '.join(detail.reads)} reach to {detail.data_until or '?'}.",
+        f"{rule.description.rstrip('.') or rule.name}: {_describe_members(alert)} at {format_number(detail.value)}{of}"
+        f"{compared}; the rule fires when {detail.bounds} for {rule.for_minutes} minutes.",
+        f"Out of bounds since {detail.began}; newest data of {', '.join(detail.reads)}: {detail.data_until or '?'}.",
     ]
     if detail.annotations:
-        sentences.append(f"Before that: {'; '.join(detail.annotations)}.")
+        sentences.append(f"Changes before: {'; '.join(detail.annotations)}.")
     if rule.runbook:
         sentences.append(rule.runbook)
     return " ".join(sentences)
@@ -109,15 +109,15 @@ def _describe_members(alert: OpenAlert) -> str:
     if not alert.is_storm:
         return _describe_labels(alert.labels)
     within = f" of {_describe_labels(alert.labels)}" if alert.labels else ""
-    return f"{len(alert.members)} at once{within}"
+    return f"{len(alert.members)} label sets{within}"
 
 
-def _describe_labels(by: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in by.items()) or "all"
+def _describe_labels(labels: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in labels.items()) or "all"
 
 
 def _worst_series(evaluation: RuleEvaluation, alert: OpenAlert) -> tuple[Labels, Series]:
-    """The label set with the most extreme value, of the members that fire."""
+    """Returns the firing member with the most extreme value."""
     sign = 1 if evaluation.rule.fire.is_upper else -1
     members = sorted(
         (labels for labels in alert.members if labels in evaluation.firing),

@@ -1,4 +1,4 @@
-"""Event minutes: counted since 1970 in UTC, and written by their start."""
+"""Event minutes: counted since 1970 in UTC, written as their start time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def minute_of(at: datetime) -> int:
-    """The minute that a moment lies in."""
+    """Returns the minute of a time."""
     return int(at.timestamp() // 60)
 
 
 def minute_start(minute: int) -> datetime:
-    """Its start."""
+    """Returns the start of a minute."""
     return _EPOCH + timedelta(minutes=minute)
 
 
 @lru_cache(maxsize=8192)
 def minute_text(minute: int) -> str:
-    """Its start as it is written everywhere: 2024-03-01T22:56Z."""
+    """Formats a minute as its start time: 2024-03-01T22:56Z."""
     return f"{minute_start(minute):%Y-%m-%dT%H:%MZ}"
 
 
 @lru_cache(maxsize=8192)
 def parse_minute(text: str) -> int:
-    """What `minute_text` wrote.
+    """Parses a minute formatted by `minute_text`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a minute.
     """
     return minute_of(datetime.strptime(text, "%Y-%m-%dT%H:%MZ").replace(tzinfo=UTC))

@@ -1,6 +1,6 @@
-"""Which alerts the figures of a rule come to: one a label set, one for a storm, none while another rule holds it back.
+"""Decides which alerts to raise and resolve: one per label set, one per storm, none while another rule inhibits it.
 
-Pure, and stepped with the minutes: the same episodes give the same alerts, whoever judges.
+Pure: the same episodes give the same alerts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.subjects import Labels, subject_of
 from deltaworks.specs.alert_rule import RuleSpec
 
-#: The rule that fires in a minute with labels these share with, and so holds this one back; None where none does.
+#: Returns the firing rule that inhibits a label set in a minute, or None.
 InhibitedBy = Callable[[Labels, int], str | None]
 
 
 def never_inhibited(_labels: Labels, _minute: int) -> str | None:
-    """Of rules without `unless`."""
+    """Never inhibits, for rules without `inhibited_by`."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAlert:
-    """An alert that people know of. `by` are the labels of its subject, `members` the label sets it is of."""
+    """An open alert. `labels` are those of its subject, `members` the label sets it covers."""
 
     subject: str
     episode: str
@@ -36,7 +36,7 @@ class OpenAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertDecision:
-    """People are to be told that an alert was raised in a minute, or is over."""
+    """A decision to raise or resolve an alert in a minute."""
 
     kind: Literal["raise", "resolve"]
     minute: int
@@ -54,7 +54,7 @@ class OpenAlerts:
     def update(
         self, evaluation: RuleEvaluation, minute: int, inhibited_by: InhibitedBy = never_inhibited
     ) -> list[AlertDecision]:
-        """What people are to be told after a minute was judged. Episodes that are held back are marked so."""
+        """Returns the decisions after an evaluated minute, and marks inhibited episodes."""
         decisions = self._resolve_ended(evaluation, minute)
         unreported = self._unreported_episodes(evaluation, minute, inhibited_by)
         for by, episodes in self._group_by_storm_labels(unreported).items():
@@ -62,7 +62,7 @@ class OpenAlerts:
         return decisions
 
     def resolve_all(self, minute: int) -> list[AlertDecision]:
-        """End every open alert: the rule is gone, or another one now."""
+        """Resolves every open alert of a removed or changed rule."""
         decisions = [AlertDecision("resolve", minute, alert) for alert in self.by_subject.values()]
         self.by_subject.clear()
         return decisions

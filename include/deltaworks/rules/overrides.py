@@ -1,4 +1,4 @@
-"""A rule with other settings than declared, for a backtest: `fire.above=0.07`."""
+"""Overrides a rule's settings for a backtest: `fire.above=0.07`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.base import suggest_name
 
-#: What a trial may not change: it would be another rule.
+#: Keys that cannot be overridden: they identify the rule.
 _FIXED_KEYS = ("name", "sql", "reads")
 
 
 def with_overrides(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
-    """The rule with some of its keys set, each as `key=value` or `key.below=value`; `null` takes one away.
+    """Returns the rule with keys overridden, each as `key=value` or `key.subkey=value`; `null` removes a key.
 
     Raises:
-        ConfigError: RULE_SETTING_INVALID, an unknown key, no value, or a rule that would be refused.
+        ConfigError: RULE_SETTING_INVALID, an unknown key, a missing value, or an invalid rule.
     """
     data: dict[str, Any] = rule.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for setting in settings:
@@ -50,9 +50,9 @@ def with_overrides(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise _invalid_error(
-            f"{place}: {first['msg']}", "Mend what --set says; the declaration is as it was."
+            f"{place}: {first['msg']}", "Correct the --set option; the declaration is unchanged."
         ) from error
 
 
 def _invalid_error(problem: str, hint: str) -> ConfigError:
-    return ConfigError("RULE_SETTING_INVALID", f"The rule cannot be tried so: {problem}.", hint=hint)
+    return ConfigError("RULE_SETTING_INVALID", f"The rule cannot be overridden: {problem}.", hint=hint)

@@ -1,4 +1,4 @@
-"""Judges the rules of one pipeline, each after those that could hold it back, over tables that are opened once."""
+"""Evaluates the rules of one pipeline in order of inhibition, over tables that are opened once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class PipelineEvaluator:
-    """The rules of one pipeline as it is declared. Used by one thread."""
+    """The evaluators of one pipeline's rules. Not thread-safe."""
 
     def __init__(self, catalog: Catalog, pipeline: str, objects: ObjectStore, tables: RuleTables) -> None:
         self._catalog = catalog
@@ -45,19 +45,19 @@ class PipelineEvaluator:
 
     @property
     def evaluators(self) -> Iterable[RuleEvaluator]:
-        """What judges each rule, in the order in which they are judged."""
+        """The rule evaluators, in evaluation order."""
         return self._evaluators.values()
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Closes open connections."""
         self._parser.close()
 
     def evaluate(self, now: dt.datetime, *, should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Judge every rule as far as its data reach; how many were judged further. A rule that fails says so itself
-        and stands in the way of no other.
+        """Evaluates every rule as far as its data reach; returns the number of rules that advanced. A failing rule
+        raises its own alert and does not affect others.
 
         Raises:
-            TransientError: the lake or the control area does not answer.
+            TransientError: the lake or the control storage is unreachable.
         """
         evaluated = 0
         with _Connections(self._catalog, self._spec.pipeline, self._tables, [*self._rules.values()]) as connections:
@@ -71,7 +71,7 @@ class PipelineEvaluator:
         return evaluated
 
     def resolve_removed_rules(self) -> None:
-        """End the alerts of rules that are declared no more, and forget them."""
+        """Resolves the alerts of rules that are no longer declared, and deletes their state."""
         for state in rule_states(self._objects, self._spec.pipeline):
             if state.rule in self._rules:
                 continue
@@ -130,7 +130,7 @@ class PipelineEvaluator:
 
 
 class _Connections:
-    """One connection for all rules, which opens their tables once; where that fails, one a rule."""
+    """One connection shared by all rules; one per rule if a table cannot be opened."""
 
     def __init__(self, catalog: Catalog, pipeline: str, tables: RuleTables, rules: list[RuleSpec]) -> None:
         self._catalog, self._spec, self._tables, self._rules = catalog, catalog.pipeline(pipeline), tables, rules
@@ -145,15 +145,15 @@ class _Connections:
         self._exit_stack.close()
 
     def connection_for(self, rule: RuleSpec) -> duckdb.DuckDBPyConnection:
-        """A connection that reads what the rule reads.
+        """Returns a connection that can read a rule's tables.
 
         Raises:
-            ContractError: RULE_BROKEN, a table of it cannot be opened.
+            ContractError: RULE_BROKEN, one of its tables cannot be opened.
         """
         if self._shared is None and not self._is_per_rule:
             try:
                 self._shared = self._connect(self._rules)
-            # A table of another rule that cannot be opened.
+            # A table of another rule cannot be opened.
             except duckdb.Error:
                 self._is_per_rule = True
         if self._shared is not None:
@@ -168,13 +168,14 @@ class _Connections:
 
 
 def inhibitors_first(rules: Iterable[RuleSpec]) -> list[RuleSpec]:
-    """The rules, each after those that could hold it back."""
+    """Returns the rules, each after the rules that inhibit it."""
     declared = {rule.name: rule for rule in rules}
     sorter = TopologicalSorter({name: rule.inhibited_by for name, rule in declared.items()})
     return [declared[name] for name in sorter.static_order() if name in declared]
 
 
 def _evaluated_until(inhibitors: list[RuleEvaluator]) -> int | None:
-    """The minute up to which it is known whether one of these fires; those whose data end hold nobody up."""
+    """Returns the minute up to which the inhibitors are evaluated. Inhibitors without current data do not delay
+    others."""
     minutes = [inhibitor.last_minute for inhibitor in inhibitors if inhibitor.is_current]
     return min((minute for minute in minutes if minute is not None), default=None)

@@ -1,8 +1,7 @@
-"""The process that judges the rules of all pipelines: one, by lease, without a JVM, until its time is over.
+"""The process that evaluates the rules of all pipelines: one at a time, guarded by a lease, without a JVM.
 
-It looks every few seconds whether minutes have become whole. Declarations are read again where a file has changed. What
-does not answer for a while is waited for: minutes that pass meanwhile are judged later. A look that hangs shows: the
-heartbeat stands still with it.
+Checks every few seconds which minutes are complete, and reloads declarations when a file changes. Transient failures
+are retried; missed minutes are evaluated later. If a round hangs, the heartbeat stops too.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ _LOGGER = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 EVALUATION_INTERVAL_SECONDS = 10.0
 MAX_RUN_SECONDS = 14_400.0
-#: Longer than any of its turns may take: a baseline's query is ended after 300 s, a rule's after 30.
+#: Longer than any single step: a baseline query is interrupted after 300 s, a rule's query after 30 s.
 STALL_SECONDS = 420.0
-#: What does not answer for longer ends the process, for whoever started it to see.
+#: Transient failures longer than this end the process, so its supervisor sees them.
 _MAX_FAILING_SECONDS = 300.0
 
 
 @dataclass(slots=True)
 class EvaluationCounts:
-    """What a run did: looks that ended well, minutes that were judged."""
+    """Counts of a run: completed rounds and evaluated rules."""
 
     rounds: int = 0
     evaluated: int = 0
 
 
 class RuleProcess:
-    """One run. `run` returns when its time is over or a stop is asked for, and raises on failure.
+    """One run of the process. `run` returns when its time is over or a stop is requested, and raises on failure.
 
     Args:
-        on_tick: called every few seconds, so that one that hangs is seen.
+        on_tick: called every few seconds, so that a hang is detected.
     """
 
     def __init__(self, catalog: Catalog, *, on_tick: Callable[[], None] = lambda: None) -> None:
@@ -65,17 +64,16 @@ class RuleProcess:
         self._counts = EvaluationCounts()
 
     def stop(self, *, immediately: bool = False) -> None:
-        """End after the rule in hand. Callable from a signal handler."""
+        """Stops after the current rule. Signal-safe."""
         self._leased_process.stop()
 
     def run(self) -> EvaluationCounts:
-        """Judge until the end.
+        """Evaluates rules until the run ends.
 
         Raises:
-            ConcurrencyError: LEASE_HELD, another process judges.
-            FencedError: LEASE_LOST, a successor has taken over. What it wrote stands: a state is replaced only as it
-                was read.
-            TransientError: the lake has not answered for minutes.
+            ConcurrencyError: LEASE_HELD, another process is running.
+            FencedError: LEASE_LOST, a successor has taken over. Writes are conditional, so none is overwritten.
+            TransientError: the lake was unreachable for minutes.
         """
         with self._leased_process.hold_lease(on_tick=self._on_tick):
             self._evaluate_until_end(self._catalog)
@@ -98,11 +96,11 @@ class RuleProcess:
                 failing_since = failing_since or time.monotonic()
                 if not error.retryable or time.monotonic() - failing_since > _MAX_FAILING_SECONDS:
                     raise
-                _LOGGER.warning("It is tried again: %s", error)
+                _LOGGER.warning("Retrying: %s", error)
             self._leased_process.pause(EVALUATION_INTERVAL_SECONDS)
 
     def _load_evaluators(self, catalog: Catalog, objects: ObjectStore, tables: RuleTables) -> None:
-        """Take over what is declared now. A pipeline that is wrong is left as it was judged last."""
+        """Loads the declared rules. An invalid pipeline keeps its previous rules."""
         for name in [name for name in self._evaluators if (("pipeline", name) not in catalog.broken)]:
             self._evaluators.pop(name).close()
         for name, spec in catalog.pipelines.items():
@@ -123,18 +121,18 @@ class RuleProcess:
                 self._counts.evaluated += evaluator.evaluate(utc_now(), should_stop=self._should_stop)
             except DeltaworksError:
                 raise
-            # A table that is torn, a bug in one pipeline: the others are judged all the same.
+            # A damaged table or a bug in one pipeline: the others are still evaluated.
             except Exception:
-                _LOGGER.exception("The rules of %s could not be judged", name)
+                _LOGGER.exception("The rules of %s could not be evaluated", name)
         self._counts.rounds += 1
 
     def _should_stop(self) -> bool:
-        """Asked before every rule: with hundreds of them a look takes long, and gets on all the same."""
+        """Checked before every rule, which also records progress: a round over hundreds of rules takes long."""
         self._leased_process.record_progress()
         return self._leased_process.stopping.is_set()
 
 
 def project_stamp(root: Path) -> str:
-    """What changes with any file of what is declared: their number, and the newest of their times."""
+    """Returns a stamp that changes with any declaration file: the number of files and the newest modification time."""
     times = [file.stat().st_mtime_ns for file in (root / "include").glob("*/**/*") if file.suffix in (".yaml", ".sql")]
     return f"{len(times)} {max(times, default=0)}"

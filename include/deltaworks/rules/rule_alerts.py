@@ -1,23 +1,32 @@
-"""Alerts of a rule itself: it is unknown how its figures are, its SQL fails, or it has too many label sets.
+"""Alerts about a rule itself: it cannot be evaluated, its SQL fails, or it has too many label sets.
 
-Each is told when it begins and when it is over, by the same outbox as what fires.
+Each is raised when it begins and resolved when it ends, through the rule's outbox.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 
 from deltaworks.rules.evaluation import RuleEvaluation
 from deltaworks.rules.inputs import InputFreshness
 from deltaworks.rules.messages import labels_text
 from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.stored_state import AlertEvent
-from deltaworks.rules.subjects import BROKEN, MAX_LISTED_LABEL_SETS, TOO_WIDE, UNKNOWN, Labels, RuleDetail, subject_of
+from deltaworks.rules.subjects import (
+    BROKEN,
+    MAX_LISTED_LABEL_SETS,
+    TOO_MANY_SERIES,
+    UNKNOWN,
+    Labels,
+    RuleDetail,
+    subject_of,
+)
 from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
 
 
 class RuleAlerts:
-    """The open alerts of one rule itself: by cause, since when."""
+    """The open alerts about one rule: cause and start time."""
 
     def __init__(self, pipeline: str, rule: RuleSpec, raised: dict[str, str]) -> None:
         self.raised = raised
@@ -27,53 +36,61 @@ class RuleAlerts:
     def check_unknown(
         self, evaluation: RuleEvaluation, freshness: InputFreshness, now: dt.datetime
     ) -> list[AlertEvent]:
-        """Whether anything says how it is: the data end too early, or label sets that were judged have no more rows.
+        """Raises RULE_UNKNOWN if the data are stale or label sets have no more rows; resolves it otherwise.
 
-        It counts after the rule's `for_minutes`, as what fires does.
+        Takes effect after the rule's `for_minutes`.
         """
         rule = self._rule
         newest_at = freshness.newest_at
         bound = dt.timedelta(seconds=rule.unknown_after_seconds, minutes=rule.for_minutes)
         if newest_at is None or now - newest_at > bound:
-            until = "there are none" if newest_at is None else f"they end at {newest_at:%Y-%m-%d %H:%M}Z"
-            text = f"Nobody knows how {rule.name} is: of {', '.join(freshness.labels)} {until}."
-            return self._raise(UNKNOWN, text, now)
+            problem = _staleness(freshness.labels, newest_at)
+            return self._raise(UNKNOWN, f"Rule {rule.name} cannot be evaluated: {problem}.", now)
         missing = self._missing_label_sets(evaluation)
         if not missing:
-            return self._resolve(UNKNOWN, f"{rule.name} is judged again: its data are there.")
+            return self._resolve(UNKNOWN, f"Rule {rule.name} is evaluated again: its data are up to date.")
         shown = "; ".join(labels_text(rule, labels) for labels in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         return self._raise(
-            UNKNOWN, f"Of {shown}{more} there are no rows any more: {rule.name} does not know.", now, missing
+            UNKNOWN, f"Rule {rule.name} cannot be evaluated for {shown}{more}: there are no new rows.", now, missing
         )
 
     def report_skipped(self, last: int | None, last_skipped: int, now: dt.datetime) -> list[AlertEvent]:
-        """Minutes that were not judged, since nobody was there for too long."""
+        """Raises RULE_UNKNOWN for minutes that were skipped because the process was down for too long."""
         since = "?" if last is None else minute_text(last)
-        text = f"{self._rule.name} was not judged from {since} to {minute_text(last_skipped)}: nobody was there to judge it."
+        text = (
+            f"Rule {self._rule.name} was not evaluated from {since} to {minute_text(last_skipped)}: "
+            "the process that evaluates rules was not running."
+        )
         return self._raise(UNKNOWN, text, now)
 
     def report_broken(self, problem: str, now: dt.datetime) -> list[AlertEvent]:
-        """Its SQL fails."""
+        """Raises RULE_BROKEN: the rule's SQL fails."""
         return self._raise(BROKEN, problem, now)
 
     def report_working(self, now: dt.datetime) -> list[AlertEvent]:
-        """Its SQL was answered."""
-        return self._resolve(BROKEN, f"{self._rule.name} is judged again.")
+        """Resolves RULE_BROKEN: the rule's SQL succeeded."""
+        return self._resolve(BROKEN, f"Rule {self._rule.name} is evaluated again.")
 
     def check_width(self, width: int, now: dt.datetime) -> list[AlertEvent]:
-        """So many label sets were there in one minute; 0 where they were not too many."""
+        """Raises RULE_TOO_WIDE for too many label sets in a minute; resolves it for 0."""
         if not width:
-            return self._resolve(TOO_WIDE, f"{self._rule.name} has {MAX_LABEL_SETS:,} label sets at most.")
+            return self._resolve(
+                TOO_MANY_SERIES, (f"Rule {self._rule.name} has no more than {MAX_LABEL_SETS:,} label sets again.")
+            )
         text = (
-            f"{self._rule.name} had {width:,} label sets in one minute, and {MAX_LABEL_SETS:,} are judged: those with "
-            "the most samples. Name fewer labels, or leave out what is small."
+            f"Rule {self._rule.name} has {width:,} label sets in one minute; only the {MAX_LABEL_SETS:,} with the "
+            "most samples are evaluated. Declare fewer labels, or filter out small label sets."
         )
-        return self._raise(TOO_WIDE, text, now)
+        return self._raise(TOO_MANY_SERIES, text, now)
 
     def resolve_all(self) -> list[AlertEvent]:
-        """End what is open: the rule is gone."""
-        return [record for cause in list(self.raised) for record in self._resolve(cause, f"{self._rule.name} is gone.")]
+        """Resolves all open alerts of a removed rule."""
+        return [
+            record
+            for cause in list(self.raised)
+            for record in self._resolve(cause, (f"Rule {self._rule.name} was removed."))
+        ]
 
     def _missing_label_sets(self, evaluation: RuleEvaluation) -> list[Labels]:
         if self._rule.no_data != "unknown" or evaluation.last_minute is None:
@@ -127,3 +144,11 @@ class RuleAlerts:
             summary=summary,
             detail=detail.as_dict(),
         )
+
+
+def _staleness(tables: Sequence[str], newest_at: dt.datetime | None) -> str:
+    """Describes why inputs are stale."""
+    names = f"table {tables[0]}" if len(tables) == 1 else f"tables {', '.join(tables)}"
+    if newest_at is not None:
+        return f"the newest rows of {names} are from {newest_at:%Y-%m-%d %H:%M}Z"
+    return f"{names} has no rows yet" if len(tables) == 1 else f"at least one of the {names} has no rows yet"

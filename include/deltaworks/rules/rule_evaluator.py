@@ -1,7 +1,7 @@
-"""Judges one rule further: the minutes that have become whole since it was judged last, each once.
+"""Evaluates the complete minutes of one rule, each once.
 
-What a minute came to, and what is to be told of it, is one conditional write. Whoever is second reads what the first
-one wrote and judges on from there, so that a restart, a second process or an outage changes no episode and no notification.
+The new state and its alert events are one conditional write. A process that loses the race reads the other's state and
+continues from it, so a restart, a second process or an outage changes no episode and no notification.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from deltaworks.rules.stored_state import AlertEvent, RuleState, episode_from_re
 from deltaworks.rules.subjects import Labels
 from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
 
-#: After an outage minutes are judged that lie at most this far back; of older ones nothing is known.
+#: After an outage at most this many minutes are caught up; older ones are unknown.
 CATCH_UP_MINUTES = 360
 _CATCH_UP_STEPS = 30
-#: From this hour on (UTC) the baseline of the next date is built.
+#: From this hour (UTC) the baseline of the next date is built.
 _BASELINE_HOUR = 22
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Minutes to be judged, both included; `skipped` is the last of those that lie too far back."""
+    """A range of minutes to evaluate (inclusive); `skipped` is the last minute too old to catch up."""
 
     first: int
     last: int
@@ -46,7 +46,7 @@ class Due:
 
 
 class RuleEvaluator:
-    """One rule of a pipeline, with what is on record of it. Used by one thread; others may judge the same rule."""
+    """Evaluates one rule from its stored state. Not thread-safe; other processes may evaluate the same rule."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, query: RuleQuery) -> None:
         self.rule: RuleSpec = query.rule
@@ -57,14 +57,14 @@ class RuleEvaluator:
         self._baselines = Baselines(objects, pipeline, query)
         self._etag: str | None = None
         self._state: RuleState | None = None
-        #: The state, made ready to be judged further; None where it has to be made of what is on record.
+        #: The evaluation after the last write; None to rebuild it from the stored state.
         self._evaluation: RuleEvaluation | None = None
-        #: Whether it was judged to the end of its data at the last look, so that rules that wait for it need not.
+        #: Whether it is evaluated up to its data, so rules it inhibits need not wait.
         self.is_current = False
 
     @property
     def state(self) -> RuleState:
-        """What is on record, as it was read or written last."""
+        """The stored state, as last read or written."""
         if self._state is None:
             item = self._objects.get(self._key)
             self._etag = None if item is None else item.etag
@@ -74,23 +74,23 @@ class RuleEvaluator:
 
     @property
     def last_minute(self) -> int | None:
-        """The minute judged last; None before the first."""
+        """The last evaluated minute; None before the first."""
         last = self.state.last_minute
         return None if last is None else parse_minute(last)
 
     def due_minutes(
         self, freshness: InputFreshness, now: dt.datetime, *, inhibitors_until: int | None = None
     ) -> Due | None:
-        """Which minutes have become whole, None where none has.
+        """Returns the complete minutes to evaluate, or None.
 
         Args:
-            no_further: the last minute that a rule was judged for that could hold this one back.
+            inhibitors_until: the last minute for which all inhibiting rules are evaluated.
         """
         step, newest_at = self.rule.step_minutes, freshness.newest_at
         if newest_at is None:
             return None
         settled = minute_of(now - dt.timedelta(seconds=self.rule.evaluation_delay_seconds)) - step
-        # A day's rows come at once; of anything finer the last minute is whole once there are rows behind it.
+        # Daily rows arrive together; a finer minute is complete when later rows exist.
         last_complete = minute_of(newest_at) - (0 if step == 1440 else step)
         last = min(settled, last_complete) // step * step
         last = last if inhibitors_until is None else min(last, inhibitors_until // step * step)
@@ -112,14 +112,14 @@ class RuleEvaluator:
         now: dt.datetime,
         inhibitors: Sequence[RuleEvaluator] = (),
     ) -> None:
-        """Judge what is due, and tell of it.
+        """Evaluates due minutes and delivers alert events.
 
         Raises:
-            ConcurrencyError: RULE_EVALUATED_ELSEWHERE, another process was first; nothing of this is lost or told twice.
-            ContractError: RULE_BROKEN; no minute counts as judged.
+            ConcurrencyError: RULE_EVALUATED_ELSEWHERE, another process wrote first; nothing is lost or sent twice.
+            ContractError: RULE_BROKEN; no minute counts as evaluated.
         """
         state, outbox = self._starting_state()
-        # Nobody else's from here on: what was judged and not written is to be judged again.
+        # Discarded on failure: minutes that were not written are evaluated again.
         evaluation, self._evaluation = self._evaluation or state.evaluation(self.rule), None
         open_alerts = OpenAlerts(self._pipeline, self.rule, state.open_alerts())
         rule_alerts = RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts))
@@ -152,7 +152,7 @@ class RuleEvaluator:
         self.deliver()
 
     def report_not_evaluated(self, freshness: InputFreshness, now: dt.datetime, *, problem: str = "") -> None:
-        """Tell what has to be told though no minute can be judged: the data end, or the SQL fails.
+        """Raises alerts about the rule itself when no minute can be evaluated: stale data or failing SQL.
 
         Raises:
             ConcurrencyError: RULE_EVALUATED_ELSEWHERE.
@@ -163,17 +163,18 @@ class RuleEvaluator:
             outbox += rule_alerts.report_broken(problem, now)
         elif not freshness.missing:
             outbox += rule_alerts.check_unknown(self._evaluation or state.evaluation(self.rule), freshness, now)
-        problem = problem or (f"{', '.join(freshness.missing)} is not there yet" if freshness.missing else "")
+        problem = problem or (f"table {', '.join(freshness.missing)} does not exist yet" if freshness.missing else "")
         new_state = self._updated_state(state.replace(problem=problem), outbox, rule_alerts, freshness)
         if new_state.replace(data_until=state.data_until) != state:
             self._write(new_state)
         self.deliver()
 
     def deliver(self) -> None:
-        """Hand over what is to be told, and take it off the list.
+        """Delivers the outbox and clears it.
 
         Raises:
-            ConcurrencyError: RULE_EVALUATED_ELSEWHERE; TransientError: the control area does not answer.
+            ConcurrencyError: RULE_EVALUATED_ELSEWHERE.
+            TransientError: the control storage is unreachable.
         """
         state = self.state
         if state.outbox:
@@ -181,7 +182,7 @@ class RuleEvaluator:
             self._write(state.replace(outbox=()))
 
     def build_next_baseline(self, connection: duckdb.DuckDBPyConnection, now: dt.datetime) -> None:
-        """Build the baseline of the next date, in the evening. Idempotent.
+        """Builds the baseline of the next date, in the evening. Idempotent.
 
         Raises:
             ContractError: RULE_BROKEN.
@@ -190,7 +191,7 @@ class RuleEvaluator:
             self._baselines.ensure(connection, now.date() + dt.timedelta(days=1), self._episodes())
 
     def fired_at(self, rule: RuleSpec, labels: Labels, minute: int) -> bool:
-        """Whether this one fired in a minute with the labels that another rule shares with it."""
+        """Whether this rule fired in a minute for the labels it shares with another rule's label set."""
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         for episode in self._episodes():
             during = episode.fired <= minute and (episode.ended is None or minute < episode.ended)
@@ -210,7 +211,9 @@ class RuleEvaluator:
         return [episode_from_record(record) for record in self.state.episodes]
 
     def _starting_state(self) -> tuple[RuleState, list[AlertEvent]]:
-        """The state to go on from. Other labels are another rule: what was open of the old one ends."""
+        """Returns the state to continue from. With changed labels all open alerts are resolved and the state starts
+        empty.
+        """
         state, outbox = self.state, list(self.state.outbox)
         if self._has_same_labels:
             return state, outbox
@@ -254,14 +257,14 @@ class RuleEvaluator:
             self._state = self._evaluation = None
             raise ConcurrencyError(
                 "RULE_EVALUATED_ELSEWHERE",
-                f"The rule {self._pipeline}.{self.rule.name} was judged by another process meanwhile.",
-                hint="Nothing is lost: what that one wrote is read, and judged on from.",
+                f"Rule {self._pipeline}.{self.rule.name} was evaluated by another process at the same time.",
+                hint="No action needed: evaluation continues from the other process's state.",
             )
         self._state = state
 
 
 class _InhibitorLookup:
-    """Which of the rules that hold another one back fires."""
+    """Finds the firing rule that inhibits another rule."""
 
     def __init__(self, rule: RuleSpec, inhibitors: Sequence[RuleEvaluator]) -> None:
         self._rule, self._inhibitors = rule, inhibitors

@@ -1,7 +1,7 @@
-"""What a rule observes: its SQL asked of DuckDB over the lake, as one row for each minute and label set.
+"""Runs a rule's SQL with DuckDB over the lake: one row per minute and label set.
 
-Where `samples` is declared, a minute with too few is taken together with the 4, then with the 14 before it. Values add
-up weighted by their samples, which is exact for ratios of sums; a percentile is of the buckets of all minutes together.
+With `min_samples`, a minute with too few samples is combined with the 4, then the 14 minutes before it. Values are
+averaged by samples, which is exact for ratios of sums; percentiles are computed from the combined buckets.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from deltaworks.specs.alert_rule import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_S
 from deltaworks.specs.alert_rule import RuleSpec as Rule
 from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout
 
-#: A rule that is asked for a minute and takes longer is broken.
+#: A query that takes longer breaks its rule.
 QUERY_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class RuleQuery:
-    """The SQL of a rule, put into what turns its answer into observations."""
+    """A rule's SQL, wrapped to produce observations."""
 
     rule: Rule
     text: str
 
     @property
     def lookback_steps(self) -> int:
-        """How many steps before a minute its value may be made of."""
+        """The number of steps before a minute that its value may include."""
         return AGGREGATION_MINUTES[-1] - 1 if self.rule.min_samples is not None else 0
 
     def read_minutes(
@@ -44,10 +44,10 @@ class RuleQuery:
         *,
         timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
     ) -> Iterator[MinuteRows]:
-        """Every step from one minute to another, both included and multiples of the step; those without rows too.
+        """Yields every step of a range (inclusive, multiples of the step), also those without rows.
 
         Raises:
-            ContractError: RULE_BROKEN, the SQL fails, takes too long, or its answer lacks a column.
+            ContractError: RULE_BROKEN, the SQL fails, takes too long, or lacks a column.
         """
         steps = range(first, last + 1, self.rule.step_minutes)
         rows = iter(self._execute(connection, self._observations_sql(), first, last, timeout_seconds))
@@ -63,7 +63,7 @@ class RuleQuery:
     def insert_observations(
         self, connection: duckdb.DuckDBPyConnection, table: str, first: int, last: int, *, timeout_seconds: float
     ) -> None:
-        """Add the observations of a span, which can be long, to a table of the connection: step, labels, value.
+        """Inserts the values of a long range into a table of the connection: step, labels, value.
 
         Raises:
             ContractError: RULE_BROKEN.
@@ -87,12 +87,12 @@ class RuleQuery:
             with query_timeout(connection, timeout_seconds):
                 return connection.execute(query, parameters).fetchall()
         except duckdb.InterruptException as error:
-            raise broken_rule_error(self.rule, f"it took more than {timeout_seconds:.0f} s and was ended") from error
+            raise broken_rule_error(self.rule, f"the query timed out after {timeout_seconds:.0f} s") from error
         except duckdb.Error as error:
             raise broken_rule_error(self.rule, describe_error(error)) from error
 
     def _observations_sql(self) -> str:
-        """Rows of step, labels, value, samples, steps taken together and width, by step."""
+        """Returns SQL for step, labels, value, samples, combined steps and width, ordered by step."""
         parts = self._parts_sql()
         body = self._percentiles_sql() if self.rule.percentile is not None else self._sums_sql()
         return f"""
@@ -105,7 +105,7 @@ class RuleQuery:
             WHERE place <= {MAX_LABEL_SETS} ORDER BY step, place"""
 
     def _parts_sql(self) -> str:
-        """The answer by step: of each label set the sum of values weighted by samples, or its buckets."""
+        """Returns SQL for the sums per step and label set, weighted by samples, or for its buckets."""
         rule = self.rule
         labels = ", ".join(f'"{name}"::VARCHAR' for name in rule.labels)
         listed = f"[{labels}]" if rule.labels else "[]::VARCHAR[]"
@@ -169,10 +169,10 @@ class RuleQuery:
 
 
 def rule_query(rule: Rule, text: str, connection: duckdb.DuckDBPyConnection) -> RuleQuery:
-    """The query of a rule whose file has this text.
+    """Parses a rule's SQL file.
 
     Raises:
-        ContractError: RULE_BROKEN, it is no single SELECT.
+        ContractError: RULE_BROKEN, it is not a single SELECT.
     """
     try:
         query, _ = parse_single_select(connection, text)
@@ -182,9 +182,9 @@ def rule_query(rule: Rule, text: str, connection: duckdb.DuckDBPyConnection) -> 
 
 
 def broken_rule_error(rule: Rule, problem: str) -> ContractError:
-    """The error of a rule whose SQL fails."""
+    """Returns the error of a rule whose SQL fails."""
     return ContractError(
         "RULE_BROKEN",
-        f"The rule {rule.name!r} cannot be judged: {rule.sql}: {problem}.",
-        hint="Mend the SQL; the minutes that wait are judged then.",
+        f"Rule {rule.name!r} cannot be evaluated: {rule.sql}: {problem}.",
+        hint="Fix the SQL; pending minutes are evaluated afterwards.",
     )

@@ -1,9 +1,8 @@
-"""The state of one figure, stepped over event minutes: `learning → ok ⇄ pending → firing ⇄ recovering → ok`.
+"""The state machine of one series over event minutes: `learning → ok ⇄ pending → firing ⇄ recovering → ok`.
 
-Pure: the same verdicts in the same order give the same states, whoever steps and however often it is started anew. A
-minute without a verdict (too few samples, no row) leaves a figure as it is; whether silence counts as clear, or makes
-it unknown, is the rule's. A value between both bounds neither fires nor clears: a figure that is only pending goes
-back to ok, one that fires stays.
+Pure and deterministic. A minute with too few samples leaves the state unchanged; a minute without a row does too, or
+counts as clear or unknown, depending on `no_data`. A value between the `fire` and `clear` bounds neither fires nor
+clears: a pending series returns to ok, a firing one keeps firing.
 """
 
 from __future__ import annotations
@@ -16,27 +15,28 @@ NoData = Literal["unknown", "hold", "ok"]
 
 
 class Verdict(IntEnum):
-    """What one minute says of a figure."""
+    """The result of one minute for a series."""
 
-    #: All bounds of `fire` are crossed.
+    #: All `fire` bounds are crossed.
     BREACHED = 0
-    #: Those of `fire` are not, those of `clear` are.
+    #: The `fire` bounds are not crossed, but the `clear` bounds still are.
     BETWEEN = 1
     CLEAR = 2
-    #: There are rows, of too few samples.
+    #: There is a row with too few samples.
     TOO_FEW_SAMPLES = 3
-    #: There is nothing yet to compare with.
+    #: There is no baseline yet.
     LEARNING = 4
     #: There is no row.
     NO_ROW = 5
 
 
 class SeriesState(NamedTuple):
-    """Where a figure is. Minutes are counted since 1970.
+    """The state of a series. Minutes are counted since 1970.
 
-    `steps` is how many judged minutes have led on from its phase: beyond the bounds while pending, clear while
-    recovering. `began` is the first of those beyond the bounds, `fired` the minute that fired; both are None where it
-    does not fire and is not about to.
+    `steps` counts consecutive minutes towards the next phase: beyond the bounds while pending, clear while recovering.
+    `began` is the first minute beyond the bounds, `fired` the minute that fired; both are None if the series neither
+        fires
+    nor is pending.
     """
 
     phase: Phase = "learning"
@@ -59,12 +59,12 @@ def next_state(
     keep_firing_steps: int,
     no_data: NoData = "unknown",
 ) -> SeriesState:
-    """The state after one more minute.
+    """Returns the state after one more minute.
 
     Args:
-        for_steps: so many minutes beyond the bounds, one after the other, fire.
-        keep_firing_steps: so many clear ones, one after the other, end it.
-        no_data: what a minute without a row means.
+        for_steps: consecutive minutes beyond the bounds that fire.
+        keep_firing_steps: consecutive clear minutes that end an episode.
+        no_data: the meaning of a minute without a row.
     """
     if verdict is Verdict.NO_ROW:
         if no_data == "ok":

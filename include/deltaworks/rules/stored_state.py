@@ -1,6 +1,6 @@
-"""The stored state of a rule: one object, replaced only as it was read, so that of two who judge one decides.
+"""The stored state of a rule: one object, replaced conditionally, so one of two concurrent evaluations wins.
 
-Its tellings are part of the write that decides on them (`outbox`), as notifications are of the write of an alert.
+Alert events are part of the same write (`outbox`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deltaworks.rules.verdicts import Baseline, Observation
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.environment import Severity
 
-#: Ended episodes that are kept, the newest ones, and for how long: baselines leave their minutes out.
+#: Number of ended episodes to keep; baselines exclude their minutes.
 MAX_EPISODES = 500
 
 
 class SeriesRecord(RecordPart):
-    """One label set. Minutes are written by their start, `seen` of the last row, `since` of the last change."""
+    """The stored state of one label set. Minutes are start times: of the last row, and of the last state change."""
 
     labels: tuple[str | None, ...]
     phase: Phase
@@ -45,7 +45,7 @@ class SeriesRecord(RecordPart):
 
 
 class EpisodeRecord(RecordPart):
-    """A time for which a label set fired; without `ended` it does."""
+    """A stored episode; open without `ended`."""
 
     labels: tuple[str | None, ...]
     began: str
@@ -56,7 +56,7 @@ class EpisodeRecord(RecordPart):
 
 
 class AlertRecord(RecordPart):
-    """An alert that people know of, and the label sets it is of."""
+    """An open alert with the label sets it covers."""
 
     subject: str
     episode: str
@@ -66,7 +66,7 @@ class AlertRecord(RecordPart):
 
 
 class AlertEvent(RecordPart):
-    """What the alerts are still to be told: an alert to be raised, or resolved."""
+    """An alert to raise or resolve."""
 
     kind: Literal["raise", "resolve"]
     cause: str
@@ -77,16 +77,16 @@ class AlertEvent(RecordPart):
 
 
 class RuleState(Record):
-    """How far a rule is judged, and how its figures stand.
+    """The stored evaluation state of a rule.
 
-    `conditions` are alerts of the rule itself that are open, with the time since when. `data_to` is how far the data
-    reached when it was looked at last, and `problem` why it cannot be judged; both for those who look at it.
+    `rule_alerts` are open alerts about the rule itself, with their start. `data_until` is the newest data seen, and
+    `problem` why the rule cannot be evaluated; both are informational.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="state of a rule",
         unreadable_condition="RULE_STATE_UNREADABLE",
-        hint="Delete it: the rule is judged from now on, and learns nothing of what it fired before.",
+        hint="Delete it; the rule then starts from the current minute, without its past episodes.",
     )
 
     pipeline: str
@@ -102,7 +102,7 @@ class RuleState(Record):
     problem: str = ""
 
     def evaluation(self, rule: RuleSpec) -> RuleEvaluation:
-        """The rule as it stands, to be judged further."""
+        """Returns the evaluation to continue."""
         evaluation = RuleEvaluation(rule, parse_minute(self.last_minute) if self.last_minute is not None else None)
         for series in self.series:
             evaluation.series[series.labels] = _series_from_record(series)
@@ -112,7 +112,7 @@ class RuleState(Record):
         return evaluation
 
     def open_alerts(self) -> dict[str, OpenAlert]:
-        """The alerts that people know of, by subject."""
+        """Returns the open alerts by subject."""
         return {
             item.subject: OpenAlert(item.subject, item.episode, item.labels, frozenset(item.members), item.is_storm)
             for item in self.alerts
@@ -121,7 +121,7 @@ class RuleState(Record):
     def with_evaluation(
         self, evaluation: RuleEvaluation, ended: Sequence[Episode], alerts: Sequence[OpenAlert]
     ) -> Self:
-        """The state after minutes were judged, which ended these episodes."""
+        """Returns the state after an evaluation that ended these episodes."""
         before = [episode for episode in self.episodes if episode.ended is not None]
         ended_records = [*before, *map(_episode_record, ended)][-MAX_EPISODES:]
         return self.replace(
@@ -133,7 +133,7 @@ class RuleState(Record):
 
 
 def rule_states(objects: ObjectStore, pipeline: str) -> Iterator[RuleState]:
-    """The stored states of a pipeline's rules; those that cannot be read are left out."""
+    """Yields the stored states of a pipeline's rules; unreadable ones are skipped."""
     for key in objects.list(rule_paths.rule_states(pipeline)):
         item = objects.get(key)
         if item is None:
@@ -145,7 +145,7 @@ def rule_states(objects: ObjectStore, pipeline: str) -> Iterator[RuleState]:
 
 
 def read_rule_state(objects: ObjectStore, pipeline: str, rule: str) -> RuleState | None:
-    """The state of one rule; None where nobody has judged it yet.
+    """Returns the state of one rule; None if it has not been evaluated.
 
     Raises:
         ContractError: RULE_STATE_UNREADABLE.
@@ -156,7 +156,7 @@ def read_rule_state(objects: ObjectStore, pipeline: str, rule: str) -> RuleState
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
-    """An episode out of its record."""
+    """Converts a stored episode."""
     ended = None if record.ended is None else parse_minute(record.ended)
     return Episode(
         record.labels, parse_minute(record.began), parse_minute(record.fired), ended, record.worst, record.inhibited_by
@@ -176,7 +176,7 @@ def _series_from_record(record: SeriesRecord) -> Series:
 
 def _series_record(labels: Labels, series: Series) -> SeriesRecord:
     state, last, baseline = series.state, series.last_row, series.baseline
-    # Built as they are: there may be a hundred thousand a minute, and all come from a figure.
+    # Not validated: there may be a hundred thousand per minute, all built from series.
     return SeriesRecord.model_construct(
         labels=labels,
         phase=state.phase,

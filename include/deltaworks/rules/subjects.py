@@ -1,8 +1,8 @@
-"""What a rule's alerts are called, and the form of their notifications, which others act on.
+"""Alert subjects of rules, and the `detail` of their notifications, an interface for consumers.
 
-The subject of an alert is `pipeline.rule{label=value,…}`, its labels in the order that the rule declares them; of a
-storm those that its label sets share; of the rule itself `pipeline.rule`. Within values `%`, `,`, `=`, `{` and `}` are
-written as in addresses (`%2C`), and null is written as nothing.
+The subject of an alert is `pipeline.rule{label=value,…}`, with labels in declared order; for a storm only the grouping
+labels; for an alert about the rule itself `pipeline.rule`. In values `%`, `,`, `=`, `{` and `}` are percent-encoded
+(`%2C`); null is empty.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from urllib.parse import unquote
 FIRING: Final = "RULE_FIRING"
 UNKNOWN: Final = "RULE_UNKNOWN"
 BROKEN: Final = "RULE_BROKEN"
-TOO_WIDE: Final = "RULE_TOO_MANY_SERIES"
-#: Labels of one figure: in the order of the rule's `labels`, null where the answer has none.
+TOO_MANY_SERIES: Final = "RULE_TOO_MANY_SERIES"
+#: Label values of one series, in the order of the rule's `labels`; null if the row has none.
 Labels = tuple[str | None, ...]
-#: Label sets that a notification lists; of more it says how many there are.
+#: Most label sets listed in a notification.
 MAX_LISTED_LABEL_SETS: Final = 50
 _ESCAPES: Final = {character: f"%{ord(character):02X}" for character in "%,={}"}
 
 
 def subject_of(pipeline: str, rule: str, names: Sequence[str] = (), labels: Labels = ()) -> str:
-    """The subject of a rule's alert."""
+    """Returns the alert subject of a rule."""
     if not names:
         return f"{pipeline}.{rule}"
     pairs = (f"{name}={_escape(value)}" for name, value in zip(names, labels, strict=True))
@@ -32,28 +32,28 @@ def subject_of(pipeline: str, rule: str, names: Sequence[str] = (), labels: Labe
 
 
 def parse_subject(subject: str) -> tuple[str, str, dict[str, str]]:
-    """Pipeline, rule and labels of a subject; a label that was null is the empty text.
+    """Parses a subject into pipeline, rule and labels; a null label is an empty string.
 
     Raises:
-        ValueError: it is no subject of a rule.
+        ValueError: it is not a rule's subject.
     """
     head, bracket, rest = subject.partition("{")
     pipeline, point, rule = head.partition(".")
     if not point or not pipeline or not rule or (bracket and not rest.endswith("}")):
-        raise ValueError(f"{subject!r} is no subject of a rule, such as video_qos.cdn_slow{{cdn=a}}")
+        raise ValueError(f"{subject!r} is not a rule's subject, such as video_qos.cdn_slow{{cdn=a}}")
     pairs = (pair.partition("=") for pair in rest[:-1].split(",") if pair)
     return pipeline, rule, {name: unquote(value) for name, _, value in pairs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDetail:
-    """The field `detail` of a notification of a rule: plain data for whoever acts on it.
+    """The `detail` of a rule's notification, as plain data.
 
-    `episode` is one for all notifications of one episode, whoever judges and however often: raised, reminders, resolved.
-    `labels` has those of the subject; `label_sets` lists whole ones, of a storm all that fire. `minute` is the minute
-    judged last, `began` the first one beyond the bounds, `fired` the one from which people are told. `value`,
-    `baseline` and `spread` are in the figure's own unit, of the worst label set. `data_to` is how far the data reach.
-    `before` lists what was annotated in the day before.
+    - `episode`: the same id for all notifications of one episode: raised, reminders, resolved.
+    - `labels`: those of the subject; `label_sets`: full label sets, for a storm all that fire.
+    - `minute`: the last evaluated minute; `began`: the first minute beyond the bounds; `fired`: the minute that fired.
+    - `value`, `baseline`, `spread`: of the worst label set, in the value's unit.
+    - `data_until`: the newest data; `annotations`: those of the day before.
     """
 
     pipeline: str
@@ -76,7 +76,7 @@ class RuleDetail:
     next_step: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The detail as plain data."""
+        """Returns the detail as plain data."""
         return asdict(self)
 
 

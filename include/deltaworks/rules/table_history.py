@@ -1,4 +1,4 @@
-"""The versions of tables that were there at a time, as far as their logs still say."""
+"""Finds the versions of tables at a past time, as far as their logs reach."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deltaworks.tables.versions import Versions
 
 
 class TableHistory:
-    """The tables that rules read, with the times of their commits."""
+    """The commit times of the tables that rules read."""
 
     def __init__(self, lake: Lake, spec: PipelineSpec, rules: Sequence[RuleSpec]) -> None:
         self._lake = lake
@@ -30,8 +30,9 @@ class TableHistory:
         self._open_versions: dict[str, tuple[int, DeltaTable]] = {}
 
     def versions_at(self, time: dt.datetime) -> Mapping[str, int] | None:
-        """The version of each table at a time; None where the log of one does not reach back so far, or its files are
-        gone. A table that was not there yet is left out."""
+        """Returns the version of each table at a time; None if a log or its files no longer reach back. Tables created
+        later are omitted.
+        """
         versions: dict[str, int] = {}
         for key in self._keys:
             commits = self._commits[key]
@@ -43,11 +44,11 @@ class TableHistory:
         return versions
 
     def has_all_tables(self, versions: Mapping[str, int]) -> bool:
-        """Whether all tables were there already."""
+        """Whether all tables existed."""
         return len(versions) == len(self._keys)
 
     def opener(self, versions: Mapping[str, int]) -> OpenTable:
-        """Opens the tables at their versions, others as they are now."""
+        """Returns a function that opens tables at these versions, and others at their current version."""
 
         def open_table(key: str) -> DeltaTable | None:
             version = versions.get(key)
@@ -67,7 +68,7 @@ class TableHistory:
         versions = Versions(self._lake, key, name=key)
         commits = list(commit_history(self._lake, key, newest=table.version()))
         readable = sorted((item.version, item.at) for item in commits if item.version >= versions.oldest)
-        # VACUUM removes files of the oldest versions first, so that those that are whole are the newest ones.
+        # VACUUM removes files of the oldest versions first, so readable versions are the newest ones.
         first = bisect_left(readable, True, key=lambda item: _is_readable(versions, item[0]))
         return sorted((at, version) for version, at in readable[first:])
 

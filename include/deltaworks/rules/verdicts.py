@@ -1,4 +1,4 @@
-"""What a value says beside its bounds and its baseline."""
+"""Compares a value with a rule's bounds and its baseline."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from deltaworks.rules.series_state import Verdict
 from deltaworks.rules.subjects import Labels
 from deltaworks.specs.alert_rule import BoundsSpec, RuleSpec
 
-#: From a median absolute deviation to a standard deviation, of values that are spread as a normal distribution.
+#: Converts a median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_STANDARD_DEVIATION: Final = 1.4826
 
 
 class Observation(NamedTuple):
-    """One figure in one minute. `value` is None where even `steps` minutes together have too few samples."""
+    """One row: the value of a label set in a minute. `value` is None if even `steps` combined minutes have too few
+    samples.
+    """
 
     labels: Labels
     value: float | None
@@ -24,7 +26,7 @@ class Observation(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What a value is compared with, in its own unit."""
+    """The baseline of a value, in its own unit."""
 
     value: float
     spread: float = 0.0
@@ -34,7 +36,8 @@ BoundTest = Callable[[float, Baseline | None], bool]
 
 
 def bounds_test(bounds: BoundsSpec) -> BoundTest:
-    """Whether a value crosses all bounds that are named. Without a baseline those that need one are not crossed."""
+    """Returns a test whether a value crosses all declared bounds. Without a baseline, relative bounds are not
+    crossed."""
     tests: list[BoundTest] = []
     for name, bound in bounds.named_bounds.items():
         tests.append(_BOUND_TESTS[name if name != "deviations" or bounds.is_upper else "spreads_below"](bound))
@@ -86,7 +89,7 @@ _BOUND_TESTS: Final[Mapping[str, Callable[[float], BoundTest]]] = {
 
 
 class RuleBounds:
-    """The bounds of a rule, made ready once."""
+    """The bounds of a rule, compiled once."""
 
     def __init__(self, rule: RuleSpec) -> None:
         self._fire = bounds_test(rule.fire)
@@ -94,7 +97,7 @@ class RuleBounds:
         self._needs_baseline = bool(rule.fire.relative_bounds)
 
     def verdict(self, observation: Observation | None, baseline: Baseline | None) -> Verdict:
-        """What a minute says."""
+        """Returns the verdict of a minute."""
         if observation is None:
             return Verdict.NO_ROW
         if observation.value is None:
@@ -107,9 +110,9 @@ class RuleBounds:
 
 
 def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[Labels, Baseline]:
-    """What the others of the same minute come to, for each label set that has enough of them.
+    """Returns the baseline of each label set: the other label sets of the same minute, if there are enough.
 
-    Values are weighted by their samples, so that of ratios it is the others' sum over their sum.
+    Values are weighted by samples, so a ratio is the sum of the others over their sum.
     """
     baseline = rule.baseline
     if baseline is None or baseline.kind != "peers":

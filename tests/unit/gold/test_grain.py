@@ -95,7 +95,7 @@ def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
     [
         pytest.param(changed_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
         pytest.param(changed_hours, "record_hours", no_removals, id="removed files touch nothing"),
-        pytest.param(changes_module, "changing_actions", None, id="OPTIMIZE counts as a change"),
+        pytest.param(changes_module, "data_change_actions", None, id="OPTIMIZE counts as a change"),
         pytest.param(plan_module, "shift_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
     ],
 )

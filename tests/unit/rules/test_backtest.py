@@ -72,7 +72,7 @@ def test_other_bounds_are_tried_without_being_declared(tmp_path: Path) -> None:
         ("fire.abov=0.3", "Extra inputs"),
         ("fires.above=0.3", "there is no key 'fires' to set"),
         ("fire.above", "has no value"),
-        ("clear.above=0.5", "lies beyond 0.1"),
+        ("clear.above=0.5", "is beyond 0.1"),
         ("sql=x", "there is no key 'sql' to set"),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_table_that_stops_is_unknown_and_then_told(stage: RuleStage) -> None:
     assert told() == []
     stage.look(11)
     assert told() == [("raised", "shop.rate")]
-    assert "they end at 2026-03-02 10:05Z" in stage.notifications("RULE_UNKNOWN")[0].summary
+    assert "are from 2026-03-02 10:05Z" in stage.notifications("RULE_UNKNOWN")[0].summary
 
     stage.rates([WELL] * 8, first=6)
     stage.look(13 + LAG)
@@ -226,7 +226,7 @@ def test_after_a_long_outage_nobody_knows_of_the_minutes_that_lie_too_far_back(s
 
     assert stage.told("RULE_UNKNOWN") == [("raised", "shop.rate")]
     assert (
-        "was not judged from 2026-03-02T10:01Z to 2026-03-02T12:17Z" in stage.notifications("RULE_UNKNOWN")[0].summary
+        "was not evaluated from 2026-03-02T10:01Z to 2026-03-02T12:17Z" in stage.notifications("RULE_UNKNOWN")[0].summary
     )
     stage.look(502)
     assert [kind for kind, _ in stage.told("RULE_UNKNOWN")] == ["raised", "resolved"]
@@ -303,7 +303,7 @@ def test_a_notice_says_what_was_changed_before(stage: RuleStage) -> None:
     annotate(stage.objects, "shop", "too long ago", at=START - dt.timedelta(days=2))
     watched(stage, LINE)
 
-    assert stage.notifications()[0].detail["before"] == ["2026-03-02 08:00Z price change (sales)"]
+    assert stage.notifications()[0].detail["annotations"] == ["2026-03-02 08:00Z price change (sales)"]
 
 
 def test_a_rule_that_is_gone_ends_what_it_told(tmp_path: Path) -> None:
