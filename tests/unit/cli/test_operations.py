@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([EVENT] * 3))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
-    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
+    monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
     monkeypatch.setenv("COLUMNS", "240")
     spec = load_catalog("local", root=tmp_path).pipeline("shop")
     stage = Harness(tmp_path / "lake", spec)

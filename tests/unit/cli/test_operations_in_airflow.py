@@ -26,7 +26,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowS
     lake = '{root: "s3://lake", endpoint: "http://127.0.0.1:9"}'
     root = write_project(tmp_path, environment=ENVIRONMENT.replace('{root: "file:///lake"}', lake))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
-    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
+    monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
     with airflow_server(DAG) as server:
         monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
         steps = [("success", {"snapshot_health": "success"})]

@@ -57,8 +57,8 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalObjects:
     for name in ("orders", "returns"):
         write(tmp_path, f"pipelines/{name}/pipeline", PIPELINE.format(name=name))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
-    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
-    monkeypatch.setattr(cli_status, "use_settings", lambda: None)
+    monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
+    monkeypatch.setattr(cli_status, "apply_settings", lambda: None)
     monkeypatch.setattr(cli_stack.stack, "status", lambda: StackStatus(False, False, (), None, ()))
     objects = LocalObjects(tmp_path / "lake")
     for name in STREAMS:

@@ -36,7 +36,7 @@ def airflow() -> Iterator[AirflowServer]:
 @pytest.fixture
 def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     """The lake of a project whose environment declares the server."""
-    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
+    monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
     monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.05)
     return declare_airflow(tmp_path, airflow, monkeypatch)
 

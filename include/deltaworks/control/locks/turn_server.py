@@ -106,7 +106,7 @@ class WriteTurnServer:
         key = paths.turn_request(self._pipeline, request.table)
         current = self._objects.get(key)
         record = TurnRecord.decode(current.data) if current else None
-        if current is None or record is None or (record.turn, record.state) != (request.turn, "asked"):
+        if current is None or record is None or (record.turn, record.state) != (request.turn, "requested"):
             return False
         answered = replace(record, **changes)  # type: ignore[arg-type]
         return self._objects.put_if_match(key, answered.encode(), current.etag) is not None

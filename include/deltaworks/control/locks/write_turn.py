@@ -33,7 +33,7 @@ from deltaworks.errors import ConcurrencyError, DeltaworksError
 
 FORMAT = 1
 POLL_SECONDS = 0.5
-TurnState = Literal["asked", "granted", "released", "refused", "revoked"]
+TurnState = Literal["requested", "granted", "released", "refused", "revoked"]
 TurnReason = Literal["write_turn", "reprocess"]
 
 
@@ -94,7 +94,7 @@ class TurnRecord:
     @property
     def is_over(self) -> bool:
         """Whether the turn has ended or was never granted."""
-        return self.state not in ("asked", "granted")
+        return self.state not in ("requested", "granted")
 
 
 class WriteTurn:
@@ -214,9 +214,9 @@ class WriteTurn:
         renewed_at = self._renewed_at
         if not self._adopt_stored(current):
             # Removed together with the previous turn, or replaced by another job: this request is still unanswered.
-            if self._record.state == "asked":
+            if self._record.state == "requested":
                 self._request()
-            return self._record.state == "asked"
+            return self._record.state == "requested"
         if self._record.is_over:
             return False
         self._renewed_at = renewed_at
@@ -283,7 +283,7 @@ def write_turn(
         table=table,
         turn=uuid.uuid4().hex,
         reason=reason,
-        state="asked",
+        state="requested",
         by=by,
         run=current_run(),
         renewal=0,

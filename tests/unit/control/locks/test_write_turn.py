@@ -38,7 +38,7 @@ def record_of(objects: ObjectStore) -> TurnRecord | None:
 
 @contextmanager
 def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[PendingRequests]]:
-    """A stream that holds its lease and grants what is asked for."""
+    """A stream that holds its lease and grants what is requested for."""
     lease = Lease(objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)
     ended, seen = threading.Event(), []
@@ -48,7 +48,7 @@ def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[Pendi
             requests = server.read_requests()
             seen.append(requests)
             for turn in requests.turns.values():
-                if turn.state == "asked":
+                if turn.state == "requested":
                     server.grant(turn)
             for table in requests.ended:
                 server.remove_ended_turn(table)
@@ -138,7 +138,7 @@ def test_a_turn_is_renewed_beyond_its_time_to_live(local_objects: LocalObjects) 
         assert record_of(local_objects).state == "granted"
 
 
-def asked(objects: ObjectStore, state: str = "asked", **changes: object) -> TurnRecord:
+def requested(objects: ObjectStore, state: str = "requested", **changes: object) -> TurnRecord:
     fields = {
         "table": "orders",
         "turn": "t",
@@ -156,10 +156,10 @@ def asked(objects: ObjectStore, state: str = "asked", **changes: object) -> Turn
     return record
 
 
-@pytest.mark.parametrize("state", ["asked", "granted"])
+@pytest.mark.parametrize("state", ["requested", "granted"])
 def test_a_holder_that_is_silent_for_its_time_to_live_loses_the_turn(local_objects: LocalObjects, state: str) -> None:
     clock = Clock()
-    asked(local_objects, state)
+    requested(local_objects, state)
     server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock)
 
     assert "orders" in server.read_requests().turns
@@ -176,10 +176,10 @@ def test_a_turn_is_revoked_after_its_maximum_time(local_objects: LocalObjects) -
 
     for beat in range(10):
         clock.now = beat * 10.0
-        asked(local_objects, "granted", beat=beat)
+        requested(local_objects, "granted", beat=beat)
         assert "orders" in server.read_requests().turns
     clock.now = 100.0
-    asked(local_objects, "granted", beat=10)
+    requested(local_objects, "granted", beat=10)
 
     assert server.read_requests().ended == ("orders",)
     assert "lasted 100 s" in record_of(local_objects).message
@@ -198,7 +198,7 @@ def test_a_holder_detects_that_its_turn_was_revoked(local_objects: LocalObjects)
 
 
 def test_the_turn_of_a_dead_job_goes_to_the_next(local_objects: LocalObjects) -> None:
-    asked(local_objects, "granted", turn="gone", ttl_seconds=0.3)
+    requested(local_objects, "granted", turn="gone", ttl_seconds=0.3)
 
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
         assert turn.record.turn != "gone"

@@ -121,7 +121,7 @@ def test_a_failed_summary_write_does_not_block_a_request(tmp_path: Path) -> None
 def test_beyond_the_limit_the_oldest_completed_requests_are_omitted(
     objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(summaries, "MAX_REQUESTS", 2)
     for name, days in (("e1", 1), ("e2", 2), ("e3", 3)):
         received(objects, name, days=days)
     erasures = Erasures(objects, "players")
