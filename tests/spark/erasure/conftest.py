@@ -1,4 +1,4 @@
-"""The pipeline on local disk of the engine's tests."""
+"""The engine tests' pipeline on local disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person is erased from a table in which Spark deletes by vectors: nothing comes back, and nothing is left."""
+"""An erasure from a table with deletion vectors written by Spark: nothing reappears or remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reprocess of all that has landed, and a pipeline that goes back to a batch, bring no erased person back."""
+"""A full reprocess and a rollback to a batch restore no erased person."""
 
 from __future__ import annotations
 

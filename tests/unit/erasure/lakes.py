@@ -1,4 +1,4 @@
-"""A lake and a vault with rows of people, and time that passes over all that lies in them."""
+"""A lake and a vault with personal data, and a simulated clock for their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of people in a landing bucket that announces them, a relay that logs them, and a lake that erases."""
+"""A landing bucket with personal data, its relay, and a lake with erasures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that are in no table on purpose have numbers of a collector too, and nobody is told that they are lost."""
+"""Deliberately dropped collector events are not reported as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request goes from its receipt to a certificate: found everywhere before, nowhere after, and nobody else touched."""
+"""An erasure request from receipt to certificate, without effects on other people."""
 
 from __future__ import annotations
 

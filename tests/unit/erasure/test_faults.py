@@ -1,4 +1,4 @@
-"""What may come between the states of an erasure, each also with its protection off: then it does harm."""
+"""Faults between the states of an erasure; each test also shows the damage without the protection."""
 
 from __future__ import annotations
 

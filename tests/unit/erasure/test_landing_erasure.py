@@ -1,4 +1,4 @@
-"""An erasure goes through landed objects in its window and again before its certificate, and says what it found."""
+"""Erasures sweep landed objects in the window and before the certificate, and report the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A landed object loses the events of people who go: all others read as before, at their places, in every form."""
+"""Rewritten landed objects lose the events of erased people; all others keep bytes and positions, in every format."""
 
 from __future__ import annotations
 

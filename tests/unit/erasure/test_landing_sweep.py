@@ -1,4 +1,4 @@
-"""Landed objects are put anew without a person, each still once and the same file, whatever dies in between."""
+"""Landing sweeps rewrite each object exactly once, with a kill at any point."""
 
 from __future__ import annotations
 

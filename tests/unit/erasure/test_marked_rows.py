@@ -1,4 +1,4 @@
-"""Rows that a deletion vector marks are no rows, and of people who go they are taken out of the files all the same."""
+"""Rows deleted by a deletion vector are not counted, but purged from the files."""
 
 from __future__ import annotations
 

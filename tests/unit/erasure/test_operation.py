@@ -1,4 +1,4 @@
-"""The operation counts before it does anything, and takes rows out at night alone unless it is told to."""
+"""The erase operation: dry runs count, and rows are purged at night unless requested otherwise."""
 
 from __future__ import annotations
 

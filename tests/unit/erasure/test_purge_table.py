@@ -1,4 +1,4 @@
-"""A purge takes out every row of the people who go and no other row, whatever shape their tokens stand in."""
+"""A purge deletes every row with a searched token in any column, and no other row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever reads again what has landed, or puts it back, brings no erased person back."""
+"""Replays, reprocesses and new generations restore no erased person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scan finds a token wherever a reader of the format would: pages, dictionaries, footers, compressed texts."""
+"""The scan finds tokens in pages, dictionaries, footers and compressed text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table that is built beside another brings no erased person back: shadows of gold, and those of a reprocess."""
+"""Shadow tables of gold and of a reprocess restore no erased person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever brings rows back brings no erased person back, into tables of any kind; and it would without protection."""
+"""No operation restores erased rows, in tables of any kind; without the protection it would."""
 
 from __future__ import annotations
 

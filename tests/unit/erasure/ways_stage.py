@@ -1,4 +1,4 @@
-"""A pipeline with a table of each kind, in which two people have rows, and all ways by which rows come back."""
+"""A pipeline with a table of each kind, rows of two people, and all operations that restore rows."""
 
 from __future__ import annotations
 

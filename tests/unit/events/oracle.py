@@ -1,4 +1,4 @@
-"""Reading events the slow and obvious way, one by one in plain Python, to compare the engine with."""
+"""A slow reference parser in plain Python, to compare the engine with."""
 
 from __future__ import annotations
 

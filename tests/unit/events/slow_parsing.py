@@ -1,4 +1,4 @@
-"""What becomes of landed values, said the slow and obvious way: one by one, in plain Python, without the engine."""
+"""A slow reference implementation of parsing, value by value in plain Python."""
 
 from __future__ import annotations
 

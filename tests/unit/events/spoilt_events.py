@@ -1,4 +1,4 @@
-"""Events with every mistake we could think of, at every field: for holding two ways of reading to each other."""
+"""Events with every kind of error in every field, to compare two parsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of dropped events are kept as ranges: as a set of them would be, however they come, in few bytes."""
+"""Sequence numbers of dropped events as compact ranges, compared with a set."""
 
 from __future__ import annotations
 

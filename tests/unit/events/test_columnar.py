@@ -1,4 +1,4 @@
-"""Events decoded into slots come to the very rows, reasons and findings that reading them row by row comes to."""
+"""Columnar parsing gives the same rows, reasons and findings as the row parser."""
 
 from __future__ import annotations
 

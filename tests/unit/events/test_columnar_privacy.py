@@ -1,4 +1,4 @@
-"""Personal data of decoded events is stripped to the very rows, findings and identities of the row path."""
+"""Columnar redaction gives the same rows, findings and identities as the row parser."""
 
 from __future__ import annotations
 

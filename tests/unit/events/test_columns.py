@@ -1,4 +1,4 @@
-"""Columns: whole ones and single values are converted alike, exactly, and every misfit is named."""
+"""Columns: vectorized and single conversions agree, are exact, and report every error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents that are compressed: whole ones in any number of members, damaged ones, and ones that grow too large."""
+"""Decompression: multiple members, corrupt content, and size limits."""
 
 from __future__ import annotations
 

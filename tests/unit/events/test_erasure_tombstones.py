@@ -1,4 +1,4 @@
-"""Marks of erased events are read by nobody, whoever reads the object, and the events beside them keep their places."""
+"""Tombstones of erased events are skipped by all readers, and other events keep their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody thought of, raised while events are read: the events that raise it are named, and all others land."""
+"""Unexpected errors while parsing: the failing events are quarantined and all others are kept."""
 
 from __future__ import annotations
 

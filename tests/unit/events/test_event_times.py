@@ -1,4 +1,4 @@
-"""The time of an event is its own or that of its arrival, as declared, and the same however often it is read."""
+"""Event times: the event's own or its arrival time, as declared, and the same on every read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single events: out of their wrapper, named, identified and routed."""
+"""Single events: unwrapping, names, ids and routing."""
 
 from __future__ import annotations
 

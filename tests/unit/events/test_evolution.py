@@ -1,4 +1,4 @@
-"""Fields no column takes: ignored, rescued, made columns or refused, as each table declares."""
+"""Undeclared fields: ignored, rescued, added as columns or rejected, as each table declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids that differ stay different, however many digits they have and wherever in a payload they come."""
+"""Different ids stay different, with any number of digits and anywhere in a payload."""
 
 from __future__ import annotations
 

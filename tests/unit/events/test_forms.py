@@ -1,4 +1,4 @@
-"""Events come one after another, on lines, in arrays, wrapped, compressed: in every form they are the same events."""
+"""Events as lines, in arrays, wrapped or compressed are parsed to the same events."""
 
 from __future__ import annotations
 

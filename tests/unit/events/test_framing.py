@@ -1,4 +1,4 @@
-"""Framing: every JSON value of a payload is found, broken bytes cost no well-formed neighbour, nothing raises."""
+"""JSON framing: every value is found, corrupt bytes do not affect other values, nothing raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads that are made to stop a stream: none of them raises, and each costs what its size allows."""
+"""Hostile payloads: none raises, and each costs no more than its size allows."""
 
 from __future__ import annotations
 

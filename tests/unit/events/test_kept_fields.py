@@ -1,4 +1,4 @@
-"""Fields of a wrapper that its events keep: `unwrap.keep`."""
+"""Fields of a wrapper that are copied to its events: `unwrap.keep`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects in forms of their own: lines of fields between tabs, Parquet; and those of another form than declared."""
+"""TSV, Parquet and Avro objects, and objects in another format than declared."""
 
 from __future__ import annotations
 

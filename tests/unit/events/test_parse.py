@@ -1,4 +1,4 @@
-"""Parsing: every event is in all its tables, or in quarantine with its reasons; never both, never neither."""
+"""Parsing: every event is in all its tables or in quarantine with its reasons, never in both."""
 
 from __future__ import annotations
 

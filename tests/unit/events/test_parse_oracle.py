@@ -1,4 +1,4 @@
-"""Parsing with everything declared, against the slow reading of the same lines: what lands where, and why not."""
+"""Parsing with all declarations, compared with the slow reference implementation."""
 
 from __future__ import annotations
 

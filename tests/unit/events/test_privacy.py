@@ -1,4 +1,4 @@
-"""What events say stays in the lake: no value of one is in an error, a log, a heartbeat or a batch's findings."""
+"""Event values stay in the lake: none appears in errors, logs, heartbeats or findings."""
 
 from __future__ import annotations
 

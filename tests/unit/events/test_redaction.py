@@ -1,4 +1,4 @@
-"""Personal data in the parser: in no column, no reason and no raw value of quarantine; whatever a payload is like."""
+"""Redaction in the parser: no personal data in columns, reasons or raw values, for any payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: a row lands unless a rule is false of it; null passes, and an event that fails in one table is in none."""
+"""Table rules: rows pass unless a rule is false; null passes; an event rejected by one table is in none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that were held back are compared with their table as it is when they are committed."""
+"""Held-back files are compared with the table's schema when they are committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV and lines of text: fields by name, typed by their columns, with broken records told one by one."""
+"""CSV and text lines: fields by name, types by column, and broken records reported one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts read by a pattern are what Python's strptime says they are, alone or together, wherever the machine stands."""
+"""Times parsed by a pattern equal Python's strptime, alone or in columns, on any machine."""
 
 from __future__ import annotations
 

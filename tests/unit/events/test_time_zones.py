@@ -1,4 +1,4 @@
-"""Times without an offset are instants by a zone's clocks: the first where they are shown twice, none where never."""
+"""Local times as instants: ambiguous times mean the first instant, skipped ones raise."""
 
 from __future__ import annotations
 

@@ -327,9 +327,9 @@ def test_events_of_very_many_days_are_not_partitioned(tmp_path: Path) -> None:
     ("data", "told"),
     [
         (b"PK\x03\x04", "a zip archive"),
-        (b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /"\n', "neither JSON nor records"),
+        (b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /"\n', "neither JSON nor delimited records"),
         (b"", "it is empty"),
-        (b"a,a\n1,2\n", "names a field twice"),
+        (b"a,a\n1,2\n", "duplicate or empty field name"),
     ],
 )
 def test_a_form_that_is_not_known_is_refused(data: bytes, told: str, tmp_path: Path) -> None:

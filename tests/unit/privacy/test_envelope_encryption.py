@@ -1,4 +1,4 @@
-"""Sealed values: opened where they were put and nowhere else, and files that say where they are damaged."""
+"""Sealed values and files: opened only at their location, and corruption is detected."""
 
 from __future__ import annotations
 

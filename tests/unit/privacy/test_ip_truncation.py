@@ -1,4 +1,4 @@
-"""Of an address its network is kept, and nothing of a household."""
+"""IP addresses are truncated to networks."""
 
 from __future__ import annotations
 

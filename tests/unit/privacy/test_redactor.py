@@ -1,4 +1,4 @@
-"""The walker: what it leaves of an event, against a slow one, and what it says of whom it met."""
+"""The redactor compared with a slow reference implementation, and its recorded identities."""
 
 from __future__ import annotations
 

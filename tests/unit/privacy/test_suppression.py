@@ -1,4 +1,4 @@
-"""The list of erased subjects: what records say together, from when on, and until when."""
+"""The suppression list: merging records, and the start and end of entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: the same wherever they are made, of another key or kind another, and no way back."""
+"""Tokens: deterministic per key and kind, and irreversible without the key."""
 
 from __future__ import annotations
 

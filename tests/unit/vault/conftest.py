@@ -1,4 +1,4 @@
-"""A vault on local disk with a keyring beside it, and what writers seal for it."""
+"""A vault on local disk with a keyring, and data sealed for it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_bucket_that_is_replicated_is_refused(vault: StorageSpec, monkeypatch:
     # S3 replicates versioned buckets alone: that one answer is left out, so that the other is what refuses.
     monkeypatch.setattr("deltaworks.vault.isolation._VERSIONED_STATES", ())
 
-    with pytest.raises(ConfigError, match="replicated"):
+    with pytest.raises(ConfigError, match="replication is enabled"):
         check_isolation(vault)
 
 

@@ -1,4 +1,4 @@
-"""Databases of addresses: what they answer, that one is fixed for a pass, and that damage is never null."""
+"""Look-up databases: results, version pinning, and errors for corrupt files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of an address, against the standard library's slow way to say the same."""
+"""IP truncation compared with a slow implementation based on the standard library."""
 
 from __future__ import annotations
 

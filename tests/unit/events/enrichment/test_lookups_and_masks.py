@@ -1,4 +1,4 @@
-"""Events that are enriched and masked on their way to rows: no private value is in anything that comes out."""
+"""Look-ups and masks while parsing: no private value appears in any output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User agents: decoded as often as they were encoded, and taken apart."""
+"""User agents: URL decoding and parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Parquet footer says of its groups, held to what Arrow reads of it, and to bytes that are none."""
+"""Parquet row groups parsed from the footer, compared with Arrow, and invalid footers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of a schema: put if absent, read back, agreed on by those who make them at once."""
+"""Schema versions: created if absent, read back, and safe for concurrent writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes and the columns made of them, against a slow and obvious reading of the same values."""
+"""Shapes and inferred columns compared with a slow reference implementation."""
 
 from __future__ import annotations
 

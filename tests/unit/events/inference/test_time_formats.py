@@ -1,4 +1,4 @@
-"""Patterns of times are chosen where the samples leave no other, and never out of two."""
+"""Time patterns are inferred only where samples are unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints as they are written, and what they do to columns that were found."""
+"""Type hints: syntax, and their effect on inferred columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every key service promises, held against the keyring and against KMS over the wire."""
+"""The contract of key services, tested with the keyring and with KMS."""
 
 from __future__ import annotations
 

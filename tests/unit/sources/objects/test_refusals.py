@@ -136,7 +136,7 @@ def test_what_decompression_raises_is_the_objects_fault(tmp_path: Path, monkeypa
     payload = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")(FileReference(1, "one", ""))
 
     assert payload.problem is not None
-    assert payload.problem.detail == "opening failed: MemoryError"
+    assert payload.problem.detail == "opening it failed: MemoryError"
 
 
 def test_no_client_error_leaves_raw(monkeypatch: pytest.MonkeyPatch) -> None:
