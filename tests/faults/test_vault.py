@@ -22,7 +22,7 @@ from deltaworks.vault.job import maintain
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.faults.harness.vault_entry import STEPS
-from tests.unit.vault.vault_stage import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
+from tests.unit.vault.vault_harness import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
 
 pytestmark = pytest.mark.faults
 NAMES = [f"player {number}" for number in range(40)]
@@ -123,7 +123,7 @@ from deltaworks.vault import rotation
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.epochs import EpochKeys
 from deltaworks.vault.namespace_vault import VaultHome
-from tests.unit.vault.vault_stage import NAMESPACE, environment_of
+from tests.unit.vault.vault_harness import NAMESPACE, environment_of
 owner, name = {"begin": (EpochKeys, "begin"), "rewrap": (SubjectKeys, "rewrap"), "page": (SubjectKeys, "_rewrap_page"),
                "destroy": (EpochKeys, "destroy")}[sys.argv[2]]
 original = getattr(owner, name)

@@ -18,7 +18,7 @@ from deltaworks.vault import ingest, namespace_vault
 from deltaworks.vault.job import ingest as run_job
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.tables import VaultTables
-from tests.unit.vault.vault_stage import NAMESPACE, environment_of
+from tests.unit.vault.vault_harness import NAMESPACE, environment_of
 
 #: Where it dies, by what it has just done or is about to do.
 STEPS: dict[str, tuple[Any, str, str]] = {

@@ -30,7 +30,7 @@ from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.tokens import token
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.privacy import PrivacySpec
-from tests.unit.erasure.lakes import PeopleLake
+from tests.unit.erasure.people_lake import PeopleLake
 
 KEY = "a-write-key"
 SPEC = CollectorSpec.model_validate(

@@ -18,7 +18,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.lake import Lake
-from tests.unit.erasure.lakes import SHOP, PeopleLake
+from tests.unit.erasure.people_lake import SHOP, PeopleLake
 
 REQUEST = "e20260301-0123456789"
 AT = "2026-03-01T10:00:00Z"

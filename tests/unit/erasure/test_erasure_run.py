@@ -20,7 +20,7 @@ from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ContractError
 from deltaworks.privacy.suppression import read_suppression
 from deltaworks.privacy.tokens import suppression_digest
-from tests.unit.erasure.lakes import DAY, INVOICES, QUARANTINE, PeopleLake
+from tests.unit.erasure.people_lake import DAY, INVOICES, QUARANTINE, PeopleLake
 
 
 @pytest.fixture

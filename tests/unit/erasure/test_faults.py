@@ -24,7 +24,7 @@ from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
-from tests.unit.erasure.lakes import DAY, QUARANTINE, PeopleLake
+from tests.unit.erasure.people_lake import DAY, QUARANTINE, PeopleLake
 from tests.unit.erasure.test_erasure_run import ask, request_of
 
 

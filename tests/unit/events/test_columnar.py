@@ -144,7 +144,7 @@ def differences(one: Outcome, other: Outcome) -> list[str]:
     return different
 
 
-def held_to_rows(spec: PipelineSpec, payloads: Sequence[Payload], chunk_events: int) -> Parser:
+def assert_equal_to_row_parser(spec: PipelineSpec, payloads: Sequence[Payload], chunk_events: int) -> Parser:
     """Read both ways; the parser that decoded."""
     by_rows = outcome(Parser(spec, columnar_from_bytes=None, chunk_events=chunk_events), payloads)
     parser = Parser(spec, columnar_from_bytes=0, chunk_events=chunk_events)
@@ -180,7 +180,7 @@ def test_every_columnar_plan_gives_the_rows_of_the_row_parser(branch: str) -> No
     rng = Random(branch)
     for count, share, chunk_events in ((260, 0.0, 20_000), (240, 0.25, 97)):
         payloads = payloads_of(rng, count, share, wrap=spec.unwrap is not None)
-        parser = held_to_rows(spec, payloads, chunk_events)
+        parser = assert_equal_to_row_parser(spec, payloads, chunk_events)
         assert parser.row_parser_reason is None
         assert parser.columnar_count > 0, parser.row_parser_reasons
 
@@ -193,7 +193,7 @@ def test_each_value_in_each_field_equals_the_row_parser() -> None:
     ]
     raw = "\n".join(texts).encode("utf-8", "surrogatepass")
 
-    parser = held_to_rows(DECODED["unwrapped"], [Payload(1, "k", raw)], 20_000)
+    parser = assert_equal_to_row_parser(DECODED["unwrapped"], [Payload(1, "k", raw)], 20_000)
 
     assert parser.columnar_count > len(PATHS) * len(NUMBERS) // 4
 
@@ -237,7 +237,7 @@ def test_game_events_give_the_same_rows(kind: str, chunk_events: int) -> None:
     if kind == "spoilt":
         objects = spoilt_games(objects, 0.02, Random(2), [])
 
-    parser = held_to_rows(small_games(), numbered(objects), chunk_events)
+    parser = assert_equal_to_row_parser(small_games(), numbered(objects), chunk_events)
 
     assert parser.columnar_count > 0.8 * parser.findings.events
 
@@ -253,8 +253,8 @@ def test_json_suite_vectors_give_the_same_rows_at_any_position(malformed_json: P
         pieces += [b'{"body":%b}' % json.dumps(body).encode() for body in inside]
         pieces.append(b'{"body":"{}","other":%b}' % vector)
 
-    held_to_rows(spec, [Payload(1, "k", b"\n{}\n".join(pieces))], 20_000)
-    held_to_rows(DECODED["unwrapped"], numbered(suite), 997)
+    assert_equal_to_row_parser(spec, [Payload(1, "k", b"\n{}\n".join(pieces))], 20_000)
+    assert_equal_to_row_parser(DECODED["unwrapped"], numbered(suite), 997)
 
 
 @pytest.mark.integration
@@ -264,7 +264,7 @@ def test_many_game_events_give_the_same_rows(malformed_json: Path, share: float,
     suite, rng = vectors(malformed_json), Random(chunk_events)
     objects = spoilt_games(games_objects(12_000, faults=share > 0.0), share, rng, suite)
 
-    held_to_rows(small_games(), numbered(objects), chunk_events)
+    assert_equal_to_row_parser(small_games(), numbered(objects), chunk_events)
 
 
 @pytest.mark.integration
@@ -274,7 +274,7 @@ def test_many_events_of_every_plan_give_the_same_rows(malformed_json: Path, bran
     for share in (0.02, 0.3, 1.0):
         payloads = payloads_of(rng, 3_000, share, wrap=spec.unwrap is not None, suite=suite)
         for chunk_events in (97, 1_000, 20_000):
-            held_to_rows(spec, payloads, chunk_events)
+            assert_equal_to_row_parser(spec, payloads, chunk_events)
 
 
 BY_ROWS = {
@@ -292,7 +292,7 @@ BY_ROWS = {
 
 @pytest.mark.parametrize("reason", BY_ROWS)
 def test_pipelines_without_plans_use_the_row_parser_with_a_reason(reason: str) -> None:
-    parser = held_to_rows(BY_ROWS[reason], payloads_of(Random(reason), 60, 0.1, wrap=True), 97)
+    parser = assert_equal_to_row_parser(BY_ROWS[reason], payloads_of(Random(reason), 60, 0.1, wrap=True), 97)
 
     assert reason in str(parser.row_parser_reason)
     assert parser.columnar_count == 0
@@ -309,7 +309,7 @@ def test_pipelines_without_plans_use_the_row_parser_with_a_reason(reason: str) -
 def test_event_types_without_a_plan_use_the_row_parser_with_a_reason(column: dict[str, Any], reason: str) -> None:
     spec = declared(EVENTS, ORDERS | {"columns": [*COLUMNS, column]}, LOGINS)
 
-    parser = held_to_rows(spec, payloads_of(Random(4), 90, 0.1, wrap=False), 20_000)
+    parser = assert_equal_to_row_parser(spec, payloads_of(Random(4), 90, 0.1, wrap=False), 20_000)
 
     assert parser.row_parser_reasons.keys() == {"order", "refund"}
     assert all(reason in why for why in parser.row_parser_reasons.values())
@@ -321,7 +321,7 @@ def test_unread_fields_get_struct_fields_once_seen() -> None:
     events = [good_event(rng) | {"extra": number, "more": {"deep": [number]}} for number in range(400)]
     raw = "".join(map(json.dumps, events)).encode()
 
-    parser = held_to_rows(declared(), [Payload(1, "k", raw)], 20_000)
+    parser = assert_equal_to_row_parser(declared(), [Payload(1, "k", raw)], 20_000)
 
     assert 390 <= parser.columnar_count <= 400 - 3  # all but the first of each name, and what is not sure
 
@@ -330,7 +330,7 @@ def test_too_many_unread_fields_use_the_row_parser() -> None:
     events = [good_event(Random(6)) | {"name": "login", f"extra {number}": 1} for number in range(300)]
     raw = "".join(map(json.dumps, events)).encode()
 
-    parser = held_to_rows(declared(), [Payload(1, "k", raw)], 20_000)
+    parser = assert_equal_to_row_parser(declared(), [Payload(1, "k", raw)], 20_000)
 
     assert parser.row_parser_reasons == {"login": "they have too many fields that no column reads"}
 

@@ -80,7 +80,7 @@ def private(spec: PipelineSpec, *fields: str, **more: Any) -> PipelineSpec:
     return spec.model_copy(update={"privacy": PrivacySpec.model_validate(declared_privacy)})
 
 
-def strip_keys(*erased: str) -> RedactionKeys:
+def redaction_keys(*erased: str) -> RedactionKeys:
     data_key = DataKey(SEAL_KEY, b"wrapped", "key")
     seal = SealKeys("players", "shop", "g000000-000000000001", data_key, "2026-11-23", DAY_KEY)
     digests = {suppression_digest(KEY, one): None for one in erased}
@@ -114,11 +114,11 @@ def read(
     return (tables, findings), sealed_in(parser.findings.sealed_frames), parser
 
 
-def held_to_rows(
+def assert_equal_to_row_parser(
     spec: PipelineSpec, payloads: Sequence[Payload], chunk_events: int = 20_000, erased: Sequence[str] = ()
 ) -> Parser:
     """Read both ways; the parser that decoded."""
-    keys = strip_keys(*erased)
+    keys = redaction_keys(*erased)
     by_rows, sealed_by_rows, _ = read(spec, payloads, keys, columnar_from_bytes=None, chunk_events=chunk_events)
     by_columns, sealed, parser = read(spec, payloads, keys, columnar_from_bytes=0, chunk_events=chunk_events)
     assert differences(by_rows, by_columns) == []
@@ -199,7 +199,9 @@ def test_every_columnar_redaction_equals_the_row_parser(branch: str) -> None:
     rng = Random(branch)
     for count, share, chunk_events in ((300, 0.0, 20_000), (200, 0.3, 97)):
         payloads = personal_payloads(rng, count, share, wrap=spec.unwrap is not None, record="records" in branch)
-        parser = held_to_rows(spec, payloads, chunk_events, erased=[token(KEY, kind="device", value="web")])
+        parser = assert_equal_to_row_parser(
+            spec, payloads, chunk_events, erased=[token(KEY, kind="device", value="web")]
+        )
         assert parser.row_parser_reason is None
         assert parser.columnar_count > 0, parser.row_parser_reasons
 
@@ -223,7 +225,7 @@ def test_sequence_numbers_of_dropped_events_are_recorded_by_both_parsers() -> No
     for seq in (3, 4, 5, 20, 30, 61):
         wanted.add(process, seq)
 
-    parser = held_to_rows(spec, [Payload(1, "k", "\n".join(lines).encode())], erased=[erased])
+    parser = assert_equal_to_row_parser(spec, [Payload(1, "k", "\n".join(lines).encode())], erased=[erased])
 
     assert parser.columnar_count > 50
     assert parser.findings.dropped_sequence_numbers == wanted
@@ -232,7 +234,7 @@ def test_sequence_numbers_of_dropped_events_are_recorded_by_both_parsers() -> No
 
 def test_most_valid_events_are_redacted_columnar() -> None:
     payloads = personal_payloads(Random(1), 600, 0.0, wrap=False)
-    parser = held_to_rows(DECODED["everything"], payloads)
+    parser = assert_equal_to_row_parser(DECODED["everything"], payloads)
 
     counts = parser.findings.ledger_entry()["privacy"]
     assert counts.keys() == {"tokens", "child", "opted_out", "scan_email", "scan_phone"}
@@ -247,7 +249,7 @@ def test_each_value_in_each_personal_field_equals_the_row_parser() -> None:
     texts += [with_value(event, path, value, twice=True) for path in paths for value in ("null", "1", '"a"', "[]")]
     raw = "\n".join(texts).encode("utf-8", "surrogatepass")
 
-    parser = held_to_rows(DECODED["everything"], [Payload(1, "k", raw)])
+    parser = assert_equal_to_row_parser(DECODED["everything"], [Payload(1, "k", raw)])
 
     assert parser.columnar_count > len(paths) * 10
 
@@ -264,7 +266,7 @@ def test_redacted_game_events_give_the_same_rows(kind: str, chunk_events: int) -
     if kind == "spoilt":
         objects = spoilt_games(objects, 0.05, Random(3), [])
 
-    parser = held_to_rows(shipped("games"), numbered(objects), chunk_events)
+    parser = assert_equal_to_row_parser(shipped("games"), numbered(objects), chunk_events)
 
     assert parser.columnar_count > 0.7 * parser.findings.events
 
@@ -275,7 +277,7 @@ def test_redacted_edits_give_the_same_rows() -> None:
     with gzip.open(EDITS) as stream:
         lines = [line.strip() for line in islice(stream, 2_000)]
 
-    parser = held_to_rows(shipped("edits"), [Payload(1, "k", b"\n".join(lines))])
+    parser = assert_equal_to_row_parser(shipped("edits"), [Payload(1, "k", b"\n".join(lines))])
 
     assert parser.columnar_count > 0.9 * parser.findings.events
 
@@ -291,7 +293,7 @@ def test_lookups_and_masks_use_the_row_parser() -> None:
     }
     raw = "\n".join(json.dumps(event | {"event_id": str(number)}) for number in range(50)).encode()
 
-    parser = held_to_rows(masked, [Payload(1, "k", raw)])
+    parser = assert_equal_to_row_parser(masked, [Payload(1, "k", raw)])
 
     assert parser.row_parser_reason == "fields are looked up or masked in the events"
 
@@ -323,7 +325,7 @@ def test_redacted_contacts_in_two_columns_give_the_same_rows() -> None:
         for row in range(300)
     ]
 
-    parser = held_to_rows(spec, [Payload(1, "k", "\n".join(map(json.dumps, events)).encode())])
+    parser = assert_equal_to_row_parser(spec, [Payload(1, "k", "\n".join(map(json.dumps, events)).encode())])
 
     assert parser.columnar_count == 300
 
@@ -353,7 +355,7 @@ def test_both_parsers_redact_any_declaration_equally(spec: PipelineSpec, seed: i
     rng = Random(seed)
     erased = [token(KEY, kind="device", value="web")] if rng.random() < 0.3 else []
 
-    held_to_rows(spec, personal_payloads(rng, *size, wrap=False), 97, erased=erased)
+    assert_equal_to_row_parser(spec, personal_payloads(rng, *size, wrap=False), 97, erased=erased)
 
 
 @pytest.mark.parametrize("branch", DECODED)
@@ -363,7 +365,7 @@ def test_many_redacted_events_give_the_same_rows(branch: str) -> None:
     for share in (0.0, 0.1, 1.0):
         payloads = personal_payloads(rng, 3_000, share, wrap=spec.unwrap is not None, record="records" in branch)
         for chunk_events in (97, 1_000, 20_000):
-            held_to_rows(spec, payloads, chunk_events, erased=[token(KEY, kind="device", value="web")])
+            assert_equal_to_row_parser(spec, payloads, chunk_events, erased=[token(KEY, kind="device", value="web")])
 
 
 CANARY = "canary7f3a@example.org"
@@ -390,7 +392,7 @@ def test_a_canary_in_every_field_appears_only_in_sealed_data(branch: str, monkey
     spec = DECODED[branch]
 
     def found() -> tuple[bool, int]:
-        parser = Parser(spec, redaction_keys=strip_keys(), columnar_from_bytes=0)
+        parser = Parser(spec, redaction_keys=redaction_keys(), columnar_from_bytes=0)
         rows = [part.to_pylist() for _, part in parser.parse(canaries(), STAMP)]
         record = {name: value for name, value in parser.findings.as_record().items() if name != "sealed"}
         identities, _ = sealed_in(parser.findings.sealed_frames)
@@ -417,8 +419,8 @@ def test_a_canary_in_every_field_appears_only_in_sealed_data(branch: str, monkey
 def test_a_failed_conversion_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = personal_payloads(Random(6), 200, 0.2, wrap=False)
     spec = DECODED["everything"]
-    expected, sealed, _ = read(spec, payloads, strip_keys(), columnar_from_bytes=None)
-    parser = Parser(spec, redaction_keys=strip_keys(), columnar_from_bytes=0)
+    expected, sealed, _ = read(spec, payloads, redaction_keys(), columnar_from_bytes=None)
+    parser = Parser(spec, redaction_keys=redaction_keys(), columnar_from_bytes=0)
     landing, raised = parser._converter.accept_rows, []
 
     def failing(chunk: Any, *rest: Any) -> Any:
@@ -462,7 +464,7 @@ def test_children_have_tokens_of_their_arrival_day() -> None:
     payloads = [Payload(seq, "k", json.dumps(event).encode(), arrived_at_us=seq * day_us) for seq in (1, 2)]
     spec = private(declared(), "device", "email", subject="device", regulation=CHILD)
 
-    (tables, _), (identities, _), parser = read(spec, payloads, strip_keys(), columnar_from_bytes=0)
+    (tables, _), (identities, _), parser = read(spec, payloads, redaction_keys(), columnar_from_bytes=0)
 
     days = ("1970-01-02", "1970-01-03")
     assert tables["orders"]["device"].to_pylist() == [

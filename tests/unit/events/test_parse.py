@@ -20,7 +20,7 @@ from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
 from tests.examples import examples
-from tests.unit.events.oracle import expected
+from tests.unit.events.routing_oracle import expected
 
 MakeSpec = Callable[..., PipelineSpec]
 Rows = dict[str, list[dict[str, Any]]]

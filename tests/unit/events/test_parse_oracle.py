@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
-from tests.unit.events.slow_parsing import ARRIVED, DECLARED, KEPT, tell
+from tests.unit.events.reference_parser import ARRIVED, DECLARED, KEPT, tell
 
 STAMP = BatchStamp(batch_id=3, ingested_at_us=ARRIVED * 1_000_000, fingerprint="fp")
 DAY = 86_400

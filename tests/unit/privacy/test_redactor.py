@@ -14,7 +14,7 @@ from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redac
 from deltaworks.privacy.suppression import Suppression
 from deltaworks.privacy.tokens import derive_day_key, is_token, suppression_digest, token
 from deltaworks.specs.privacy import PrivacySpec
-from tests.unit.privacy.slow_walker import stripped as slowly
+from tests.unit.privacy.reference_redactor import redact_slowly as slowly
 
 KEY = bytes(range(32))
 NOW_MS = 1_795_435_200_000

@@ -14,7 +14,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.vault.epochs import EpochKeys
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
-from tests.unit.vault.vault_stage import NAMESPACE, environment_of, seal_file
+from tests.unit.vault.vault_harness import NAMESPACE, environment_of, seal_file
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from deltaworks.vault.cells import CellAddress, open_cell
 from deltaworks.vault.job import maintain, run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault
 from deltaworks.vault.tables import VaultTables
-from tests.unit.vault.vault_stage import (
+from tests.unit.vault.vault_harness import (
     AT_MS,
     DAY_MS,
     NAMESPACE,

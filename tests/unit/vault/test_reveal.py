@@ -23,7 +23,7 @@ from deltaworks.vault import reveal as revealing
 from deltaworks.vault.cells import CellAddress
 from deltaworks.vault.job import run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault
-from tests.unit.vault.vault_stage import NAMESPACE, email_of, subject_of
+from tests.unit.vault.vault_harness import NAMESPACE, email_of, subject_of
 
 Seal = Callable[[str, Sequence[Identity]], str]
 

@@ -22,7 +22,7 @@ from deltaworks.gold.refresh import was_erased_since
 from deltaworks.gold.shadow import find_shadows, shadow_state
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from tests.unit.erasure.lakes import DAY, ORDERS, SHOP, PeopleLake, add_rows
+from tests.unit.erasure.people_lake import DAY, ORDERS, SHOP, PeopleLake, add_rows
 from tests.unit.erasure.test_erasure_run import ask
 
 GOLD = """\

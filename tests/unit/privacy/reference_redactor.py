@@ -11,7 +11,7 @@ from deltaworks.privacy.tokens import is_token, token
 GONE = object()
 
 
-def stripped(event: dict[str, Any], fields: list[tuple[str, str, str | None]], key: bytes) -> dict[str, Any]:
+def redact_slowly(event: dict[str, Any], fields: list[tuple[str, str, str | None]], key: bytes) -> dict[str, Any]:
     """The event after `(path, action, kind)` one by one."""
     result = copy.deepcopy(event)
     for path, action, kind in fields:

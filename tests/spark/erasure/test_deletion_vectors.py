@@ -12,7 +12,7 @@ from deltaworks.control.records.certificate import Certificates
 from deltaworks.erasure.scan import scan_namespace
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.tables.log import state_at
-from tests.unit.erasure.lakes import PeopleLake
+from tests.unit.erasure.people_lake import PeopleLake
 from tests.unit.erasure.test_erasure_run import ask
 
 pytestmark = pytest.mark.spark

@@ -134,11 +134,11 @@ def no_session() -> SparkSession:
 
 
 @dataclass
-class WaysStage(SourceStage):
+class RestoreHarness(SourceStage):
     """Batches of both people; Ann is erased behind them."""
 
     @classmethod
-    def made(cls, root: Path) -> WaysStage:
+    def made(cls, root: Path) -> RestoreHarness:
         stage = cls(root, PipelineSpec.model_validate(SPEC))
         stage.land_all(*BATCHES)
         stage.follow()

@@ -18,11 +18,11 @@ from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
 from tests.unit.engine.hold_harness import Crash, crash_at
-from tests.unit.erasure.ways_stage import ANN, BOB, KINDS, WaysStage, no_session
+from tests.unit.erasure.restore_harness import ANN, BOB, KINDS, RestoreHarness, no_session
 
 #: By way what it does to whom, and the kinds of tables in which rows come back by it.
 FOLLOWING = ("append", "keyed", "latest")
-WAYS: dict[str, tuple[Callable[[WaysStage], None], tuple[str, ...]]] = {
+WAYS: dict[str, tuple[Callable[[RestoreHarness], None], tuple[str, ...]]] = {
     "restore": (lambda stage: stage.restore("orders"), FOLLOWING),
     "restore of quarantine": (lambda stage: stage.restore("quarantine"), ("quarantine",)),
     "restore from the source": (lambda stage: stage.restore("orders", "source"), FOLLOWING),
@@ -37,11 +37,11 @@ LONG = {"recovered files", "restore from the source", "restore of quarantine", "
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> WaysStage:
-    return WaysStage.made(tmp_path)
+def stage(tmp_path: Path) -> RestoreHarness:
+    return RestoreHarness.made(tmp_path)
 
 
-def of(stage: WaysStage, who: str) -> dict[str, int]:
+def of(stage: RestoreHarness, who: str) -> dict[str, int]:
     """How many rows name somebody, by kind of table."""
     return {kind: stage.of(who, table) for kind, table in KINDS.items()}
 
@@ -51,7 +51,7 @@ def of(stage: WaysStage, who: str) -> dict[str, int]:
     "way", [pytest.param(way, marks=pytest.mark.integration) if way in LONG else way for way in WAYS]
 )
 def test_no_operation_restores_erased_rows(
-    stage: WaysStage, monkeypatch: pytest.MonkeyPatch, way: str, protected: bool
+    stage: RestoreHarness, monkeypatch: pytest.MonkeyPatch, way: str, protected: bool
 ) -> None:
     go, kinds = WAYS[way]
     assert all(of(stage, ANN).values())
@@ -70,7 +70,7 @@ def test_no_operation_restores_erased_rows(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_externally_restored_folder_is_detected_and_purged_for_all_table_kinds(
-    stage: WaysStage, kind: str, tmp_path: Path
+    stage: RestoreHarness, kind: str, tmp_path: Path
 ) -> None:
     folder, others = stage.folder(KINDS[kind]), of(stage, BOB)
     shutil.copytree(folder, tmp_path / "backup")
@@ -93,7 +93,7 @@ def test_an_externally_restored_folder_is_detected_and_purged_for_all_table_kind
 @pytest.mark.parametrize("protected", [True, False])
 @pytest.mark.parametrize("shadow", [True, False])
 def test_an_interrupted_reprocess_with_matching_rows_blocks_the_window(
-    stage: WaysStage, monkeypatch: pytest.MonkeyPatch, shadow: bool, protected: bool
+    stage: RestoreHarness, monkeypatch: pytest.MonkeyPatch, shadow: bool, protected: bool
 ) -> None:
     def again(point: str = "none") -> Any:
         request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",), shadow=shadow)
@@ -118,7 +118,7 @@ def test_an_interrupted_reprocess_with_matching_rows_blocks_the_window(
     assert stage.of(ANN, "orders__r1") == 0
 
 
-def test_a_reprocess_that_has_read_nothing_does_not_block_a_window(stage: WaysStage) -> None:
+def test_a_reprocess_that_has_read_nothing_does_not_block_a_window(stage: RestoreHarness) -> None:
     def again(point: str = "none") -> Any:
         request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",))
         return Reprocess(no_session, stage.catalog(), "shop", fault=crash_at(point)).run("r1", request)
@@ -130,7 +130,7 @@ def test_a_reprocess_that_has_read_nothing_does_not_block_a_window(stage: WaysSt
     assert set(of(stage, ANN).values()) == {0}
 
 
-def test_a_reprocess_of_an_older_generation_does_not_block_a_window(stage: WaysStage) -> None:
+def test_a_reprocess_of_an_older_generation_does_not_block_a_window(stage: RestoreHarness) -> None:
     request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",))
     with pytest.raises(Crash):
         Reprocess(no_session, stage.catalog(), "shop", fault=crash_at("staged")).run("r1", request)

@@ -22,8 +22,8 @@ from deltaworks.maintenance.lost_events import LossReport, find_lost_events
 from deltaworks.privacy.suppression import read_suppression
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.erasure.lakes import add_rows
 from tests.unit.erasure.landed_people import LandedPeople
+from tests.unit.erasure.people_lake import add_rows
 from tests.unit.erasure.test_erasure_run import ask
 from tests.unit.kubernetes.conftest import write_collector
 
