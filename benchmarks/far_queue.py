@@ -50,7 +50,7 @@ class FarQueue:
         """Nothing expires here."""
         return self.delete(())
 
-    give_back = delete
+    return_messages = delete
 
     def visibility_seconds(self) -> int:
         """Longer than it all takes."""

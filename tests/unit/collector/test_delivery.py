@@ -56,7 +56,7 @@ class ForgetfulProgress(Progress):
     """The protection off: no plan is written down."""
 
     def set(self, source: str, progress: SourceProgress) -> None:
-        super().set(source, progress.model_copy(update={"planned": None}))
+        super().set(source, progress.model_copy(update={"planned_object": None}))
 
 
 @pytest.fixture

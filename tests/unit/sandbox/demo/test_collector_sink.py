@@ -12,13 +12,13 @@ from fastapi import FastAPI, Request, Response
 from generator.games import generate_games
 from generator.settings import GamesSettings
 from sandbox.demo.collector_sink import BusyError, CollectorSink, collector_sink, events_of
-from tests.unit.collector.http_harness import KEY, Kept, app_of, collector_spec, listening
+from tests.unit.collector.http_harness import KEY, MemoryWriter, app_of, collector_spec, listening
 
 GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
 
 
 def test_each_piece_is_one_event_and_those_that_have_a_time_keep_it() -> None:
-    kept, objects = Kept(), list[bytes]()
+    kept, objects = MemoryWriter(), list[bytes]()
     spec = collector_spec(wrap="api_gateway", stamp_time=False)
     with listening(app_of(spec, kept)) as address:
         sink = CollectorSink(f"{address}/v1/events", key=KEY)

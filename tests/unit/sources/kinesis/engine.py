@@ -127,7 +127,7 @@ class UnprotectedEngine(Engine):
 
     def read(self, share: Share) -> list[Row]:
         fetched = fetch_first(self.stream, share, FetchOptions())
-        self.state.fix_end(share, fetched.end)
+        self.state.record_share_end(share, fetched.end)
         found = fetched.rows.batches(stream="games", shard_id=share.shard_id, first_ordinal=share.start.rows)
         wanted = Row.__dataclass_fields__
         return [Row(**{name: row[name] for name in wanted}) for batch in found for row in batch.to_pylist()]
