@@ -195,7 +195,7 @@ class TableHolds:
         if table in self._keyed.names and not self._keyed.is_idle(table):
             # Already held, so no merge starts; granted after a running merge has ended.
             return
-        if turn.state == "asked":
+        if turn.state == "requested":
             self._turns.grant(turn)
 
     def _resume(self, table: str) -> None:

@@ -181,7 +181,7 @@ class IngestRun:
                 lease,
                 self._heartbeat,
                 host=self._host,
-                once=self._available_now,
+                available_now=self._available_now,
             )
             listener = progress_listener(self._spec.pipeline, progress)
             with listener_attached(self._spark, listener), view_announcements(self._catalog, self._spec, lease), gold:

@@ -44,7 +44,7 @@ def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeartbeatWrite
 
 def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once: bool = False) -> Any:
     lease: Any = SimpleNamespace(lost=False)
-    return gold_refresh_running(None, None, spec, lease, heartbeat, host=host or OwnDriver(), once=once)  # type: ignore[arg-type]
+    return gold_refresh_running(None, None, spec, lease, heartbeat, host=host or OwnDriver(), available_now=once)  # type: ignore[arg-type]
 
 
 def test_gold_is_refreshed_during_the_stream_only_if_declared(heartbeat: HeartbeatWriter) -> None:
@@ -73,6 +73,6 @@ def test_failed_builds_are_in_the_heartbeat_and_in_health(heartbeat: HeartbeatWr
     verdict = evaluate_health(written, None, kind="stream", name="traffic", now=now)
 
     assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "GOLD_REFRESH_FAILING", "Mend the SQL.")
-    assert "Batches land, but gold cannot be built for 5" in verdict.detail
+    assert "Batches commit, but gold tables cannot be built for 5" in verdict.detail
     assert "minutes: [GOLD_SQL_INVALID] no such column" in verdict.detail
     assert alert_for_verdict("GOLD_REFRESH_FAILING") == "GOLD_REFRESH_FAILING"

@@ -14,12 +14,12 @@ from tests.unit.feeds.feed_harness import declared
     ("feed", "text"),
     [
         ({"reads": "turnovr"}, "did you mean 'turnover'"),
-        ({"reads": "placed"}, "no gold table and no view"),
+        ({"reads": "placed"}, "is not a gold table or view"),
         ({"from": "yesterday"}, "'now' or 'all'"),
         ({"key": []}, "at least 1"),
         ({"key": ["country", "country"]}, "named twice"),
         ({"columns": ["country"]}, "in the key"),
-        ({"name": "x" * 51}, "at most 50 letters"),
+        ({"name": "x" * 51}, "at most 50 characters"),
         ({"to": {"kind": "webhook", "url": "ftp://x"}}, "https://"),
         ({"to": {"kind": "webhook", "url": "https://x", "token": "secret"}}, "references, env:NAME"),
         (

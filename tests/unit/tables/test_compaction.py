@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
-from deltaworks.mutations.bounds import arrivals
+from deltaworks.mutations.bounds import read_arrivals
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import compaction
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
@@ -134,7 +134,7 @@ def test_streams_read_no_change_from_a_compaction(lake: Lake, key: str) -> None:
     assert commit.metrics["numRemovedFiles"], commit.metrics["numAddedFiles"] == ("12", "3")
     assert {one["dataChange"] for one in moved if one} == {False}
     assert not changed_partitions(lake, key, after_version=before, up_to_version=table.version())
-    assert arrivals(lake, key, after=before, up_to=table.version()).rows == 0
+    assert read_arrivals(lake, key, after=before, up_to=table.version()).rows == 0
     assert [(one.partition, one.files_before, one.files) for one in _rewritten(lake, key, before)] == [
         (day, 4, 1) for day in DAYS[:3]
     ]

@@ -75,7 +75,7 @@ def test_a_view_that_would_write_does_not_run(tmp_path: Path, sql: str) -> None:
             "SELECT n,\nevent_dat FROM per_day",
             "newest.sql:2: there is no column 'event_dat' in per_day; did you mean 'event_da",
         ),
-        ("SELECT event_date\nFROM orders", "newest.sql:2: orders is not among `reads`: add it there"),
+        ("SELECT event_date\nFROM orders", "newest.sql:2: orders is not in `reads`: add it"),
         (
             "SELECT n\nFROM per_dya",
             "newest.sql:2: there is no table 'per_dya' in this pipeline; did you mean 'per_day'?",
@@ -83,8 +83,8 @@ def test_a_view_that_would_write_does_not_run(tmp_path: Path, sql: str) -> None:
         ("DELETE FROM per_day", "newest.sql:1: write one SELECT and nothing else"),
         ("COPY per_day TO 'x'", "newest.sql:1: write one SELECT and nothing else"),
         ("SELECT 1; DROP TABLE per_day", "newest.sql:1: write one SELECT and nothing else"),
-        ("SELECT n INTO kept\nFROM per_day", "newest.sql:1: INTO writes, and a view only reads"),
-        ("SELECT n FROM per_day WHERE", "newest.sql:1: this is no SQL"),
+        ("SELECT n INTO kept\nFROM per_day", "newest.sql:1: INTO is not allowed: views and panels only read"),
+        ("SELECT n FROM per_day WHERE", "newest.sql:1: invalid SQL"),
         ("SELECT n FROM per_day QUALIFY row_number() OVER (ORDER BY n) = 1", ""),
     ],
 )
@@ -103,8 +103,8 @@ def test_sql_of_views_is_parsed_as_duckdb_and_its_names_are_checked(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("reads: [orders, splits]", "reads: [newest]"), "views read each other in a circle: "),
-        (("reads: [per_day]", "reads: [per_dy]"), "reads 'per_dy', no table or view here; did you mean 'per_day'?"),
+        (("reads: [orders, splits]", "reads: [newest]"), "views form a cycle: "),
+        (("reads: [per_day]", "reads: [per_dy]"), "reads unknown table or view 'per_dy'; did you mean 'per_day'?"),
         (("name: newest", "name: orders"), "table orders is declared twice"),
         (("views/newest.sql", "views/newst.sql"), "did you mean 'views/newest.sql'?"),
     ],
