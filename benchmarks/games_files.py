@@ -123,8 +123,8 @@ def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:
         write_lines(folder / "lines" / name, pieces)
         write_lines(folder / "unwrapped" / name, [_event(piece) for piece in pieces])
     return {
-        "events": truth.accepted,
-        "quarantined": truth.quarantined,
+        "events": truth.accepted_rows,
+        "quarantined": truth.quarantined_rows,
         "files": len(paths),
         "bytes": raw_bytes,
         "compressed_bytes": sum(path.stat().st_size for path in paths),

@@ -36,7 +36,7 @@ class Published:
     events: int = 0
     size_bytes: int = 0
 
-    def plus(self, delivery: Delivery) -> Published:
+    def with_delivery(self, delivery: Delivery) -> Published:
         """With one object more."""
         return Published(self.objects + 1, self.events + delivery.events, self.size_bytes + len(delivery.body))
 
@@ -65,16 +65,16 @@ def publish(
     Raises:
         Whatever `put` raises; what landed before stays.
     """
-    done, began = Published(), clock()
+    published, started = Published(), clock()
     for delivery in deliveries:
-        early = began + done.objects * pause_seconds - clock()
-        if pause_seconds > 0 and early > 0:
-            sleep(early)
+        remaining_seconds = started + published.objects * pause_seconds - clock()
+        if pause_seconds > 0 and remaining_seconds > 0:
+            sleep(remaining_seconds)
         put(delivery.key, delivery.body)
-        done = done.plus(delivery)
+        published = published.with_delivery(delivery)
         if progress is not None:
-            progress(done)
-    return done
+            progress(published)
+    return published
 
 
 def directory_sink(directory: Path) -> Sink:

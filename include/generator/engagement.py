@@ -19,14 +19,14 @@ from generator.engagement_truth import EngagementLog, EngagementTruth
 
 ACTIVITIES_TOPIC, REQUESTS_TOPIC = "engagement-activities", "engagement-requests"
 _HOUR_MS = 3_600_000
-_LEAST_LATENESS_MS = 60_000
-_ORGANISATIONS_AT_ONCE = 10_000
+_MIN_LATENESS_MS = 60_000
+_ORGANISATIONS_PER_DRAW = 10_000
 #: Takes a topic, a key and a value: a producer's, or a file's writing.
 Send = Callable[[str, str, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EngagementRecord:
     """One record as it is delivered; `event` is None where nobody can read it."""
 
     topic: str
@@ -35,28 +35,28 @@ class Piece:
     event: Activity | Request | None
 
 
-def pieces(settings: EngagementSettings) -> Iterator[Piece]:
+def engagement_records(settings: EngagementSettings) -> Iterator[EngagementRecord]:
     """Every record in order of delivery. A seed decides every byte; no clock is read."""
     rng = Random(settings.seed)
-    late: list[tuple[float, int, Piece]] = []
+    late: list[tuple[float, int, EngagementRecord]] = []
     ordinals = itertools.count()
     now = settings.start_ms
-    for made in _made(settings, rng):
-        now = max(now, made.at_ms)
+    for generated in _generate_events(settings, rng):
+        now = max(now, generated.at_ms)
         while late and late[0][0] <= now:
             yield heapq.heappop(late)[2]
-        for event in _deliveries(made, settings, rng):
-            piece = _piece(event, settings, rng)
-            rate = settings.rates.late_requests if isinstance(event, Request) else settings.rates.late_activities
+        for delivered in _with_duplicate(generated, settings, rng):
+            record = _encode_record(delivered, settings, rng)
+            rate = settings.rates.late_requests if isinstance(delivered, Request) else settings.rates.late_activities
             if rng.random() < rate:
-                heapq.heappush(late, (now + _lateness_ms(settings, rng), next(ordinals), piece))
+                heapq.heappush(late, (now + _lateness_ms(settings, rng), next(ordinals), record))
             else:
-                yield piece
+                yield record
     while late:
         yield heapq.heappop(late)[2]
 
 
-def _made(settings: EngagementSettings, rng: Random) -> Iterator[Activity | Request]:
+def _generate_events(settings: EngagementSettings, rng: Random) -> Iterator[Activity | Request]:
     """What happens, in order of time."""
     organisations = [Organisation(f"org{n:05}", settings, rng) for n in range(1, settings.organisations + 1)]
     weights = list(itertools.accumulate(1 / n**settings.skew for n in range(1, settings.organisations + 1)))
@@ -65,44 +65,46 @@ def _made(settings: EngagementSettings, rng: Random) -> Iterator[Activity | Requ
     share /= 1 + share * (settings.rates.repeated_requests + 0.4 * (settings.rates.swaps + settings.rates.ties))
     step = settings.days * 24 * _HOUR_MS / settings.activities * (1 - share)
     start_ms = settings.start_ms
-    made = ticks = 0
-    while made < settings.activities:
-        for organisation in rng.choices(organisations, cum_weights=weights, k=_ORGANISATIONS_AT_ONCE):
+    count = ticks = 0
+    while count < settings.activities:
+        for organisation in rng.choices(organisations, cum_weights=weights, k=_ORGANISATIONS_PER_DRAW):
             at_ms = start_ms + int(ticks * step)
             ticks += 1
             if rng.random() < share:
                 for request in organisation.requests(at_ms):
                     yield request
                     if rng.random() < settings.rates.repeated_requests:
-                        yield organisation.again(request)
+                        yield organisation.repeat_request(request)
                 continue
             yield organisation.activity(at_ms)
-            made += 1
-            if made >= settings.activities:
+            count += 1
+            if count >= settings.activities:
                 return
 
 
-def _deliveries(event: Activity | Request, settings: EngagementSettings, rng: Random) -> tuple[Activity | Request, ...]:
+def _with_duplicate(
+    event: Activity | Request, settings: EngagementSettings, rng: Random
+) -> tuple[Activity | Request, ...]:
     return (event, event) if rng.random() < settings.rates.duplicates else (event,)
 
 
 def _lateness_ms(settings: EngagementSettings, rng: Random) -> float:
-    most = max(settings.late_max_hours * _HOUR_MS, 2 * _LEAST_LATENESS_MS)
-    return float(_LEAST_LATENESS_MS * (most / _LEAST_LATENESS_MS) ** rng.random())
+    max_ms = max(settings.late_max_hours * _HOUR_MS, 2 * _MIN_LATENESS_MS)
+    return float(_MIN_LATENESS_MS * (max_ms / _MIN_LATENESS_MS) ** rng.random())
 
 
-def _piece(event: Activity | Request, settings: EngagementSettings, rng: Random) -> Piece:
+def _encode_record(event: Activity | Request, settings: EngagementSettings, rng: Random) -> EngagementRecord:
     if isinstance(event, Request):
-        return Piece(REQUESTS_TOPIC, event.org_id, request_json(event), event)
+        return EngagementRecord(REQUESTS_TOPIC, event.org_id, request_json(event), event)
     value = activity_json(event)
     if rng.random() < settings.rates.malformed:
-        return Piece(ACTIVITIES_TOPIC, event.org_id, value[: len(value) // 2], None)
-    return Piece(ACTIVITIES_TOPIC, event.org_id, value, event)
+        return EngagementRecord(ACTIVITIES_TOPIC, event.org_id, value[: len(value) // 2], None)
+    return EngagementRecord(ACTIVITIES_TOPIC, event.org_id, value, event)
 
 
 def activity_json(activity: Activity) -> bytes:
     """An activity as it is sent."""
-    at = _iso(activity.at_ms)
+    at = _iso_text(activity.at_ms)
     return orjson.dumps(
         {
             "kind": "activity",
@@ -123,10 +125,10 @@ def activity_json(activity: Activity) -> bytes:
 
 def request_json(request: Request) -> bytes:
     """A request as it is sent; fields without a value are omitted."""
-    said = {
+    fields = {
         "kind": "request",
         "event_id": request.event_id,
-        "at": _iso(request.at_ms),
+        "at": _iso_text(request.at_ms),
         "org_id": request.org_id,
         "op": request.op,
         "id": request.id,
@@ -135,17 +137,17 @@ def request_json(request: Request) -> bytes:
         "fields": None if request.template_id is None else {"template_id": request.template_id},
         "seq": request.seq,
     }
-    return orjson.dumps({name: value for name, value in said.items() if value is not None})
+    return orjson.dumps({name: value for name, value in fields.items() if value is not None})
 
 
 @lru_cache(maxsize=2)
-def _minute(minute: int) -> str:
+def _minute_text(minute: int) -> str:
     return datetime.fromtimestamp(minute * 60, UTC).strftime("%Y-%m-%dT%H:%M:")
 
 
-def _iso(at_ms: int) -> str:
+def _iso_text(at_ms: int) -> str:
     minute, ms = divmod(at_ms, 60_000)
-    return f"{_minute(minute)}{ms // 1000:02}.{ms % 1000:03}Z"
+    return f"{_minute_text(minute)}{ms // 1000:02}.{ms % 1000:03}Z"
 
 
 def generate_engagement(settings: EngagementSettings, send: Send) -> EngagementTruth:
@@ -155,12 +157,12 @@ def generate_engagement(settings: EngagementSettings, send: Send) -> EngagementT
         Whatever `send` raises; what was sent before stays.
     """
     log = EngagementLog(settings)
-    for piece in pieces(settings):
-        send(piece.topic, piece.key, piece.value)
-        if piece.event is None:
+    for record in engagement_records(settings):
+        send(record.topic, record.key, record.value)
+        if record.event is None:
             log.malformed += 1
         else:
-            log.note(piece.event)
+            log.record(record.event)
     return log.truth()
 
 
@@ -169,7 +171,7 @@ def write_engagement(settings: EngagementSettings, directory: Path) -> Engagemen
     directory.mkdir(parents=True, exist_ok=True)
     files = {topic: (directory / f"{topic}.jsonl").open("wb") for topic in (ACTIVITIES_TOPIC, REQUESTS_TOPIC)}
     try:
-        truth = generate_engagement(settings, lambda topic, _key, value: _line(files[topic].write, value))
+        truth = generate_engagement(settings, lambda topic, _key, value: _write_line(files[topic].write, value))
     finally:
         for file in files.values():
             file.close()
@@ -177,5 +179,5 @@ def write_engagement(settings: EngagementSettings, directory: Path) -> Engagemen
     return truth
 
 
-def _line(write: Callable[[bytes], int], value: bytes) -> None:
+def _write_line(write: Callable[[bytes], int], value: bytes) -> None:
     write(value + b"\n")

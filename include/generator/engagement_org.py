@@ -14,7 +14,7 @@ FIRST_NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Hedy", "
 LAST_NAMES = ("Allen", "Dijkstra", "Hamilton", "Hopper", "Johnson", "Lamarr", "Liskov", "Lovelace", "Turing", "Wirth")
 TEMPLATES = 40
 #: The operations of requests, with their shares.
-_KINDS = (
+_OPERATION_BOUNDS = (
     ("rename", 0.40),
     ("rename_name", 0.62),
     ("update", 0.80),
@@ -22,7 +22,7 @@ _KINDS = (
     ("merge", 0.96),
     ("undelete", 1.0),
 )
-_REMEMBERED = 64
+_MAX_RECENT_IDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +70,30 @@ class Organisation:
     org_id: str
     settings: EngagementSettings
     rng: Random
-    _ids: list[str] = field(default_factory=list)
-    _left: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _renamed: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _deleted: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _contacts: int = 0
-    _activities: int = 0
+    _active_ids: list[str] = field(default_factory=list)
+    _former_ids: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT_IDS))
+    _rename_targets: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT_IDS))
+    _deleted_ids: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT_IDS))
+    _contact_count: int = 0
+    _activity_count: int = 0
     _seq: int = 0
 
     def activity(self, at_ms: int) -> Activity:
         """The next activity."""
         random = self.rng.random
         roll = random()
-        if not self._ids or roll < self.settings.new_contacts:
+        if not self._active_ids or roll < self.settings.new_contacts:
             contact = self._new_contact()
-        elif self._left and roll > 1 - self.settings.rates.stale:
-            contact = self._left[int(random() * len(self._left))]
+        elif self._former_ids and roll > 1 - self.settings.rates.stale_ids:
+            contact = self._former_ids[int(random() * len(self._former_ids))]
         else:
-            place = random()
-            contact = self._ids[int(place * place * len(self._ids))]
-        self._activities += 1
+            position = random()
+            contact = self._active_ids[int(position * position * len(self._active_ids))]
+        self._activity_count += 1
         return Activity(
             at_ms,
             self.org_id,
-            self._activities,
+            self._activity_count,
             contact,
             f"t{int(random() * TEMPLATES)}",
             ACTIVITY_TYPES[int(random() * len(ACTIVITY_TYPES))],
@@ -105,26 +105,26 @@ class Organisation:
     def requests(self, at_ms: int) -> list[Request]:
         """The next requests: one, or two of one time."""
         rng, rates = self.rng, self.settings.rates
-        if not self._ids or rng.random() < rates.before_target:
-            return [self._about_nobody(at_ms)]
+        if not self._active_ids or rng.random() < rates.unknown_targets:
+            return [self._request_for_future_id(at_ms)]
         roll = rng.random()
-        kind = next(name for name, bound in _KINDS if roll < bound)
+        kind = next(name for name, bound in _OPERATION_BOUNDS if roll < bound)
         moves = {"rename": self._rename, "merge": self._merge, "delete": self._delete, "undelete": self._undelete}
         if kind in moves:
             return moves[kind](at_ms)
-        contact_id = self._ids[self._some()]
+        contact_id = self._active_ids[self._random_index()]
         if kind == "update":
-            return [self._request(at_ms, "update", contact_id, template_id=f"u{int(rng.random() * TEMPLATES)}")]
+            return [self._create_request(at_ms, "update", contact_id, template_id=f"u{int(rng.random() * TEMPLATES)}")]
         name = f"{FIRST_NAMES[int(rng.random() * 10)]} {LAST_NAMES[int(rng.random() * 10)]}"
-        return [self._request(at_ms, "rename_name", contact_id, name=name)]
+        return [self._create_request(at_ms, "rename_name", contact_id, name=name)]
 
-    def again(self, request: Request) -> Request:
+    def repeat_request(self, request: Request) -> Request:
         """The same request once more, under a `seq` of its own."""
-        return self._request(
+        return self._create_request(
             request.at_ms, request.op, request.id, request.new_id, name=request.name, template_id=request.template_id
         )
 
-    def _request(
+    def _create_request(
         self,
         at_ms: int,
         op: str,
@@ -138,80 +138,83 @@ class Organisation:
         return Request(at_ms, self.org_id, self._seq, op, contact_id, new_id, name, template_id)
 
     def _new_contact(self) -> str:
-        if self._left and self.rng.random() < self.settings.rates.reused:
-            contact = self._left[int(self.rng.random() * len(self._left))]
+        if self._former_ids and self.rng.random() < self.settings.rates.reused_ids:
+            contact = self._former_ids[int(self.rng.random() * len(self._former_ids))]
         else:
-            contact = self._fresh()
-        self._ids.append(contact)
+            contact = self._next_id()
+        self._active_ids.append(contact)
         return contact
 
-    def _fresh(self) -> str:
-        self._contacts += 1
-        return f"c{self._contacts:x}"
+    def _next_id(self) -> str:
+        self._contact_count += 1
+        return f"c{self._contact_count:x}"
 
-    def _some(self) -> int:
+    def _random_index(self) -> int:
         """The place of an id, of a recently renamed one as often as is set."""
-        if self._renamed and self.rng.random() < self.settings.rates.cascades:
-            recent = self._renamed[-1 - int(self.rng.random() * min(4, len(self._renamed)))]
-            for place in range(len(self._ids) - 1, max(-1, len(self._ids) - 50), -1):
-                if self._ids[place] == recent:
-                    return place
-        return int(self.rng.random() * len(self._ids))
+        if self._rename_targets and self.rng.random() < self.settings.rates.cascades:
+            recent = self._rename_targets[-1 - int(self.rng.random() * min(4, len(self._rename_targets)))]
+            for index in range(len(self._active_ids) - 1, max(-1, len(self._active_ids) - 50), -1):
+                if self._active_ids[index] == recent:
+                    return index
+        return int(self.rng.random() * len(self._active_ids))
 
     def _rename(self, at_ms: int) -> list[Request]:
         rng, rates = self.rng, self.settings.rates
-        place = self._some()
-        old = self._ids[place]
+        index = self._random_index()
+        old_id = self._active_ids[index]
         roll = rng.random()
         if roll < rates.self_renames:
-            return [self._request(at_ms, "rename", old, old)]
-        if roll < rates.self_renames + rates.swaps and len(self._ids) > 1:
-            other = self._ids[int(rng.random() * len(self._ids))]
-            return [self._request(at_ms, "rename", old, other), self._request(at_ms, "rename", other, old)]
-        if self._left and rng.random() < rates.cycles:
-            new = self._left[int(rng.random() * len(self._left))]
+            return [self._create_request(at_ms, "rename", old_id, old_id)]
+        if roll < rates.self_renames + rates.swaps and len(self._active_ids) > 1:
+            other_id = self._active_ids[int(rng.random() * len(self._active_ids))]
+            return [
+                self._create_request(at_ms, "rename", old_id, other_id),
+                self._create_request(at_ms, "rename", other_id, old_id),
+            ]
+        if self._former_ids and rng.random() < rates.cycles:
+            new_id = self._former_ids[int(rng.random() * len(self._former_ids))]
         else:
-            new = self._fresh()
-        self._ids[place] = self._ids[-1]
-        self._ids[-1] = new
-        self._left.append(old)
-        self._renamed.append(new)
-        return self._tied(at_ms, old, self._request(at_ms, "rename", old, new))
+            new_id = self._next_id()
+        self._active_ids[index] = self._active_ids[-1]
+        self._active_ids[-1] = new_id
+        self._former_ids.append(old_id)
+        self._rename_targets.append(new_id)
+        return self._with_tie(at_ms, old_id, self._create_request(at_ms, "rename", old_id, new_id))
 
     def _delete(self, at_ms: int) -> list[Request]:
-        place = self._some()
-        gone = self._ids[place]
-        self._ids[place] = self._ids[-1]
-        self._ids.pop()
-        self._deleted.append(gone)
-        return self._tied(at_ms, gone, self._request(at_ms, "delete", gone))
+        index = self._random_index()
+        deleted_id = self._active_ids[index]
+        self._active_ids[index] = self._active_ids[-1]
+        self._active_ids.pop()
+        self._deleted_ids.append(deleted_id)
+        return self._with_tie(at_ms, deleted_id, self._create_request(at_ms, "delete", deleted_id))
 
     def _undelete(self, at_ms: int) -> list[Request]:
-        if not self._deleted:
-            return [self._about_nobody(at_ms)]
-        back = self._deleted[int(self.rng.random() * len(self._deleted))]
-        self._ids.append(back)
-        return [self._request(at_ms, "undelete", back)]
+        if not self._deleted_ids:
+            return [self._request_for_future_id(at_ms)]
+        restored_id = self._deleted_ids[int(self.rng.random() * len(self._deleted_ids))]
+        self._active_ids.append(restored_id)
+        return [self._create_request(at_ms, "undelete", restored_id)]
 
     def _merge(self, at_ms: int) -> list[Request]:
-        place = self._some()
-        source, target = self._ids[place], self._ids[int(self.rng.random() * len(self._ids))]
+        index = self._random_index()
+        source, target = self._active_ids[index], self._active_ids[int(self.rng.random() * len(self._active_ids))]
         if source != target:
-            self._ids[place] = self._ids[-1]
-            self._ids.pop()
-            self._left.append(source)
-            self._renamed.append(target)
-        return [self._request(at_ms, "merge", source, target)]
+            self._active_ids[index] = self._active_ids[-1]
+            self._active_ids.pop()
+            self._former_ids.append(source)
+            self._rename_targets.append(target)
+        return [self._create_request(at_ms, "merge", source, target)]
 
-    def _tied(self, at_ms: int, contact_id: str, request: Request) -> list[Request]:
+    def _with_tie(self, at_ms: int, contact_id: str, request: Request) -> list[Request]:
         """The request, at times with another move of the same id at the same time, which has the greater `seq`."""
         if self.rng.random() >= self.settings.rates.ties:
             return [request]
-        return [request, self._request(at_ms, "rename", contact_id, self._fresh())]
+        return [request, self._create_request(at_ms, "rename", contact_id, self._next_id())]
 
-    def _about_nobody(self, at_ms: int) -> Request:
+    def _request_for_future_id(self, at_ms: int) -> Request:
         """About an id that the contact after next may get."""
-        future = f"c{self._contacts + 2:x}"
+        future_id = f"c{self._contact_count + 2:x}"
         if self.rng.random() < 0.5:
-            return self._request(at_ms, "rename", future, self._fresh())
-        return self._request(at_ms, "update", future, template_id="u0")
+            return self._create_request(at_ms, "rename", future_id, self._next_id())
+        return self._create_request(at_ms, "update", future_id, template_id="u0")

@@ -38,16 +38,16 @@ class EngagementRates:
     self_renames: float = 0.01
     swaps: float = 0.03
     ties: float = 0.03
-    before_target: float = 0.03
-    reused: float = 0.05
-    stale: float = 0.02
+    unknown_targets: float = 0.03
+    reused_ids: float = 0.05
+    stale_ids: float = 0.02
     malformed: float = 0.001
 
     def __post_init__(self) -> None:
         for rate in fields(self):
             value = getattr(self, rate.name)
             if not 0 <= value <= 1:
-                raise _invalid(f"the rate {rate.name} is {value}; a rate lies between 0 and 1")
+                raise _invalid_setting(f"the rate {rate.name} is {value}; a rate lies between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class EngagementSettings:
     def __post_init__(self) -> None:
         for name in ("activities", "organisations", "days"):
             if getattr(self, name) < 1:
-                raise _invalid(f"{name} is {getattr(self, name)}; it must be 1 or more")
+                raise _invalid_setting(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.requests_per_hundred < 0 or self.late_max_hours <= 0 or self.skew < 0:
-            raise _invalid("requests_per_hundred and skew must be 0 or more, late_max_hours more than 0")
+            raise _invalid_setting("requests_per_hundred and skew must be 0 or more, late_max_hours more than 0")
         if not 0 < self.new_contacts <= 1:
-            raise _invalid("new_contacts is a share, more than 0 and at most 1")
+            raise _invalid_setting("new_contacts is a share, more than 0 and at most 1")
 
     @property
     def start_ms(self) -> int:
@@ -94,7 +94,7 @@ class EngagementSettings:
         return asdict(self) | {"start_date": self.start_date.isoformat()}
 
 
-def _invalid(what: str) -> ConfigError:
+def _invalid_setting(problem: str) -> ConfigError:
     return ConfigError(
-        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {what}.", hint="Correct the option."
+        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {problem}.", hint="Correct the option."
     )

@@ -22,7 +22,7 @@ from generator.engagement_settings import EngagementSettings
 
 MOVES = ("rename", "merge", "delete", "undelete")
 ROWS_FILE, NAMES_FILE, COUNTS_FILE = "truth_rows.parquet", "truth_names.parquet", "truth.json"
-_ROWS = pa.schema(
+_ROWS_SCHEMA = pa.schema(
     [
         ("org_id", pa.string()),
         ("event_id", pa.string()),
@@ -33,7 +33,7 @@ _ROWS = pa.schema(
         ("copies", pa.int32()),
     ]
 )
-_NAMES = pa.schema([("org_id", pa.string()), ("id", pa.string()), ("name", pa.string())])
+_NAMES_SCHEMA = pa.schema([("org_id", pa.string()), ("id", pa.string()), ("name", pa.string())])
 
 
 @dataclass(slots=True)
@@ -82,13 +82,13 @@ class EngagementTruth:
         rows, names = (pq.read_table(directory / name) for name in (ROWS_FILE, NAMES_FILE))
         return cls(rows=rows, names=names, **counts)
 
-    def as_tokens(self, token_of: Callable[[str, str], str]) -> EngagementTruth:
+    def tokenized(self, token_of: Callable[[str, str], str]) -> EngagementTruth:
         """The same answers of a pipeline that strips: ids of contacts and their names are tokens, of kind and value."""
         contact, name = partial(token_of, "contact"), partial(token_of, "name")
         rows, names = self.rows, self.names
         for column in ("origin_contact_id", "contact_id"):
-            rows = _changed(rows, column, contact)
-        return replace(self, rows=rows, names=_changed(_changed(names, "id", contact), "name", name))
+            rows = _map_column(rows, column, contact)
+        return replace(self, rows=rows, names=_map_column(_map_column(names, "id", contact), "name", name))
 
     def counts(self) -> dict[str, Any]:
         """The counts, for people too."""
@@ -104,7 +104,7 @@ class EngagementTruth:
         }
 
 
-def _changed(table: pa.Table, column: str, change: Callable[[str], str]) -> pa.Table:
+def _map_column(table: pa.Table, column: str, change: Callable[[str], str]) -> pa.Table:
     values = [change(value) for value in table.column(column).to_pylist()]
     return table.set_column(table.schema.get_field_index(column), column, pa.array(values, pa.string()))
 
@@ -118,7 +118,7 @@ class EngagementLog:
     _activities: defaultdict[str, dict[int, list[Any]]] = field(default_factory=lambda: defaultdict(dict))
     _requests: defaultdict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
 
-    def note(self, event: Activity | Request) -> None:
+    def record(self, event: Activity | Request) -> None:
         """Take in one delivery."""
         if isinstance(event, Request):
             self._requests[event.org_id].append(event)
@@ -127,28 +127,30 @@ class EngagementLog:
 
     def truth(self) -> EngagementTruth:
         """What everything that was noted must end as."""
-        columns: dict[str, list[Any]] = {name: [] for name in _ROWS.names}
+        columns: dict[str, list[Any]] = {name: [] for name in _ROWS_SCHEMA.names}
         names: list[dict[str, str]] = []
         by_op: defaultdict[str, int] = defaultdict(int)
         for org_id in sorted({*self._activities, *self._requests}):
             requests = self._requests.get(org_id, [])
             for request in requests:
                 by_op[request.op] += 1
-            noted = self._activities.get(org_id, {}).values()
-            rows = [_Row(activity, activity.contact_id, activity.template_id, copies) for activity, copies in noted]
+            activities = self._activities.get(org_id, {}).values()
+            rows = [
+                _Row(activity, activity.contact_id, activity.template_id, copies) for activity, copies in activities
+            ]
             replay = _Replay()
             replay.run(rows, requests)
             for row in rows:
                 values = (org_id, row.activity.event_id, row.activity.contact_id, row.contact_id, row.template_id)
-                for name, value in zip(_ROWS.names, (*values, row.deleted, row.copies), strict=True):
+                for name, value in zip(_ROWS_SCHEMA.names, (*values, row.deleted, row.copies), strict=True):
                     columns[name].append(value)
             names += [
                 {"org_id": org_id, "id": contact_id, "name": name} for contact_id, name in sorted(replay.names.items())
             ]
         return EngagementTruth(
             settings=self.settings.as_mapping(),
-            rows=pa.Table.from_pydict(columns, schema=_ROWS),
-            names=pa.Table.from_pylist(names, schema=_NAMES),
+            rows=pa.Table.from_pydict(columns, schema=_ROWS_SCHEMA),
+            names=pa.Table.from_pylist(names, schema=_NAMES_SCHEMA),
             activities=sum(columns["copies"]),
             requests=sum(by_op.values()),
             malformed=self.malformed,
@@ -160,8 +162,8 @@ class _Replay:
     """One organisation: who is called what, moment by moment."""
 
     def __init__(self) -> None:
-        self._called: defaultdict[str, list[_Row]] = defaultdict(list)
-        self._deleted: defaultdict[str, list[_Row]] = defaultdict(list)
+        self._rows_by_id: defaultdict[str, list[_Row]] = defaultdict(list)
+        self._deleted_rows: defaultdict[str, list[_Row]] = defaultdict(list)
         self.names: dict[str, str] = {}
         self._deleted_names: dict[str, str] = {}
 
@@ -173,34 +175,34 @@ class _Replay:
         for row in rows:
             moments[row.activity.at_ms][1].append(row)
         for at_ms in sorted(moments):
-            requests, arriving = moments[at_ms]
-            self._answer(sorted(requests, key=lambda request: request.seq))
-            for row in arriving:
-                self._called[row.contact_id].append(row)
+            requests, new_rows = moments[at_ms]
+            self._apply_requests(sorted(requests, key=lambda request: request.seq))
+            for row in new_rows:
+                self._rows_by_id[row.contact_id].append(row)
 
-    def _answer(self, requests: list[Request]) -> None:
+    def _apply_requests(self, requests: list[Request]) -> None:
         """All requests of one moment, the lesser `seq` first."""
         for request in requests:
             if request.op == "update" and request.template_id is not None:
-                for row in self._called.get(request.id, ()):
+                for row in self._rows_by_id.get(request.id, ()):
                     row.template_id = request.template_id
             elif request.op == "rename_name" and request.name is not None:
                 self.names[request.id] = request.name
         # Of several moves of one id the last counts: it takes the place of those before it.
         moves = {request.id: request for request in requests if request.op in MOVES}
-        taken = []
+        moved = []
         for request in moves.values():
             if request.new_id != request.id:
-                back = request.op == "undelete"
-                rows = (self._deleted if back else self._called).pop(request.id, [])
-                name = (self._deleted_names if back else self.names).pop(request.id, None)
-                taken.append((request, rows, name))
+                is_undelete = request.op == "undelete"
+                rows = (self._deleted_rows if is_undelete else self._rows_by_id).pop(request.id, [])
+                name = (self._deleted_names if is_undelete else self.names).pop(request.id, None)
+                moved.append((request, rows, name))
         # The name of the greatest `seq` is the first to arrive, and stays.
-        for request, rows, name in sorted(taken, key=lambda answer: -answer[0].seq):
-            gone = request.op == "delete"
-            to = request.new_id if request.new_id is not None else request.id
+        for request, rows, name in sorted(moved, key=lambda answer: -answer[0].seq):
+            is_delete = request.op == "delete"
+            target_id = request.new_id if request.new_id is not None else request.id
             for row in rows:
-                row.contact_id, row.deleted = to, gone
-            (self._deleted if gone else self._called)[to].extend(rows)
+                row.contact_id, row.deleted = target_id, is_delete
+            (self._deleted_rows if is_delete else self._rows_by_id)[target_id].extend(rows)
             if name is not None:
-                (self._deleted_names if gone else self.names).setdefault(to, name)
+                (self._deleted_names if is_delete else self.names).setdefault(target_id, name)

@@ -69,8 +69,8 @@ def _records_by_delivery(settings: GamesSettings) -> Iterator[Record]:
         # nothing of a session is delivered before it starts, so what is due before that is complete
         while spool and spool[0][0] < start.at:
             yield heapq.heappop(spool)[2]
-        happenings = Session(rng, start).play()
-        for record in maker.records(start, f"s-{rng.getrandbits(64):016x}", happenings):
+        events = Session(rng, start).play()
+        for record in maker.records(start, f"s-{rng.getrandbits(64):016x}", events):
             heapq.heappush(spool, (record.deliver_at, next(number), record))
     while spool:
         yield heapq.heappop(spool)[2]

@@ -34,7 +34,7 @@ SPLITS = {("DWAA", date(2024, 5, 20)): 4, ("DWCC", date(2024, 8, 12)): 3}
 STALE_DAYS = 400
 _HEADER = "Date,Open,High,Low,Close,Volume,Adj Close"
 _CENT = Decimal("0.01")
-_FASTEST = 1
+_GZIP_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,10 @@ class MarketTruth:
     """The right answers, whole once everything was emitted."""
 
     days: dict[tuple[date, str], PriceTruth] = field(default_factory=dict)
-    quarantined: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    sent: Counter[str] = field(default_factory=Counter)
+    quarantined_rows: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    sent_objects: Counter[str] = field(default_factory=Counter)
     facts: int = 0
-    restated: int = 0
+    restated_facts: int = 0
     _closes: defaultdict[str, list[tuple[Decimal, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def count_close(self, ticker: str, close: Decimal, shares: int) -> None:
@@ -95,11 +95,11 @@ class MarketTruth:
     def to_json(self) -> bytes:
         """The truth as JSON, for people: totals, averages, and what each share was worth on each day."""
         plain = {
-            "objects": self.sent,
-            "quarantined": self.quarantined,
+            "objects": self.sent_objects,
+            "quarantined": self.quarantined_rows,
             "facts": self.facts,
-            "restated": self.restated,
-            "average_close": self.averages(),
+            "restated": self.restated_facts,
+            "average_close": self.average_closes(),
             "pe_daily": [
                 [day, ticker, str(truth.close), truth.pe_annual, truth.pe_twelve_months]
                 for (day, ticker), truth in sorted(self.days.items())
@@ -107,7 +107,7 @@ class MarketTruth:
         }
         return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
 
-    def averages(self) -> dict[str, tuple[float, float]]:
+    def average_closes(self) -> dict[str, tuple[float, float]]:
         """The average close of each share: as traded, and on the share basis of the last one."""
         return {
             ticker: (
@@ -125,17 +125,17 @@ class _Company:
     ticker: str
     price: Decimal
     shares: int = 1
-    public: list[Fact] = field(default_factory=list)
+    public_facts: list[Fact] = field(default_factory=list)
 
-    def annual(self) -> Fact | None:
+    def latest_annual(self) -> Fact | None:
         """Of the newest year the newest filing."""
-        years = [fact for fact in self.public if fact.is_annual]
+        years = [fact for fact in self.public_facts if fact.is_annual]
         return max(years, key=lambda fact: (fact.end, fact.filed, fact.accession), default=None)
 
-    def twelve_months(self) -> tuple[float, date] | None:
+    def trailing_twelve_months(self) -> tuple[float, date] | None:
         """The newest four quarters that follow one another, added on today's share basis, and the newest filing."""
         newest: dict[date, Fact] = {}
-        for fact in sorted(self.public, key=lambda fact: (fact.filed, fact.accession)):
+        for fact in sorted(self.public_facts, key=lambda fact: (fact.filed, fact.accession)):
             if not fact.is_annual:
                 newest[fact.end] = fact
         quarters = [newest[end] for end in sorted(newest)]
@@ -155,34 +155,36 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
     """
     rng = Random(f"market/{settings.seed}")
     companies = [_Company(ticker, first) for ticker, (_, _, first) in COMPANIES.items()]
-    filings = sorted((fact for company in companies for fact in _facts(company.ticker, rng)), key=_order)
+    filings = sorted(
+        (fact for company in companies for fact in _generate_facts(company.ticker, rng)), key=_filing_order
+    )
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     late: list[Delivery] = []
     for session in sessions(settings.first, settings.last):
         for company in companies:
             # What was filed before today is known; what is filed today only from the next session on.
             due = [fact for fact in filings if fact.ticker == company.ticker and fact.filed < session.day]
-            if len(due) > len(company.public):
-                company.public = due
-                delivery = _document(settings, company, truth)
+            if len(due) > len(company.public_facts):
+                company.public_facts = due
+                delivery = _company_facts_object(settings, company, truth)
                 if due[-1].form.endswith("/A"):
                     late.append(delivery)  # lands behind the prices that it is about
                 else:
                     yield delivery
-            _trade(company, session, rng, truth)
+            _trade_session(company, session, rng, truth)
             month = f"{session.day:%Y-%m}"
-            lines[company.ticker, month].append(_line(session.day, company.price))
+            lines[company.ticker, month].append(_price_line(session.day, company.price))
     yield from _price_objects(settings, lines, rng, truth)
     yield from late
-    truth.facts = sum(len(company.public) for company in companies)
-    truth.restated = sum(fact.form.endswith("/A") for company in companies for fact in company.public)
+    truth.facts = sum(len(company.public_facts) for company in companies)
+    truth.restated_facts = sum(fact.form.endswith("/A") for company in companies for fact in company.public_facts)
 
 
-def _order(fact: Fact) -> tuple[date, str, str]:
+def _filing_order(fact: Fact) -> tuple[date, str, str]:
     return fact.filed, fact.ticker, fact.accession
 
 
-def _facts(ticker: str, rng: Random) -> Iterator[Fact]:
+def _generate_facts(ticker: str, rng: Random) -> Iterator[Fact]:
     """Quarters and years of a company; the last quarter of a year comes with the year."""
     number = tuple(COMPANIES).index(ticker)
     quarters: list[tuple[date, date, Decimal]] = []
@@ -192,7 +194,7 @@ def _facts(ticker: str, rng: Random) -> Iterator[Fact]:
             end = date(year + month // 10, (month + 3) % 12, 1) - timedelta(days=1)
             eps = Decimal(rng.randrange(40, 180)) / 100 * (-1 if ticker == "DWDD" and year == 2023 else 1)
             filed = end + timedelta(days=30 + number)
-            shares = _shares(ticker, filed)
+            shares = _share_multiple(ticker, filed)
             quarters.append((start, end, (eps / shares).quantize(_CENT)))
             form = "10-K" if month == 10 else "10-Q"
             accession = f"99{number:08}-{filed:%y}-{filed:%m%d}00"
@@ -202,13 +204,20 @@ def _facts(ticker: str, rng: Random) -> Iterator[Fact]:
                 annual = sum((value for _, _, value in quarters[-4:]), Decimal(0)) + Decimal("0.01")
                 yield Fact(ticker, quarters[-4][0], end, annual, form, filed, accession, shares)
                 if ticker == "DWBB" and year == 2023:
-                    again = filed + timedelta(days=70)
+                    amended_on = filed + timedelta(days=70)
                     yield Fact(
-                        ticker, quarters[-4][0], end, annual - Decimal("0.35"), "10-K/A", again, f"{accession}a", shares
+                        ticker,
+                        quarters[-4][0],
+                        end,
+                        annual - Decimal("0.35"),
+                        "10-K/A",
+                        amended_on,
+                        f"{accession}a",
+                        shares,
                     )
 
 
-def _shares(ticker: str, day: date) -> int:
+def _share_multiple(ticker: str, day: date) -> int:
     """How many shares one of the first day is on a day."""
     total = 1
     for (split, ex_date), ratio in SPLITS.items():
@@ -216,14 +225,14 @@ def _shares(ticker: str, day: date) -> int:
     return total
 
 
-def _trade(company: _Company, session: Session, rng: Random, truth: MarketTruth) -> None:
+def _trade_session(company: _Company, session: Session, rng: Random, truth: MarketTruth) -> None:
     """A session: the price moves, a split divides it, and what was known says what it is worth."""
     ratio = SPLITS.get((company.ticker, session.day), 1)
     company.shares *= ratio
     moved = float(company.price) / ratio * rng.uniform(0.98, 1.0205)
     company.price = max(_CENT, Decimal(str(moved)).quantize(_CENT))
     truth.count_close(company.ticker, company.price, company.shares)
-    annual, twelve = company.annual(), company.twelve_months()
+    annual, twelve = company.latest_annual(), company.trailing_twelve_months()
     pe_annual = None
     if annual is not None and annual.eps > 0 and (session.day - annual.filed).days <= STALE_DAYS:
         pe_annual = float(company.price) * company.shares / annual.basis / float(annual.eps)
@@ -235,7 +244,7 @@ def _trade(company: _Company, session: Session, rng: Random, truth: MarketTruth)
     )
 
 
-def _line(day: date, close: Decimal) -> str:
+def _price_line(day: date, close: Decimal) -> str:
     return f"{day},{close},{close},{close},{close},1000,{close}"
 
 
@@ -252,18 +261,18 @@ def _price_objects(
         if number == 0:
             # The correction comes last, whatever the order in which neighbours are announced.
             corrected = _price_file(f"{name}.csv.gz", header, body, truth)
-            wrong = [",".join([rows[0].split(",")[0], *["999999.99"] * 4, "1", "1"]), *rows[1:]]
-            yield _price_file(f"{name}-before.csv.gz", header, wrong, truth)
+            wrong_rows = [",".join([rows[0].split(",")[0], *["999999.99"] * 4, "1", "1"]), *rows[1:]]
+            yield _price_file(f"{name}-before.csv.gz", header, wrong_rows, truth)
             continue
         if number == 1:
             header = "Volume,Close,Date"
             body = [",".join((row.split(",")[5], row.split(",")[4], row.split(",")[0])) for row in rows]
         if number == 2:
             body.append("not,a,line")
-            truth.quarantined["stocks"]["malformed"] += 1
+            truth.quarantined_rows["stocks"]["malformed"] += 1
         if number == 3:
             body.append(f"{date(2024, 2, 1)},1,1,1,-5.00,1,1")
-            truth.quarantined["stocks"]["rule"] += 1
+            truth.quarantined_rows["stocks"]["rule"] += 1
         yield _price_file(f"{name}.csv.gz", header, body, truth)
         if number % 7 == 4:
             yield _price_file(f"{name}-again.csv.gz", header, body, truth)
@@ -272,15 +281,15 @@ def _price_objects(
 
 
 def _price_file(key: str, header: str, rows: list[str], truth: MarketTruth) -> Delivery:
-    truth.sent["stocks"] += 1
-    body = gzip.compress("\n".join([header, *rows, ""]).encode(), _FASTEST, mtime=0)
+    truth.sent_objects["stocks"] += 1
+    body = gzip.compress("\n".join([header, *rows, ""]).encode(), _GZIP_LEVEL, mtime=0)
     return Delivery(key, body, len(rows), datetime(2025, 1, 2, tzinfo=UTC))
 
 
-def _document(settings: MarketSettings, company: _Company, truth: MarketTruth) -> Delivery:
+def _company_facts_object(settings: MarketSettings, company: _Company, truth: MarketTruth) -> Delivery:
     """All that a company has filed, as the SEC's company facts have it: every fact comes again with each filing."""
     cik, name, _ = COMPANIES[company.ticker]
-    truth.sent["filings"] += 1
+    truth.sent_objects["filings"] += 1
     units: list[dict[str, Any]] = [
         {
             "start": str(fact.start),
@@ -292,11 +301,11 @@ def _document(settings: MarketSettings, company: _Company, truth: MarketTruth) -
             "form": fact.form,
             "filed": str(fact.filed),
         }
-        for fact in company.public
+        for fact in company.public_facts
     ]
     concept = {"label": "Earnings Per Share, Basic", "units": {"USD/shares": units}}
-    text = {"cik": cik, "entityName": name, "facts": {"us-gaap": {"EarningsPerShareBasic": concept}}}
-    filed = company.public[-1].filed
-    body = gzip.compress(orjson.dumps(text), _FASTEST, mtime=0)
+    document = {"cik": cik, "entityName": name, "facts": {"us-gaap": {"EarningsPerShareBasic": concept}}}
+    filed = company.public_facts[-1].filed
+    body = gzip.compress(orjson.dumps(document), _GZIP_LEVEL, mtime=0)
     key = f"{settings.filing_prefix}CIK{cik:010}-{filed}.json.gz"
     return Delivery(key, body, len(units), datetime(filed.year, filed.month, filed.day, tzinfo=UTC))

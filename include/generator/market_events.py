@@ -30,7 +30,7 @@ def purchase(rng: Random, player: Player, device: Device) -> Params:
         "quantity": quantity,
         "transaction_id": f"t-{order}",
         "receipt": {
-            "store": _store_of(device),
+            "store": _app_store(device),
             "order_id": order,
             "sandbox": False,
         },
@@ -113,7 +113,7 @@ def install(rng: Random, player: Player, device: Device) -> Params:
     return {
         "player_id": player.player_id,
         "source": "paid" if paid else "organic",
-        "store": _store_of(device),
+        "store": _app_store(device),
         "referrer": f"utm_campaign=c{rng.randrange(40)}" if paid else None,
         "campaign": {
             "network": rng.choice(_NETWORKS) if paid else None,
@@ -129,5 +129,5 @@ def install(rng: Random, player: Player, device: Device) -> Params:
     }
 
 
-def _store_of(device: Device) -> str:
+def _app_store(device: Device) -> str:
     return "app_store" if device.platform == "ios" else "google_play"

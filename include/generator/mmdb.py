@@ -17,10 +17,10 @@ _RECORD_BITS = 24
 _STRING, _UINT16, _UINT32, _MAP, _UINT64, _ARRAY = 2, 5, 6, 7, 9, 11
 #: Types beyond this are written in a byte of their own.
 _LAST_SHORT_TYPE = 7
-_SHORT, _MIDDLE = 29, 29 + 256
+_MAX_INLINE_SIZE, _MAX_ONE_BYTE_SIZE = 29, 29 + 256
 
 
-def database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, description: str, built_at: int) -> bytes:
+def build_database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, description: str, built_at: int) -> bytes:
     """The bytes of a database of these networks, of IPv4 and IPv6, each with its record of maps, lists, texts and whole
     numbers.
 
@@ -33,13 +33,13 @@ def database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, descriptio
     nodes: list[list[int | None]] = [[None, None]]
     records = bytearray()
     leaves: list[tuple[int, int, int]] = []
-    for text, record in networks.items():
-        node, bit = _place(nodes, text)
+    for cidr, record in networks.items():
+        node, bit = _add_network(nodes, cidr)
         if nodes[node][bit] is not None:
-            raise ValueError(f"{text} lies within another network, or holds one")
+            raise ValueError(f"{cidr} lies within another network, or holds one")
         nodes[node][bit] = -1
         leaves.append((node, bit, len(records)))
-        records += _encoded(record)
+        records += _encode(record)
     for node, bit, offset in leaves:
         nodes[node][bit] = len(nodes) + len(_SEPARATOR) + offset
     if len(nodes) + len(_SEPARATOR) + len(records) >= 1 << _RECORD_BITS:
@@ -49,75 +49,75 @@ def database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, descriptio
         for node in nodes
         for branch in node
     )
-    metadata = _encoded(
+    metadata = _encode(
         {
             "binary_format_major_version": 2,
             "binary_format_minor_version": 0,
-            "build_epoch": _Wide(built_at),
+            "build_epoch": _Uint64(built_at),
             "database_type": kind,
             "description": {"en": description},
             "ip_version": 6,
             "languages": ["en"],
-            "node_count": _Long(len(nodes)),
+            "node_count": _Uint32(len(nodes)),
             "record_size": _RECORD_BITS,
         }
     )
     return tree + _SEPARATOR + bytes(records) + _MARKER + metadata
 
 
-class _Long(int):
+class _Uint32(int):
     """Written with 32 bits."""
 
 
-class _Wide(int):
+class _Uint64(int):
     """Written with 64 bits."""
 
 
-def _place(nodes: list[list[int | None]], text: str) -> tuple[int, int]:
+def _add_network(nodes: list[list[int | None]], cidr: str) -> tuple[int, int]:
     """The node, and its branch, that a network ends at. IPv4 lies below 96 bits of zero."""
-    network = ipaddress.ip_network(text)
+    network = ipaddress.ip_network(cidr)
     length = network.prefixlen + (96 if network.version == 4 else 0)
     bits = f"{int(network.network_address):0128b}"[:length]
     node = 0
     for bit in map(int, bits[:-1]):
-        following = nodes[node][bit]
-        if following == -1:
-            raise ValueError(f"{text} lies within another network")
-        if following is None:
-            following = nodes[node][bit] = len(nodes)
+        child = nodes[node][bit]
+        if child == -1:
+            raise ValueError(f"{cidr} lies within another network")
+        if child is None:
+            child = nodes[node][bit] = len(nodes)
             nodes.append([None, None])
-        node = following
+        node = child
     return node, int(bits[-1])
 
 
-def _encoded(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     match value:
         case str():
             text = value.encode()
-            return _control(_STRING, len(text)) + text
-        case _Wide():
-            return _control(_UINT64, 8) + struct.pack(">Q", value)
-        case _Long():
-            return _control(_UINT32, 4) + struct.pack(">I", value)
+            return _control_bytes(_STRING, len(text)) + text
+        case _Uint64():
+            return _control_bytes(_UINT64, 8) + struct.pack(">Q", value)
+        case _Uint32():
+            return _control_bytes(_UINT32, 4) + struct.pack(">I", value)
         case int():
             kind, number = (
                 (_UINT16, struct.pack(">H", value)) if value < 1 << 16 else (_UINT32, struct.pack(">I", value))
             )
-            return _control(kind, len(number)) + number
+            return _control_bytes(kind, len(number)) + number
         case Mapping():
-            pairs = b"".join(_encoded(name) + _encoded(member) for name, member in value.items())
-            return _control(_MAP, len(value)) + pairs
+            pairs = b"".join(_encode(name) + _encode(member) for name, member in value.items())
+            return _control_bytes(_MAP, len(value)) + pairs
         case list() | tuple():
-            return _control(_ARRAY, len(value)) + b"".join(map(_encoded, value))
+            return _control_bytes(_ARRAY, len(value)) + b"".join(map(_encode, value))
     raise ValueError(f"a record has no place for {value!r}")
 
 
-def _control(kind: int, size: int) -> bytes:
+def _control_bytes(kind: int, size: int) -> bytes:
     """The byte that says type and size of a field, and what follows it where they do not fit."""
     extended = b"" if kind <= _LAST_SHORT_TYPE else bytes([kind - _LAST_SHORT_TYPE])
     first = kind << 5 if kind <= _LAST_SHORT_TYPE else 0
-    if size < _SHORT:
+    if size < _MAX_INLINE_SIZE:
         return bytes([first | size]) + extended
-    if size < _MIDDLE:
-        return bytes([first | 29]) + extended + bytes([size - _SHORT])
-    return bytes([first | 30]) + extended + (size - _MIDDLE).to_bytes(2, "big")
+    if size < _MAX_ONE_BYTE_SIZE:
+        return bytes([first | 29]) + extended + bytes([size - _MAX_INLINE_SIZE])
+    return bytes([first | 30]) + extended + (size - _MAX_ONE_BYTE_SIZE).to_bytes(2, "big")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from generator.mmdb import database
+from generator.mmdb import build_database
 
-CITIES, PROVIDERS = "geo/GeoLite2-City.mmdb", "geo/GeoLite2-ASN.mmdb"
+CITY_DATABASE, ASN_DATABASE = "geo/GeoLite2-City.mmdb", "geo/GeoLite2-ASN.mmdb"
 _DESCRIPTION = "Invented networks of Deltaworks, in ranges that are kept for tests"
 
 
@@ -30,7 +30,7 @@ class Network:
     isp: str
     edge: str
 
-    def address(self, rng: Random) -> str:
+    def random_address(self, rng: Random) -> str:
         """One of its addresses."""
         network = ipaddress.ip_network(self.cidr)
         return str(network[1 + rng.randrange(min(network.num_addresses, 1 << 24) - 2)])
@@ -46,7 +46,7 @@ NETWORKS = (
 )
 
 
-def databases(*, built_at: int) -> dict[str, bytes]:
+def build_databases(*, built_at: int) -> dict[str, bytes]:
     """The databases by their keys below `databases/` of a lake, as old as they are said to be, in epoch seconds."""
     cities: Mapping[str, Mapping[str, Any]] = {
         network.cidr: {
@@ -63,6 +63,6 @@ def databases(*, built_at: int) -> dict[str, bytes]:
         for network in NETWORKS
     }
     return {
-        CITIES: database(cities, kind="Deltaworks-City", description=_DESCRIPTION, built_at=built_at),
-        PROVIDERS: database(providers, kind="Deltaworks-ASN", description=_DESCRIPTION, built_at=built_at),
+        CITY_DATABASE: build_database(cities, kind="Deltaworks-City", description=_DESCRIPTION, built_at=built_at),
+        ASN_DATABASE: build_database(providers, kind="Deltaworks-ASN", description=_DESCRIPTION, built_at=built_at),
     }

@@ -14,7 +14,7 @@ from generator.records import Record
 from generator.settings import GamesSettings
 from generator.truth import TruthCounter
 
-_FASTEST = 1
+_GZIP_LEVEL = 1
 
 
 class ObjectPacker:
@@ -33,54 +33,54 @@ class ObjectPacker:
         self._pieces: list[Record] = []
         self._opened_at = 0.0
         self._last_at = 0.0
-        self._waiting: dict[int, list[Record]] = {}
-        self._held: deque[Record] = deque()
+        self._deferred_copies: dict[int, list[Record]] = {}
+        self._deferred_breaks: deque[Record] = deque()
 
     def add(self, record: Record) -> Iterator[Delivery]:
         """Take the next piece in order of delivery; yields the objects closed by it."""
         closes_at = self._opened_at + self._settings.buffer_seconds
         if self._pieces and record.deliver_at >= closes_at:
-            yield self._close(closes_at)
+            yield self._close_object(closes_at)
         if not self._pieces:
             self._opened_at = record.deliver_at
-            self._pieces = self._waiting.pop(self._index, [])
+            self._pieces = self._deferred_copies.pop(self._index, [])
         self._last_at = record.deliver_at
-        self._place(record)
+        self._add_piece(record)
         if len(self._pieces) >= self._settings.events_per_file:
-            yield self._close(self._last_at)
+            yield self._close_object(self._last_at)
 
     def finish(self) -> Iterator[Delivery]:
         """Close what is open."""
         if self._pieces:
-            yield self._close(self._last_at)
+            yield self._close_object(self._last_at)
 
-    def _place(self, record: Record) -> None:
+    def _add_piece(self, record: Record) -> None:
         if record.breaks_framing and self._pieces and self._pieces[-1].breaks_framing:
-            self._held.append(record)
-        elif not self._must_wait(record):
+            self._deferred_breaks.append(record)
+        elif not self._defer_copy(record):
             self._pieces.append(record)
-            if self._held and not record.breaks_framing:
-                self._pieces.append(self._held.popleft())
+            if self._deferred_breaks and not record.breaks_framing:
+                self._pieces.append(self._deferred_breaks.popleft())
 
-    def _must_wait(self, record: Record) -> bool:
-        twins = record.twins
-        if twins is None:
+    def _defer_copy(self, record: Record) -> bool:
+        copies = record.copy_pair
+        if copies is None:
             return False
-        if twins.first_file is None:
-            twins.first_file = self._index
+        if copies.first_file is None:
+            copies.first_file = self._index
             return False
-        may_land_in = twins.first_file + self._settings.copies_apart_files
-        if self._index >= may_land_in:
+        first_allowed_index = copies.first_file + self._settings.min_copy_distance_files
+        if self._index >= first_allowed_index:
             return False
-        self._waiting.setdefault(may_land_in, []).append(record)
+        self._deferred_copies.setdefault(first_allowed_index, []).append(record)
         return True
 
-    def _close(self, at: float) -> Delivery:
-        body = gzip.compress(b"".join([record.raw for record in self._pieces]), _FASTEST, mtime=0)
-        opened = datetime.fromtimestamp(int(self._opened_at), UTC)
-        unique = UUID(int=self._rng.getrandbits(128), version=4)
+    def _close_object(self, at: float) -> Delivery:
+        body = gzip.compress(b"".join([record.raw for record in self._pieces]), _GZIP_LEVEL, mtime=0)
+        opened_at = datetime.fromtimestamp(int(self._opened_at), UTC)
+        object_id = UUID(int=self._rng.getrandbits(128), version=4)
         delivery = Delivery(
-            key=f"{self._settings.prefix}{opened:%Y/%m/%d/%H}/deltaworks-games-1-{opened:%Y-%m-%d-%H-%M-%S}-{unique}.gz",
+            key=f"{self._settings.prefix}{opened_at:%Y/%m/%d/%H}/deltaworks-games-1-{opened_at:%Y-%m-%d-%H-%M-%S}-{object_id}.gz",
             body=body,
             events=len(self._pieces),
             delivered_at=datetime.fromtimestamp(at, UTC),

@@ -79,12 +79,12 @@ class Player:
     utc_offset_hours: float
     source_ip: str
     engagement: float
-    pays: bool
+    is_payer: bool
     spend_scale: float
     devices: list[Device]
 
 
-def newest_version(day: float, delay_days: float) -> int:
+def latest_version(day: float, delay_days: float) -> int:
     """The index of the version a device offered updates `delay_days` after roll-out has by then."""
     return max(index for index, (_, released) in enumerate(VERSIONS) if index == 0 or released + delay_days <= day)
 
@@ -112,7 +112,7 @@ def _create_player(settings: GamesSettings, rng: Random, first_index: int) -> Pl
         utc_offset_hours=offset,
         source_ip=f"198.51.100.{rng.randrange(1, 255)}",
         engagement=min(3.0, rng.lognormvariate(-0.1, 0.5)),
-        pays=rng.random() < _SHARE_OF_PAYERS,
+        is_payer=rng.random() < _SHARE_OF_PAYERS,
         # a Pareto tail below 2: a few players pay for most of it
         spend_scale=min(60.0, rng.paretovariate(1.2)),
         devices=[],
@@ -136,11 +136,11 @@ def _create_device(rng: Random, index: int, country: str, install_day: int) -> D
         locale=_LOCALES.get(country, "en-US"),
         install_day=install_day,
         # a store always hands out the newest version, updates of what is there take their time
-        version=newest_version(install_day, 0.0),
+        version=latest_version(install_day, 0.0),
         update_delay_days=delay,
     )
     if install_day < 0:
-        device.version = newest_version(0, delay)
+        device.version = latest_version(0, delay)
         device.sessions = 1 + int(rng.expovariate(1 / 10))
         device.level = 1 + int(rng.expovariate(1 / 25))
     return device
@@ -161,7 +161,7 @@ def sessions_of_day(settings: GamesSettings, rng: Random, players: list[Player],
     midnight = settings.start_seconds + day * 86_400
     starts: list[SessionStart] = []
     for player in players:
-        device = _device_in_hand(rng, player, day)
+        device = _choose_device(rng, player, day)
         if device is None or not _is_active(rng, player, day - device.install_day):
             continue
         for _ in range(1 + min(6, int(rng.expovariate(1 / (1.1 * player.engagement))))):
@@ -171,21 +171,21 @@ def sessions_of_day(settings: GamesSettings, rng: Random, players: list[Player],
     return starts
 
 
-def _device_in_hand(rng: Random, player: Player, day: int) -> Device | None:
+def _choose_device(rng: Random, player: Player, day: int) -> Device | None:
     """The device used that day: a fresh one on its day of installation, else any."""
-    owned = [device for device in player.devices if device.install_day <= day]
-    if not owned:
+    installed = [device for device in player.devices if device.install_day <= day]
+    if not installed:
         return None
-    if len(owned) == 1 or owned[-1].install_day == day:
-        return owned[-1]
-    return rng.choice(owned)
+    if len(installed) == 1 or installed[-1].install_day == day:
+        return installed[-1]
+    return rng.choice(installed)
 
 
 def _is_active(rng: Random, player: Player, age_days: int) -> bool:
     if age_days == 0:
         return True
-    kept: float = _FIRST_DAY_RETENTION * player.engagement * age_days**-_RETENTION_DECAY
-    return rng.random() < kept
+    return_probability: float = _FIRST_DAY_RETENTION * player.engagement * age_days**-_RETENTION_DECAY
+    return rng.random() < return_probability
 
 
 def _local_second(rng: Random) -> float:

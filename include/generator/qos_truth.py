@@ -17,7 +17,7 @@ import orjson
 from generator.percentiles import percentile
 from generator.viewing import CDN, ERROR_CLASSES, Report, Request
 
-_HITS = frozenset({"Hit", "RefreshHit", "OriginShieldHit"})
+_HIT_RESULTS = frozenset({"Hit", "RefreshHit", "OriginShieldHit"})
 _MINUTE_MS = 60_000
 #: Minute, CDN, provider, country, region, device.
 QosKey = tuple[datetime, str, str, str, str, str]
@@ -34,11 +34,11 @@ def minute_of(at_ms: int) -> datetime:
 class ViewTruth:
     """What one view came to. Times are epoch milliseconds."""
 
-    first: Report
+    first_report: Report
     started_ms: int
     ended_ms: int
-    intended_ms: int | None = None
-    framed_ms: int | None = None
+    intent_ms: int | None = None
+    first_frame_ms: int | None = None
     played_ms: int = 0
     bitrate_played: int = 0
     stalled_ms: int = 0
@@ -53,11 +53,11 @@ class ViewTruth:
     @property
     def startup_ms(self) -> int | None:
         """How long it took to start; None where it did not."""
-        return None if self.framed_ms is None or self.intended_ms is None else self.framed_ms - self.intended_ms
+        return None if self.first_frame_ms is None or self.intent_ms is None else self.first_frame_ms - self.intent_ms
 
 
 @dataclass(slots=True)
-class Minute:
+class QosMinute:
     """Quality of service of a minute and its dimensions."""
 
     active_views: int = 0
@@ -111,15 +111,15 @@ class ViewersTruth:
     latency: defaultdict[tuple[datetime, str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     histogram: Counter[int] = field(default_factory=Counter)
     quarantined: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    sent: Counter[str] = field(default_factory=Counter)
-    newest_ms: dict[str, int] = field(default_factory=dict)
+    sent_objects: Counter[str] = field(default_factory=Counter)
+    last_report_ms: dict[str, int] = field(default_factory=dict)
     users: dict[str, str] = field(default_factory=dict)
-    _moving: defaultdict[QosKey, Minute] = field(default_factory=lambda: defaultdict(Minute))
+    _playback: defaultdict[QosKey, QosMinute] = field(default_factory=lambda: defaultdict(QosMinute))
 
-    def note_newest(self, report: Report) -> None:
+    def record_last_report(self, report: Report) -> None:
         """Note when a view was last heard of and who watches, of any report that lands."""
         play_id = report.viewer.play_id
-        self.newest_ms[play_id] = max(report.at_ms, self.newest_ms.get(play_id, report.at_ms))
+        self.last_report_ms[play_id] = max(report.at_ms, self.last_report_ms.get(play_id, report.at_ms))
         self.users[play_id] = report.viewer.user_id
 
     def count_report(self, report: Report) -> None:
@@ -131,16 +131,16 @@ class ViewersTruth:
             key = (minute_of(at), kind if kind in ERROR_CLASSES else "other")
             self.errors[key] += 1
             self.fatal_errors[key] += bool(fields["fatal"])
-        if not report.counts:
+        if not report.is_counted:
             return
         view = self.views.setdefault(report.viewer.play_id, ViewTruth(report, at, at))
         view.ended_ms = max(view.ended_ms, at)
-        minute = self._moving[(minute_of(at), *report.viewer.dimensions)]
+        minute = self._playback[(minute_of(at), *report.viewer.dimensions)]
         match report.kind:
             case "intent":
-                view.intended_ms = at
+                view.intent_ms = at
             case "first_frame":
-                view.framed_ms = at
+                view.first_frame_ms = at
             case "heartbeat":
                 weighted = fields["played_ms"] * fields["bitrate_kbps"]
                 view.played_ms += fields["played_ms"]
@@ -161,10 +161,10 @@ class ViewersTruth:
         """Count a request, as it is emitted for the first time."""
         at = request.at_ms // 1000 * 1000
         network = request.viewer.network if request.viewer else None
-        place = (network.asn, network.isp, network.country, network.region) if network else (None, None, None, None)
+        location = (network.asn, network.isp, network.country, network.region) if network else (None, None, None, None)
         edge = request.edge[:3]
-        traffic = self.traffic[(minute_of(at), CDN, edge, *place)]
-        is_hit = request.result in _HITS
+        traffic = self.traffic[(minute_of(at), CDN, edge, *location)]
+        is_hit = request.result in _HIT_RESULTS
         traffic.bytes += request.size_bytes
         traffic.counts["requests"] += 1
         traffic.counts["answered"] += request.status != "000"
@@ -187,42 +187,42 @@ class ViewersTruth:
             view.edge = edge
 
     def _count_hit(self, minute: datetime, edge: str, traffic: Traffic, request: Request) -> None:
-        taken = request.first_byte_ms or 0
-        traffic.hit_ms.append(taken)
-        self.histogram[math.floor(100 * math.log10(taken))] += 1
-        self.latency[minute, "cdn", CDN].append(taken)
-        self.latency[minute, "edge", edge].append(taken)
+        latency_ms = request.first_byte_ms or 0
+        traffic.hit_ms.append(latency_ms)
+        self.histogram[math.floor(100 * math.log10(latency_ms))] += 1
+        self.latency[minute, "cdn", CDN].append(latency_ms)
+        self.latency[minute, "edge", edge].append(latency_ms)
         if request.viewer is not None:
             network = request.viewer.network
-            self.latency[minute, "isp", network.isp].append(taken)
-            self.latency[minute, "region", f"{network.country}-{network.region}"].append(taken)
+            self.latency[minute, "isp", network.isp].append(latency_ms)
+            self.latency[minute, "region", f"{network.country}-{network.region}"].append(latency_ms)
 
     def to_json(self) -> bytes:
         """The truth as JSON, for people: totals, and what rows of minutes must say."""
         plain = {
-            "objects": self.sent,
+            "objects": self.sent_objects,
             "quarantined": self.quarantined,
             "views": len(self.views),
-            "plays": sum(view.framed_ms is not None for view in self.views.values()),
+            "plays": sum(view.first_frame_ms is not None for view in self.views.values()),
             "qos_minute": [[*key, *minute.row()] for key, minute in sorted(self.minutes().items())],
             "error_minute": [[*key, n, self.fatal_errors[key]] for key, n in sorted(self.errors.items())],
             "cdn_minute": [[*key, traffic.bytes, traffic.counts] for key, traffic in self.traffic.items()],
         }
         return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
 
-    def minutes(self) -> dict[QosKey, Minute]:
+    def minutes(self) -> dict[QosKey, QosMinute]:
         """Quality of service by minute and dimensions, with those views in every minute that they meet."""
-        result: defaultdict[QosKey, Minute] = defaultdict(Minute)
-        for key, moving in self._moving.items():
+        result: defaultdict[QosKey, QosMinute] = defaultdict(QosMinute)
+        for key, playback in self._playback.items():
             minute = result[key]
-            minute.played_ms, minute.bitrate_played = moving.played_ms, moving.bitrate_played
-            minute.stalled_ms, minute.stalls = moving.stalled_ms, moving.stalls
+            minute.played_ms, minute.bitrate_played = playback.played_ms, playback.bitrate_played
+            minute.stalled_ms, minute.stalls = playback.stalled_ms, playback.stalls
         for view in self.views.values():
-            dimensions = view.first.viewer.dimensions
-            for met in minutes_met(view):
-                result[(met, *dimensions)].active_views += 1
-            if view.intended_ms is not None:
-                minute = result[(minute_of(view.intended_ms), *dimensions)]
+            dimensions = view.first_report.viewer.dimensions
+            for start in minutes_of_view(view):
+                result[(start, *dimensions)].active_views += 1
+            if view.intent_ms is not None:
+                minute = result[(minute_of(view.intent_ms), *dimensions)]
                 minute.attempts += 1
                 minute.playback_failures += view.fatal_errors > 0
                 if view.startup_ms is not None:
@@ -235,7 +235,7 @@ class ViewersTruth:
         return dict(result)
 
 
-def minutes_met(view: ViewTruth) -> Iterator[datetime]:
+def minutes_of_view(view: ViewTruth) -> Iterator[datetime]:
     """The minutes from a view's first event to its last."""
     for minute in range(view.started_ms // _MINUTE_MS, view.ended_ms // _MINUTE_MS + 1):
         yield minute_of(minute * _MINUTE_MS)

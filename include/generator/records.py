@@ -9,7 +9,7 @@ from typing import Any
 
 from generator import wire
 from generator.population import SessionStart
-from generator.session import Happening, iso_text
+from generator.session import GameEvent, iso_text
 from generator.settings import GamesSettings
 
 #: Names producers send that no pipeline declares a table for.
@@ -28,15 +28,15 @@ REQUIRED_NUMBERS = {
     "session_start": "session_number",
     "tutorial_step": "step",
 }
-_SHARE_SPOILT_IN_PURCHASES = 0.05
-_LEAST_COPY_DELAY_SECONDS = 120.0
+_PURCHASE_FAULT_SHARE = 0.05
+_MIN_COPY_DELAY_SECONDS = 120.0
 # less than a day: a copy's date is that of the first or the next one
-_MOST_COPY_DELAY_SECONDS = 20 * 3_600.0
-_LEAST_LATENESS_SECONDS = 1_800.0
+_MAX_COPY_DELAY_SECONDS = 20 * 3_600.0
+_MIN_LATENESS_SECONDS = 1_800.0
 
 
 @dataclass(slots=True)
-class Twins:
+class CopyPair:
     """What two copies of one event share: the index of the file that holds the first delivered one."""
 
     first_file: int | None = None
@@ -59,7 +59,7 @@ class Record:
     device: int
     cents: int = 0
     fault: str | None = None
-    twins: Twins | None = None
+    copy_pair: CopyPair | None = None
 
     @property
     def breaks_framing(self) -> bool:
@@ -75,46 +75,46 @@ class RecordMaker:
         self._late_max_seconds = settings.late_max_hours * 3_600
         self._rng = rng
         # faults that wait for an event they can befall, per event name ("" is any with a required number)
-        self._owed: dict[tuple[str, str], int] = {}
+        self._pending_faults: dict[tuple[str, str], int] = {}
         bounds, total = [], 0.0
         for name in ("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"):
             total += getattr(self._rates, name)
             bounds.append((total, name))
         self._fault_bounds = bounds
-        self._any_fault = total
+        self._total_fault_rate = total
 
-    def records(self, start: SessionStart, session_id: str, happenings: list[Happening]) -> Iterator[Record]:
+    def records(self, start: SessionStart, session_id: str, events: list[GameEvent]) -> Iterator[Record]:
         """The pieces sent for one session's events, in order of their making, not of delivery."""
         device, player = start.device, start.player
         rng = self._rng
-        for happening in happenings:
-            event_time = int(happening.at)
+        for event in events:
+            event_time = int(event.at)
             params: dict[str, Any] = {
                 "event_id": f"{rng.getrandbits(128):032x}",
                 "device_id": device.device_id,
-                "session_id": None if happening.name == "push_received" else session_id,
-                "client_event_time": iso_text(happening.at - 0.05 - rng.random()),
+                "session_id": None if event.name == "push_received" else session_id,
+                "client_event_time": iso_text(event.at - 0.05 - rng.random()),
                 "app_version": device.version_name,
                 "platform": device.platform,
                 "country": player.country,
-                **happening.params,
+                **event.params,
             }
-            record = self._send(happening.name, event_time, params, start)
+            record = self._send_event(event.name, event_time, params, start)
             if record.fault is None:
                 if rng.random() < self._rates.late:
-                    record.deliver_at += self._lateness()
+                    record.deliver_at += self._lateness_seconds()
                 if rng.random() < self._rates.duplicates:
                     yield self._second_copy(record, params, start)
             yield record
 
-    def _send(self, name: str, event_time: int, params: dict[str, Any], start: SessionStart) -> Record:
-        fault = self._fault(name)
+    def _send_event(self, name: str, event_time: int, params: dict[str, Any], start: SessionStart) -> Record:
+        fault = self._next_fault(name)
         time: int | None = event_time
         raw: bytes | None = None
         if fault == "malformed":
             fault = self._rng.choice(wire.MALFORMED_KINDS)
             event = wire.event_json(name, event_time, params)
-            raw = wire.malformed(fault, self._rng, event, self._rng.getrandbits(128), start.player.source_ip)
+            raw = wire.malformed_piece(fault, self._rng, event, self._rng.getrandbits(128), start.player.source_ip)
         elif fault == "without_time":
             time = None
         elif fault == "unknown_name":
@@ -123,9 +123,9 @@ class RecordMaker:
             params[REQUIRED_NUMBERS[name]] = "abc"
         elif fault == "missing_required":
             del params[self._rng.choice((REQUIRED_NUMBERS[name], "event_id", "device_id"))]
-        return self._record(name, time, params, start, fault=fault, raw=raw, sent_at=event_time)
+        return self._create_record(name, time, params, start, fault=fault, raw=raw, sent_at=event_time)
 
-    def _record(
+    def _create_record(
         self,
         name: str,
         event_time: int | None,
@@ -139,50 +139,50 @@ class RecordMaker:
         rng = self._rng
         if raw is None:
             event = wire.event_json(name, event_time, params)
-            raw = wire.request(event, rng.getrandbits(128), start.player.source_ip)
-        bought = name == "purchase" and fault is None
+            raw = wire.request_json(event, rng.getrandbits(128), start.player.source_ip)
+        is_purchase = name == "purchase" and fault is None
         return Record(
             deliver_at=sent_at + 1 + rng.random() * 5,
             raw=raw,
             name=name,
             event_time=sent_at,
             device=start.device.index,
-            cents=round(params["amount"] * 100) if bought else 0,
+            cents=round(params["amount"] * 100) if is_purchase else 0,
             fault=fault,
         )
 
     def _second_copy(self, first: Record, params: dict[str, Any], start: SessionStart) -> Record:
         """The same event sent again: the server stamps a later time, all else is equal."""
-        delay = self._log_uniform(_LEAST_COPY_DELAY_SECONDS, _MOST_COPY_DELAY_SECONDS)
+        delay = self._log_uniform(_MIN_COPY_DELAY_SECONDS, _MAX_COPY_DELAY_SECONDS)
         sent_at = first.event_time + int(delay)
-        copy = self._record(first.name, sent_at, params, start, sent_at=sent_at)
-        copy.twins = first.twins = Twins()
+        copy = self._create_record(first.name, sent_at, params, start, sent_at=sent_at)
+        copy.copy_pair = first.copy_pair = CopyPair()
         return copy
 
-    def _lateness(self) -> float:
-        return self._log_uniform(_LEAST_LATENESS_SECONDS, self._late_max_seconds)
+    def _lateness_seconds(self) -> float:
+        return self._log_uniform(_MIN_LATENESS_SECONDS, self._late_max_seconds)
 
-    def _log_uniform(self, least: float, most: float) -> float:
-        return float(least * (most / least) ** self._rng.random())
+    def _log_uniform(self, minimum: float, maximum: float) -> float:
+        return float(minimum * (maximum / minimum) ** self._rng.random())
 
-    def _fault(self, name: str) -> str | None:
+    def _next_fault(self, name: str) -> str | None:
         """What befalls the next event; a fault that needs a required number waits for an event that has one."""
         roll = self._rng.random()
-        if roll < self._any_fault:
+        if roll < self._total_fault_rate:
             fault = next(fault for bound, fault in self._fault_bounds if roll < bound)
             if fault not in ("type_mismatch", "missing_required"):
                 return fault
-            event_name = "purchase" if self._rng.random() < _SHARE_SPOILT_IN_PURCHASES else ""
-            self._owed[fault, event_name] = self._owed.get((fault, event_name), 0) + 1
-        if self._owed and name in REQUIRED_NUMBERS:
-            return self._pay(name)
+            event_name = "purchase" if self._rng.random() < _PURCHASE_FAULT_SHARE else ""
+            self._pending_faults[fault, event_name] = self._pending_faults.get((fault, event_name), 0) + 1
+        if self._pending_faults and name in REQUIRED_NUMBERS:
+            return self._pop_pending_fault(name)
         return None
 
-    def _pay(self, name: str) -> str | None:
-        for fault, event_name in self._owed:
+    def _pop_pending_fault(self, name: str) -> str | None:
+        for fault, event_name in self._pending_faults:
             if event_name in ("", name):
-                self._owed[fault, event_name] -= 1
-                if not self._owed[fault, event_name]:
-                    del self._owed[fault, event_name]
+                self._pending_faults[fault, event_name] -= 1
+                if not self._pending_faults[fault, event_name]:
+                    del self._pending_faults[fault, event_name]
                 return fault
         return None

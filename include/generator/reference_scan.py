@@ -10,10 +10,10 @@ from typing import Any
 
 from generator.wire import RECORD_START
 
-_START = RECORD_START.decode()
+_RECORD_START = RECORD_START.decode()
 _DECODER = json.JSONDecoder()
 #: What bytes become that are no UTF-8.
-_NO_UTF8 = re.compile("[\udc80-\udcff]")
+_INVALID_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +22,19 @@ class Piece:
 
     raw: bytes
     value: Any
-    readable: bool
+    is_readable: bool
 
 
-Resume = Callable[[str, int], int]
+FindResumePosition = Callable[[str, int], int]
 
 
-def at_record_start(text: str, after: int) -> int:
+def find_record_start(text: str, after: int) -> int:
     """Resume where the next request begins."""
-    position = text.find(_START, after)
+    position = text.find(_RECORD_START, after)
     return len(text) if position < 0 else position
 
 
-def at_next_object(text: str, after: int) -> int:
+def find_next_object(text: str, after: int) -> int:
     """Resume at the next position from which a whole JSON object can be read, knowing nothing of requests."""
     while (after := text.find("{", after)) >= 0:
         try:
@@ -46,7 +46,7 @@ def at_next_object(text: str, after: int) -> int:
     return len(text)
 
 
-def scan(data: bytes, resume: Resume = at_record_start) -> Iterator[Piece]:
+def scan(data: bytes, resume: FindResumePosition = find_record_start) -> Iterator[Piece]:
     """The pieces of a decompressed file in order; white space between them is skipped."""
     # bytes that are no UTF-8 become lone surrogates, which no JSON text of ours holds, and back
     text = data.decode("utf-8", "surrogateescape")
@@ -59,13 +59,13 @@ def scan(data: bytes, resume: Resume = at_record_start) -> Iterator[Piece]:
             value, end = _DECODER.raw_decode(text, position)
         except ValueError:
             end = resume(text, position + 1)
-            yield Piece(_bytes(text[position:end]), None, readable=False)
+            yield Piece(_to_bytes(text[position:end]), None, is_readable=False)
         else:
-            raw = _bytes(text[position:end])
-            readable = _NO_UTF8.search(text, position, end) is None
-            yield Piece(raw, value if readable else None, readable)
+            raw = _to_bytes(text[position:end])
+            is_readable = _INVALID_UTF8.search(text, position, end) is None
+            yield Piece(raw, value if is_readable else None, is_readable)
         position = end
 
 
-def _bytes(text: str) -> bytes:
+def _to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")

@@ -36,7 +36,7 @@ def replay_lines(
         raise ConfigError(
             "GENERATOR_SETTING_INVALID", "lines_per_object must be 1 or more.", hint="Correct the option."
         )
-    with _open(path) as stream:
+    with _open_lines(path) as stream:
         lines = (line for line in (raw.rstrip(b"\r\n") for raw in stream) if line.strip())
         number = -1
         while chunk := list(islice(lines, lines_per_object)):
@@ -47,19 +47,19 @@ def replay_lines(
                     f"{path} begins with `[`: it is one JSON array, not one event per line.",
                     hint="Write one object per line, for example with `jq -c '.[]'`.",
                 )
-            landed = start + timedelta(seconds=number * seconds_apart)
-            key = f"{prefix}{landed:%Y/%m/%d/%H}/{_stem(path)}-{landed:%Y-%m-%d-%H-%M-%S}-{number:06d}.json.gz"
+            landed_at = start + timedelta(seconds=number * seconds_apart)
+            key = f"{prefix}{landed_at:%Y/%m/%d/%H}/{_stem(path)}-{landed_at:%Y-%m-%d-%H-%M-%S}-{number:06d}.json.gz"
             body = gzip.compress(b"\n".join(chunk) + b"\n", 6, mtime=0)
-            yield Delivery(key=key, body=body, events=len(chunk), delivered_at=landed)
+            yield Delivery(key=key, body=body, events=len(chunk), delivered_at=landed_at)
     if number < 0:
         raise ConfigError("EVENTS_EMPTY", f"{path} holds no events.", hint="Give a file of JSON lines.")
 
 
-def _open(path: Path) -> BinaryIO:
+def _open_lines(path: Path) -> BinaryIO:
     try:
         with path.open("rb") as stream:
-            compressed = stream.read(2) == _GZIP_MAGIC
-        return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")
+            is_gzip = stream.read(2) == _GZIP_MAGIC
+        return cast(BinaryIO, gzip.open(path, "rb")) if is_gzip else path.open("rb")
     except OSError as error:
         raise ConfigError(
             "EVENTS_MISSING",

@@ -40,7 +40,7 @@ class FaultRates:
         for rate in fields(self):
             value = getattr(self, rate.name)
             if not 0 <= value <= 1:
-                raise _invalid(f"the rate {rate.name} is {value}; a rate lies between 0 and 1")
+                raise _invalid_setting(f"the rate {rate.name} is {value}; a rate lies between 0 and 1")
 
     @classmethod
     def none(cls) -> FaultRates:
@@ -69,7 +69,7 @@ class GamesSettings:
     target_events: int | None = None
     events_per_file: int = 1_000
     buffer_seconds: int = 900
-    copies_apart_files: int = 20
+    min_copy_distance_files: int = 20
     live_slack_files: int = 1
     late_max_hours: float = 72.0
     prefix: str = "games/"
@@ -78,13 +78,13 @@ class GamesSettings:
     def __post_init__(self) -> None:
         for name in ("players", "days", "events_per_file", "buffer_seconds", "copies_apart_files"):
             if getattr(self, name) < 1:
-                raise _invalid(f"{name} is {getattr(self, name)}; it must be 1 or more")
+                raise _invalid_setting(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.target_events is not None and self.target_events < 1:
-            raise _invalid(f"target_events is {self.target_events}; it must be 1 or more")
+            raise _invalid_setting(f"target_events is {self.target_events}; it must be 1 or more")
         if self.live_slack_files < 0:
-            raise _invalid(f"live_slack_files is {self.live_slack_files}; it must be 0 or more")
+            raise _invalid_setting(f"live_slack_files is {self.live_slack_files}; it must be 0 or more")
         if self.late_max_hours <= 0.5:
-            raise _invalid("late_max_hours must be more than 0.5, the least delay of a late event")
+            raise _invalid_setting("late_max_hours must be more than 0.5, the least delay of a late event")
 
     @property
     def player_count(self) -> int:
@@ -104,7 +104,7 @@ class GamesSettings:
         return asdict(self) | {"start_date": self.start_date.isoformat()}
 
 
-def _invalid(what: str) -> ConfigError:
+def _invalid_setting(problem: str) -> ConfigError:
     return ConfigError(
-        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {what}.", hint="Correct the option."
+        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {problem}.", hint="Correct the option."
     )

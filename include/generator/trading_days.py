@@ -19,7 +19,7 @@ FIRST_YEAR, LAST_YEAR = 2000, 2027
 _NEW_YORK = ZoneInfo("America/New_York")
 _OPEN, _CLOSE, _EARLY_CLOSE = time(9, 30), time(16), time(13)
 #: Attacks, mourning for presidents, a hurricane.
-_SHUT = frozenset(
+_SPECIAL_CLOSURES = frozenset(
     date.fromisoformat(day)
     for day in (
         *("2001-09-11", "2001-09-12", "2001-09-13", "2001-09-14", "2004-06-11", "2007-01-02"),
@@ -27,8 +27,8 @@ _SHUT = frozenset(
     )
 )
 #: Early closes beside the rules: the day behind the holiday was the short one.
-_EARLY_BESIDE = frozenset({date(2002, 7, 5), date(2003, 12, 26)})
-_NOT_EARLY = frozenset({date(2002, 7, 3)})
+_EXTRA_EARLY_CLOSES = frozenset({date(2002, 7, 5), date(2003, 12, 26)})
+_REGULAR_CLOSE_EXCEPTIONS = frozenset({date(2002, 7, 3)})
 _MONDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 3, 4, 5, 6
 
 
@@ -43,81 +43,81 @@ class Session:
 
 def sessions(first: date = date(FIRST_YEAR, 1, 1), last: date = date(LAST_YEAR, 12, 31)) -> Iterator[Session]:
     """All sessions of these dates, both included, in order."""
-    shut = {day for year in range(first.year, last.year + 1) for day in holidays(year)} | _SHUT
+    closures = {day for year in range(first.year, last.year + 1) for day in holidays(year)} | _SPECIAL_CLOSURES
     for number in range((last - first).days + 1):
         day = first + timedelta(days=number)
-        if day.weekday() < _SATURDAY and day not in shut:
+        if day.weekday() < _SATURDAY and day not in closures:
             close = _EARLY_CLOSE if _closes_early(day) else _CLOSE
-            yield Session(day, _utc(day, _OPEN), _utc(day, close))
+            yield Session(day, _to_utc(day, _OPEN), _to_utc(day, close))
 
 
 def holidays(year: int) -> set[date]:
     """The days the exchange is shut by rule."""
     new_year = date(year, 1, 1)
     regular = {
-        _nth(year, 1, _MONDAY, 3),
-        _nth(year, 2, _MONDAY, 3),
-        _easter(year) - timedelta(days=2),
-        _nth(year, 6, _MONDAY, 1) - timedelta(days=7),  # the last Monday of May
-        _observed(date(year, 7, 4)),
-        _nth(year, 9, _MONDAY, 1),
-        _nth(year, 11, _THURSDAY, 4),
-        _observed(date(year, 12, 25)),
+        _nth_weekday(year, 1, _MONDAY, 3),
+        _nth_weekday(year, 2, _MONDAY, 3),
+        _easter_sunday(year) - timedelta(days=2),
+        _nth_weekday(year, 6, _MONDAY, 1) - timedelta(days=7),  # the last Monday of May
+        _observed_holiday(date(year, 7, 4)),
+        _nth_weekday(year, 9, _MONDAY, 1),
+        _nth_weekday(year, 11, _THURSDAY, 4),
+        _observed_holiday(date(year, 12, 25)),
     }
     if new_year.weekday() != _SATURDAY:  # the last day of a year is never given for it
-        regular.add(_observed(new_year))
+        regular.add(_observed_holiday(new_year))
     if year >= 2022:
-        regular.add(_observed(date(year, 6, 19)))
+        regular.add(_observed_holiday(date(year, 6, 19)))
     return regular
 
 
 def _closes_early(day: date) -> bool:
-    if day in _EARLY_BESIDE:
+    if day in _EXTRA_EARLY_CLOSES:
         return True
-    if day in _NOT_EARLY:
+    if day in _REGULAR_CLOSE_EXCEPTIONS:
         return False
     if (day.month, day.day) == (7, 3):
         return day.weekday() < _FRIDAY
     if (day.month, day.day) == (12, 24):
         return day.weekday() < _FRIDAY
-    return day == _nth(day.year, 11, _THURSDAY, 4) + timedelta(days=1)
+    return day == _nth_weekday(day.year, 11, _THURSDAY, 4) + timedelta(days=1)
 
 
-def _nth(year: int, month: int, weekday: int, number: int) -> date:
+def _nth_weekday(year: int, month: int, weekday: int, number: int) -> date:
     first = date(year, month, 1)
     return first + timedelta(days=(weekday - first.weekday()) % 7 + 7 * (number - 1))
 
 
-def _observed(day: date) -> date:
+def _observed_holiday(day: date) -> date:
     shift = {_SATURDAY: -1, _SUNDAY: 1}.get(day.weekday(), 0)
     return day + timedelta(days=shift)
 
 
-def _easter(year: int) -> date:
+def _easter_sunday(year: int) -> date:
     """By the anonymous Gregorian algorithm (Meeus, Astronomical Algorithms)."""
-    golden, century, of_century = year % 19, year // 100, year % 100
+    golden, century, year_of_century = year % 19, year // 100, year % 100
     leap, corrected = century // 4, (century + 8) // 25
     epact = (19 * golden + century - leap - (century - corrected + 1) // 3 + 15) % 30
-    weekday = (32 + 2 * (century % 4) + 2 * (of_century // 4) - epact - of_century % 4) % 7
+    weekday = (32 + 2 * (century % 4) + 2 * (year_of_century // 4) - epact - year_of_century % 4) % 7
     shift = (golden + 11 * epact + 22 * weekday) // 451
     month, day = divmod(epact + weekday - 7 * shift + 114, 31)
     return date(year, month, day + 1)
 
 
-def _utc(day: date, at: time) -> datetime:
+def _to_utc(day: date, at: time) -> datetime:
     return datetime.combine(day, at, _NEW_YORK).astimezone(UTC)
 
 
-def write(path: Path) -> int:
+def write_calendar(path: Path) -> int:
     """Write the calendar as CSV; returns how many sessions it has."""
-    lines = [f"{session.day},{_text(session.opens_at)},{_text(session.closes_at)}" for session in sessions()]
+    lines = [f"{session.day},{_iso_text(session.opens_at)},{_iso_text(session.closes_at)}" for session in sessions()]
     path.write_text("\n".join(["session_date,opens_at,closes_at", *lines, ""]))
     return len(lines)
 
 
-def _text(at: datetime) -> str:
+def _iso_text(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_calendar(Path(sys.argv[1]))

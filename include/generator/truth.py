@@ -40,7 +40,7 @@ QUARANTINE_REASONS: dict[str, str] = {
 }
 #: Those that are others once a collector has put a piece into its envelope: what is no object cannot be read in it, and
 #: an envelope that came without a body is an event itself, of a name that nobody declares.
-POSTED_REASONS: dict[str, str] = {
+COLLECTOR_REASONS: dict[str, str] = {
     "not_an_object": "malformed",
     "body_not_an_object": "malformed",
     "body_missing": "unknown_event",
@@ -100,26 +100,26 @@ class GamesTruth:
     droppable_per_hour: dict[HourAndName, int]
 
     @property
-    def accepted(self) -> int:
+    def accepted_rows(self) -> int:
         """Rows of the `events` table."""
         return self.bronze_rows.get("events", 0)
 
     @property
-    def quarantined(self) -> int:
+    def quarantined_rows(self) -> int:
         """Rows of the quarantine table."""
         return sum(self.quarantine_rows.values())
 
     @property
     def quarantine_reasons(self) -> dict[str, int]:
         """Rows of the quarantine table per reason, of objects that landed as they were made."""
-        return self._reasons(QUARANTINE_REASONS)
+        return self._count_reasons(QUARANTINE_REASONS)
 
     @property
-    def posted_quarantine_reasons(self) -> dict[str, int]:
+    def collector_quarantine_reasons(self) -> dict[str, int]:
         """The same where clients posted the events to a collector, which lands each in an envelope of its own."""
-        return self._reasons(QUARANTINE_REASONS | POSTED_REASONS)
+        return self._count_reasons(QUARANTINE_REASONS | COLLECTOR_REASONS)
 
-    def _reasons(self, reason_of: Mapping[str, str]) -> dict[str, int]:
+    def _count_reasons(self, reason_of: Mapping[str, str]) -> dict[str, int]:
         reasons: Counter[str] = Counter()
         for kind, rows in self.quarantine_rows.items():
             reasons[reason_of[kind]] += rows
@@ -203,15 +203,15 @@ class TruthCounter:
     _active: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     _installed: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     _droppable: _HourCounts = field(default_factory=Counter)
-    _undecided: deque[_HourCounts] = field(default_factory=deque)
-    _newest_seconds: int = 0
+    _pending: deque[_HourCounts] = field(default_factory=deque)
+    _max_event_seconds: int = 0
 
     def count_file(self, index: int, records: Sequence[Record], size_bytes: int) -> None:
         """Count one object; `index` tells which copy of a twice-sent event came first."""
         self._files += 1
         self._bytes += size_bytes
         self._pieces += len(records)
-        newest = self._newest_seconds
+        max_event_seconds = self._max_event_seconds
         delivered: _HourCounts = Counter()
         for record in records:
             if record.fault is not None:
@@ -219,16 +219,16 @@ class TruthCounter:
                 continue
             hour = record.event_time // 3_600
             delivered[hour, record.name] += 1
-            newest = max(newest, record.event_time)
-            if record.twins is None or record.twins.first_file == index:
-                self._count_first(record, hour)
+            max_event_seconds = max(max_event_seconds, record.event_time)
+            if record.copy_pair is None or record.copy_pair.first_file == index:
+                self._count_distinct(record, hour)
         self._delivered.update(delivered)
-        self._undecided.append(delivered)
-        while len(self._undecided) > self.settings.live_slack_files:
-            self._decide_droppable()
-        self._newest_seconds = newest
+        self._pending.append(delivered)
+        while len(self._pending) > self.settings.live_slack_files:
+            self._count_droppable()
+        self._max_event_seconds = max_event_seconds
 
-    def _count_first(self, record: Record, hour: int) -> None:
+    def _count_distinct(self, record: Record, hour: int) -> None:
         self._distinct[hour, record.name] += 1
         self._active[hour // 24].add(record.device)
         if record.name == "purchase":
@@ -236,16 +236,16 @@ class TruthCounter:
         elif record.name == "install":
             self._installed[hour // 24].add(record.device)
 
-    def _decide_droppable(self) -> None:
+    def _count_droppable(self) -> None:
         """Decide the oldest undecided object's events by the newest event of all objects before the current one."""
-        for (hour, name), count in self._undecided.popleft().items():
-            if (hour + WINDOW_HOURS) * 3_600 <= self._newest_seconds - WATERMARK_SECONDS:
+        for (hour, name), count in self._pending.popleft().items():
+            if (hour + WINDOW_HOURS) * 3_600 <= self._max_event_seconds - WATERMARK_SECONDS:
                 self._droppable[hour, name] += count
 
     def truth(self) -> GamesTruth:
         """The answers for everything counted; ends the counting."""
-        while self._undecided:
-            self._decide_droppable()
+        while self._pending:
+            self._count_droppable()
         per_table: Counter[str] = Counter()
         for (_, name), count in self._delivered.items():
             per_table[name] += count
@@ -272,8 +272,8 @@ class TruthCounter:
     def _cohort(self, day: int) -> Cohort:
         installed = self._installed[day]
         one, seven = (
-            len(installed & self._active.get(day + later, set())) if day + later + 1 in self._active else None
-            for later in RETENTION_DAYS
+            len(installed & self._active.get(day + days_later, set())) if day + days_later + 1 in self._active else None
+            for days_later in RETENTION_DAYS
         )
         return Cohort(len(installed), one, seven)
 

@@ -19,7 +19,7 @@ import orjson
 from deltaworks.errors import ConfigError
 from generator.delivery import Delivery
 from generator.qos_truth import ViewersTruth
-from generator.viewing import Report, Request, Viewer, reports_of
+from generator.viewing import Report, Request, Viewer, view_events
 
 #: The fields of a standard log, in the order that CloudFront writes them.
 LOG_FIELDS = [
@@ -61,8 +61,8 @@ _HEADER = f"#Version: 1.0\n#Fields: {' '.join(LOG_FIELDS)}\n"
 _HOST = "d111111abcdef8.cloudfront.net"
 _BOT = "Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)"
 #: What stands in logs where an address should.
-_NO_ADDRESSES = ("x.x.x.x", "-")
-_FASTEST = 1
+_MISSING_ADDRESSES = ("x.x.x.x", "-")
+_GZIP_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +81,15 @@ class ViewerFaults:
         late: objects of either kind that come after all others.
     """
 
-    again: float = 0.02
+    repeated_reports: float = 0.02
     malformed: float = 0.003
     out_of_bounds: float = 0.003
     without_time: float = 0.002
-    reopened: float = 0.03
-    anonymous: float = 0.4
-    encoded_twice: float = 0.3
-    twice: float = 0.1
-    late: float = 0.1
+    reopened_views: float = 0.03
+    bot_requests: float = 0.4
+    double_encoded: float = 0.3
+    duplicate_logs: float = 0.1
+    late_objects: float = 0.1
 
     def __post_init__(self) -> None:
         for rate in fields(self):
@@ -124,14 +124,14 @@ def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterato
         truth: counts as views are lived through; whole once the last object was yielded.
     """
     rng = Random(f"viewers/{settings.seed}")
-    reports, requests = _happenings(settings, rng, truth)
-    players = _Players(settings, rng, truth)
-    logs = _Logs(settings, rng, truth)
+    reports, requests = _generate_events(settings, rng, truth)
+    players = _ReportWriter(settings, rng, truth)
+    logs = _LogWriter(settings, rng, truth)
     objects = [*players.objects(reports), *logs.objects(requests)]
     on_time: list[Delivery] = []
     late: list[Delivery] = []
     for delivery in objects:
-        (late if rng.random() < settings.faults.late else on_time).append(delivery)
+        (late if rng.random() < settings.faults.late_objects else on_time).append(delivery)
     # Neighbours change places: logs are in no order, and neither are their objects.
     for delivery in sorted(on_time, key=lambda delivery: delivery.delivered_at.timestamp() + rng.uniform(0, 600)):
         yield delivery
@@ -139,47 +139,47 @@ def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterato
         yield replace(delivery, delivered_at=delivery.delivered_at + timedelta(days=1))
 
 
-def _happenings(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> tuple[list[Report], list[Request]]:
+def _generate_events(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> tuple[list[Report], list[Request]]:
     """All reports and requests in order of time, counted. What lies behind the end has not happened yet."""
     begin_ms = int(settings.start.timestamp() * 1000)
     end_ms = begin_ms + settings.minutes * 60_000
     reports: list[Report] = []
     requests: list[Request] = []
     for number in range(settings.views):
-        viewer = Viewer.draw(rng, number)
+        viewer = Viewer.random(rng, number)
         at_ms = begin_ms + rng.randrange(settings.minutes * 60_000)
-        last = at_ms
-        for happening in reports_of(viewer, rng, at_ms):
-            last = max(last, happening.at_ms)
-            if happening.at_ms >= end_ms:
+        last_ms = at_ms
+        for event in view_events(viewer, rng, at_ms):
+            last_ms = max(last_ms, event.at_ms)
+            if event.at_ms >= end_ms:
                 continue
-            if isinstance(happening, Report):
-                truth.count_report(happening)
-                reports.append(happening)
+            if isinstance(event, Report):
+                truth.count_report(event)
+                reports.append(event)
             else:
-                truth.count_request(happening)
-                requests.append(happening)
-        if rng.random() < settings.faults.reopened:
-            reports += (report for report in _reopened(viewer, last) if report.at_ms < end_ms)
-        if rng.random() < settings.faults.anonymous:
-            requests += _anonymous(rng, at_ms, truth)
-    for emitted in reports:
-        truth.note_newest(emitted)
+                truth.count_request(event)
+                requests.append(event)
+        if rng.random() < settings.faults.reopened_views:
+            reports += (report for report in _reopened_view(viewer, last_ms) if report.at_ms < end_ms)
+        if rng.random() < settings.faults.bot_requests:
+            requests += _bot_requests(rng, at_ms, truth)
+    for landed_report in reports:
+        truth.record_last_report(landed_report)
     reports.sort(key=lambda report: (report.at_ms, report.viewer.number))
     requests.sort(key=lambda request: request.at_ms)
     return reports, requests
 
 
-def _reopened(viewer: Viewer, last_ms: int) -> Iterator[Report]:
+def _reopened_view(viewer: Viewer, last_ms: int) -> Iterator[Report]:
     """The same page later, in another session: no part of the view."""
     fields = {"played_ms": 4_000, "bitrate_kbps": 800}
-    yield Report(last_ms + 60_000, "play", viewer, {}, f"{viewer.session_id}-2", counts=False)
-    yield Report(last_ms + 64_000, "heartbeat", viewer, fields, f"{viewer.session_id}-2", counts=False)
+    yield Report(last_ms + 60_000, "play", viewer, {}, f"{viewer.session_id}-2", is_counted=False)
+    yield Report(last_ms + 64_000, "heartbeat", viewer, fields, f"{viewer.session_id}-2", is_counted=False)
 
 
-def _anonymous(rng: Random, at_ms: int, truth: ViewersTruth) -> Iterator[Request]:
+def _bot_requests(rng: Random, at_ms: int, truth: ViewersTruth) -> Iterator[Request]:
     """A bot whose address is not in the log."""
-    address = rng.choice(_NO_ADDRESSES)
+    address = rng.choice(_MISSING_ADDRESSES)
     for number in range(rng.randrange(1, 5)):
         request = Request(
             at_ms + number * 500, "FRA56-C1", None, address, _BOT, "/robots.txt", "", "404", "Error", 500, 0.01, 9
@@ -188,41 +188,41 @@ def _anonymous(rng: Random, at_ms: int, truth: ViewersTruth) -> Iterator[Request
         yield request
 
 
-class _Players:
+class _ReportWriter:
     """Reports as objects of JSON lines."""
 
     def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
         self._settings, self._rng, self._truth = settings, rng, truth
-        self._sent = 0
+        self._sent_count = 0
 
     def objects(self, reports: Sequence[Report]) -> Iterator[Delivery]:
         """The objects, and in each the reports that are sent again from the one before."""
         size = self._settings.reports_per_object
-        again: list[bytes] = []
+        repeated: list[bytes] = []
         for number, begin in enumerate(range(0, len(reports), size)):
-            part = reports[begin : begin + size]
-            pieces = list(again)
-            again = []
-            for report in part:
+            batch = reports[begin : begin + size]
+            pieces = list(repeated)
+            repeated = []
+            for report in batch:
                 line = self._line(report)
                 pieces.append(line)
-                if self._rng.random() < self._settings.faults.again:
-                    again.append(line)
-                pieces += self._faulty(report, line)
-            self._truth.sent["video_qos"] += 1
-            at = datetime.fromtimestamp(part[-1].at_ms / 1000, UTC)
+                if self._rng.random() < self._settings.faults.repeated_reports:
+                    repeated.append(line)
+                pieces += self._faulty_lines(report, line)
+            self._truth.sent_objects["video_qos"] += 1
+            at = datetime.fromtimestamp(batch[-1].at_ms / 1000, UTC)
             key = f"{self._settings.player_prefix}{at:%Y/%m/%d/%H}/players-{number:05}.json.gz"
             yield _delivery(key, b"\n".join(pieces) + b"\n", len(pieces), at)
 
-    def _line(self, report: Report, **other: object) -> bytes:
+    def _line(self, report: Report, **overrides: object) -> bytes:
         viewer = report.viewer
-        self._sent += 1
-        said = {
-            "event_id": f"{viewer.play_id}-{self._sent:x}",
+        self._sent_count += 1
+        fields = {
+            "event_id": f"{viewer.play_id}-{self._sent_count:x}",
             "type": report.kind,
-            "received_at": _iso(report.at_ms),
+            "received_at": _iso_text(report.at_ms),
             # A clock that was never set decides nothing.
-            "client_time": "1970-01-01T00:00:07Z" if viewer.number % 10 == 0 else _iso(report.at_ms - 300),
+            "client_time": "1970-01-01T00:00:07Z" if viewer.number % 10 == 0 else _iso_text(report.at_ms - 300),
             "play_id": viewer.play_id,
             "media_id": viewer.media_id,
             "session_id": report.session_id,
@@ -233,26 +233,28 @@ class _Players:
             "device": viewer.device,
             "ip": viewer.address,
         }
-        return orjson.dumps(said | report.fields | other)
+        return orjson.dumps(fields | report.fields | overrides)
 
-    def _faulty(self, report: Report, line: bytes) -> Iterator[bytes]:
+    def _faulty_lines(self, report: Report, line: bytes) -> Iterator[bytes]:
         """What cannot be taken, beside what can."""
-        faults, counted = self._settings.faults, self._truth.quarantined["video_qos"]
+        faults, quarantined_rows = self._settings.faults, self._truth.quarantined["video_qos"]
         chance = self._rng.random()
         if chance < faults.malformed:
-            counted["malformed"] += 1
+            quarantined_rows["malformed"] += 1
             yield line[: len(line) // 2]
         elif chance < faults.malformed + faults.out_of_bounds:
-            counted["rule"] += 1
+            quarantined_rows["rule"] += 1
             # The length of a stall that began in 1970, or a message where an id belongs.
-            wrong = {"stalled_ms": report.at_ms} if self._rng.random() < 0.5 else {"sid": "Failed to load: 404"}
-            yield self._line(report, **wrong)
+            invalid_fields = (
+                {"stalled_ms": report.at_ms} if self._rng.random() < 0.5 else {"sid": "Failed to load: 404"}
+            )
+            yield self._line(report, **invalid_fields)
         elif chance < faults.malformed + faults.out_of_bounds + faults.without_time:
-            counted["missing_required"] += 1
+            quarantined_rows["missing_required"] += 1
             yield self._line(report, received_at=None)
 
 
-class _Logs:
+class _LogWriter:
     """Requests as objects of lines with a header."""
 
     def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
@@ -262,23 +264,25 @@ class _Logs:
         """The objects; some come again under another name."""
         size = self._settings.lines_per_object
         for number, begin in enumerate(range(0, len(requests), size)):
-            part = list(requests[begin : begin + size])
-            at = datetime.fromtimestamp(part[-1].at_ms / 1000, UTC)
-            self._rng.shuffle(part)
-            lines = [self._line(request) for request in part]
-            cut = [line.rsplit("\t", 3)[0] for line in lines if self._rng.random() < self._settings.faults.malformed]
-            body = (_HEADER + "\n".join([*lines, *cut]) + "\n").encode()
-            copies = 2 if self._rng.random() < self._settings.faults.twice else 1
+            batch = list(requests[begin : begin + size])
+            at = datetime.fromtimestamp(batch[-1].at_ms / 1000, UTC)
+            self._rng.shuffle(batch)
+            lines = [self._line(request) for request in batch]
+            truncated_lines = [
+                line.rsplit("\t", 3)[0] for line in lines if self._rng.random() < self._settings.faults.malformed
+            ]
+            body = (_HEADER + "\n".join([*lines, *truncated_lines]) + "\n").encode()
+            copies = 2 if self._rng.random() < self._settings.faults.duplicate_logs else 1
             for copy in range(copies):
-                self._truth.sent["cdn_logs"] += 1
-                self._truth.quarantined["cdn_logs"]["malformed"] += len(cut)
+                self._truth.sent_objects["cdn_logs"] += 1
+                self._truth.quarantined["cdn_logs"]["malformed"] += len(truncated_lines)
                 key = f"{self._settings.log_prefix}E2EXAMPLE.{at:%Y-%m-%d-%H}.{number:04}{'b' * copy}.gz"
-                yield _delivery(key, body, len(lines) + len(cut), at)
+                yield _delivery(key, body, len(lines) + len(truncated_lines), at)
 
     def _line(self, request: Request) -> str:
         at = datetime.fromtimestamp(request.at_ms // 1000, UTC)
-        times = 2 if self._rng.random() < self._settings.faults.encoded_twice else 1
-        query = f"CMCD={_encoded(request.query, times)}" if request.query else "-"
+        times = 2 if self._rng.random() < self._settings.faults.double_encoded else 1
+        query = f"CMCD={_percent_encode(request.query, times)}" if request.query else "-"
         first_byte = "-" if request.first_byte_ms is None else f"{request.first_byte_ms / 1000:.3f}"
         values = {
             "date": f"{at:%Y-%m-%d}",
@@ -290,7 +294,7 @@ class _Logs:
             "cs(Host)": _HOST,
             "cs-uri-stem": request.uri,
             "sc-status": request.status,
-            "cs(User-Agent)": _encoded(request.agent, times),
+            "cs(User-Agent)": _percent_encode(request.user_agent, times),
             "cs-uri-query": query,
             "x-edge-result-type": request.result,
             "x-edge-request-id": f"{self._rng.getrandbits(128):032x}==",
@@ -306,16 +310,16 @@ class _Logs:
         return "\t".join(values.get(name, "-") for name in LOG_FIELDS)
 
 
-def _encoded(text: str, times: int) -> str:
+def _percent_encode(text: str, times: int) -> str:
     for _ in range(times):
         text = quote(text, safe="/.()_-")
     return text
 
 
-def _iso(at_ms: int) -> str:
+def _iso_text(at_ms: int) -> str:
     at = datetime.fromtimestamp(at_ms // 1000, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03}Z"
 
 
 def _delivery(key: str, body: bytes, pieces: int, at: datetime) -> Delivery:
-    return Delivery(key, gzip.compress(body, _FASTEST, mtime=0), pieces, at)
+    return Delivery(key, gzip.compress(body, _GZIP_LEVEL, mtime=0), pieces, at)

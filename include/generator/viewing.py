@@ -23,7 +23,7 @@ _DEVICES = {
     "phone": "Mozilla/5.0 (iPhone; CPU iPhone OS 16_3 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko)",
     "browser": "Mozilla/5.0 (X11; Linux x86_64; rv:109.0) Gecko/20100101 Firefox/115.0",
 }
-_ELSEWHERE = 0.1
+_REMOTE_EDGE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Viewer:
     edge: str
 
     @classmethod
-    def draw(cls, rng: Random, number: int) -> Viewer:
+    def random(cls, rng: Random, number: int) -> Viewer:
         """Somebody, by chance."""
         network = rng.choices(NETWORKS, (5, 3, 4, 2, 2, 1))[0]
-        edge = rng.choice(NETWORKS).edge if rng.random() < _ELSEWHERE else network.edge
+        edge = rng.choice(NETWORKS).edge if rng.random() < _REMOTE_EDGE_SHARE else network.edge
         return cls(
             number=number,
             play_id=f"p-{rng.getrandbits(64):016x}",
@@ -56,12 +56,12 @@ class Viewer:
             sid="".join(rng.choice("abcdefABCDEF0123456789") for _ in range(16)),
             device=rng.choice(tuple(_DEVICES)),
             network=network,
-            address=network.address(rng),
+            address=network.random_address(rng),
             edge=edge,
         )
 
     @property
-    def agent(self) -> str:
+    def user_agent(self) -> str:
         """What its player calls itself."""
         return _DEVICES[self.device]
 
@@ -80,7 +80,7 @@ class Report:
     viewer: Viewer
     fields: dict[str, Any]
     session_id: str
-    counts: bool = True
+    is_counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Request:
     edge: str
     viewer: Viewer | None
     address: str
-    agent: str
+    user_agent: str
     uri: str
     query: str
     status: str
@@ -102,7 +102,7 @@ class Request:
     is_starved: bool = False
 
 
-def reports_of(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
+def view_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
     """A view from its intent to its end, in order of time."""
 
     def report(kind: str, at: int, **fields: Any) -> Report:
@@ -110,36 +110,36 @@ def reports_of(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Req
 
     yield report("intent", at_ms)
     yield _manifest(viewer, rng, at_ms)
-    fate, startup_ms = rng.random(), int(rng.lognormvariate(7.2, 0.6))
-    if fate < 0.05:
+    outcome, startup_ms = rng.random(), int(rng.lognormvariate(7.2, 0.6))
+    if outcome < 0.05:
         kind = rng.choice(ERROR_CLASSES)
         yield report("error", at_ms + startup_ms, fatal=True, error_class=kind, error_code=f"{kind}-1")
         return
-    if fate < 0.11:
+    if outcome < 0.11:
         yield report("end", at_ms + startup_ms)
         return
     yield report("first_frame", at_ms + startup_ms)
-    yield from _playing(viewer, rng, at_ms + startup_ms)
+    yield from _playback_events(viewer, rng, at_ms + startup_ms)
 
 
-def _playing(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
+def _playback_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
     """Reports of ten seconds each until somebody or something ends it."""
 
     def report(kind: str, at: int, **fields: Any) -> Report:
         return Report(at, kind, viewer, fields, viewer.session_id)
 
-    level, starved = rng.randrange(len(_LADDER_KBPS)), False
+    level, is_starved = rng.randrange(len(_LADDER_KBPS)), False
     for _ in range(max(1, int(rng.expovariate(1 / 18)))):
         for offset in range(0, REPORT_MS, SEGMENT_MS):
-            yield _segment(viewer, rng, at_ms + offset, _LADDER_KBPS[level], starved)
-            starved = False
+            yield _segment(viewer, rng, at_ms + offset, _LADDER_KBPS[level], is_starved)
+            is_starved = False
         at_ms += REPORT_MS
         yield report("heartbeat", at_ms, played_ms=REPORT_MS, bitrate_kbps=_LADDER_KBPS[level])
         chance = rng.random()
         if chance < 0.06:
             stalled_ms = int(rng.lognormvariate(7.5, 0.7))
             at_ms += stalled_ms
-            starved, level = True, max(0, level - 1)
+            is_starved, level = True, max(0, level - 1)
             yield report("stall", at_ms, stalled_ms=stalled_ms, after_seek=False)
         elif chance < 0.09:
             yield report("seek", at_ms + 1)
@@ -152,9 +152,9 @@ def _playing(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Reque
             return
         elif chance < 0.2:
             level = min(len(_LADDER_KBPS) - 1, level + 1)
-    rest_ms = rng.randrange(1, REPORT_MS)
-    yield report("heartbeat", at_ms + rest_ms, played_ms=rest_ms, bitrate_kbps=_LADDER_KBPS[level])
-    yield report("end", at_ms + rest_ms + 1)
+    remaining_ms = rng.randrange(1, REPORT_MS)
+    yield report("heartbeat", at_ms + remaining_ms, played_ms=remaining_ms, bitrate_kbps=_LADDER_KBPS[level])
+    yield report("end", at_ms + remaining_ms + 1)
 
 
 def _manifest(viewer: Viewer, rng: Random, at_ms: int) -> Request:
@@ -164,18 +164,18 @@ def _manifest(viewer: Viewer, rng: Random, at_ms: int) -> Request:
         viewer.edge,
         viewer,
         viewer.address,
-        viewer.agent,
+        viewer.user_agent,
         uri,
         "",
         "200",
         "Hit",
         2_048,
         0.02,
-        _first_byte(rng, 2.5),
+        _first_byte_ms(rng, 2.5),
     )
 
 
-def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, starved: bool) -> Request:
+def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, is_starved: bool) -> Request:
     """A segment of media: most come from the cache; some fail, and some viewers are gone before they have it."""
     size, chance = kbps * SEGMENT_MS // 8, rng.random()
     status, result, speed = "200", "Hit", 3.2
@@ -187,15 +187,15 @@ def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, starved: bool) 
         result = rng.choice(("RefreshHit", "OriginShieldHit"))
     elif chance < 0.16:
         result = "Error"  # with 200: the viewer left while it came
-    first_byte_ms = None if status == "000" else _first_byte(rng, speed)
+    first_byte_ms = None if status == "000" else _first_byte_ms(rng, speed)
     seconds = round((first_byte_ms or 0) / 1000 + size / 3e6, 3)
-    cmcd = f'br={kbps},{"bs," if starved else ""}ot=v,sid="{viewer.sid}"'
+    cmcd = f'br={kbps},{"bs," if is_starved else ""}ot=v,sid="{viewer.sid}"'
     return Request(
         at_ms,
         viewer.edge,
         viewer,
         viewer.address,
-        viewer.agent,
+        viewer.user_agent,
         f"/{viewer.media_id}/{kbps}/seg-{at_ms // SEGMENT_MS}.m4s",
         cmcd,
         status,
@@ -203,11 +203,11 @@ def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, starved: bool) 
         size,
         seconds,
         first_byte_ms,
-        starved,
+        is_starved,
     )
 
 
-def _first_byte(rng: Random, speed: float) -> int:
+def _first_byte_ms(rng: Random, speed: float) -> int:
     """Milliseconds. Whole powers of ten are where buckets begin, which logarithms of floats are not exact about."""
-    drawn = max(2, int(rng.lognormvariate(speed, 0.6)))
-    return drawn + 1 if drawn in (10, 100, 1_000) else drawn
+    milliseconds = max(2, int(rng.lognormvariate(speed, 0.6)))
+    return milliseconds + 1 if milliseconds in (10, 100, 1_000) else milliseconds

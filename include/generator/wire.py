@@ -38,8 +38,8 @@ MALFORMED_KINDS = FRAMING_KINDS + BODY_KINDS
 _GARBAGE = bytes(range(0x80, 0xC0)) + b"xqz#%"
 # No array, in a body neither: its elements are events of their own. No string: a quote behind an object looks as if the
 # object were text inside a cut-off body.
-_NO_OBJECTS = (b"17", b"true", b"-4.5")
-_NO_OBJECT_BODIES = (b'"true"', b'"\\"ping\\""', b'"17"')
+_NON_OBJECTS = (b"17", b"true", b"-4.5")
+_NON_OBJECT_BODIES = (b'"true"', b'"\\"ping\\""', b'"17"')
 
 
 def event_json(name: str, event_time: int | None, params: dict[str, Any]) -> bytes:
@@ -51,15 +51,15 @@ def event_json(name: str, event_time: int | None, params: dict[str, Any]) -> byt
     return orjson.dumps(event)
 
 
-def request(event: bytes, request_id: int, source_ip: str) -> bytes:
+def request_json(event: bytes, request_id: int, source_ip: str) -> bytes:
     """The request that carries an event."""
-    return _request(orjson.dumps(event.decode()), request_id, source_ip)
+    return _wrap_body(orjson.dumps(event.decode()), request_id, source_ip)
 
 
-def malformed(kind: str, rng: Random, event: bytes, request_id: int, source_ip: str) -> bytes:
+def malformed_piece(kind: str, rng: Random, event: bytes, request_id: int, source_ip: str) -> bytes:
     """A piece of one of MALFORMED_KINDS that takes the place of `event`."""
     if kind in BODY_KINDS:
-        return _request(_broken_body(kind, rng, event), request_id, source_ip)
+        return _wrap_body(_malformed_body(kind, rng, event), request_id, source_ip)
     body = orjson.dumps(event.decode())
     if kind == "truncated":
         # down to a single brace, up to the whole body without its closing quote
@@ -69,18 +69,18 @@ def malformed(kind: str, rng: Random, event: bytes, request_id: int, source_ip: 
     if kind == "invalid_utf8":
         # ahead of the event, so that replacing the bytes does not make it readable either
         return _BEFORE_BODY + b'"\xff\xfe' + body[1:] + b"}"
-    return rng.choice(_NO_OBJECTS)
+    return rng.choice(_NON_OBJECTS)
 
 
-def _broken_body(kind: str, rng: Random, event: bytes) -> bytes:
+def _malformed_body(kind: str, rng: Random, event: bytes) -> bytes:
     if kind == "body_missing":
         return b"null"
     if kind == "body_empty":
         return b'""'
     if kind == "body_not_json":
         return orjson.dumps(event[: rng.randrange(1, len(event))].decode(errors="ignore"))
-    return rng.choice(_NO_OBJECT_BODIES)
+    return rng.choice(_NON_OBJECT_BODIES)
 
 
-def _request(body: bytes, request_id: int, source_ip: str) -> bytes:
+def _wrap_body(body: bytes, request_id: int, source_ip: str) -> bytes:
     return _BEFORE_BODY + body + _AFTER_BODY % (request_id, source_ip.encode())

@@ -23,7 +23,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.records import KafkaSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
-from generator.engagement import Piece, pieces
+from generator.engagement import EngagementRecord, engagement_records
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
 from sandbox.demo.tokens import get_tokens
@@ -48,14 +48,14 @@ class Platform:
     broker: RunningBroker
     log: EngagementLog = field(default_factory=lambda: EngagementLog(SETTINGS))
 
-    def send(self, some: list[Piece]) -> None:
+    def send(self, some: list[EngagementRecord]) -> None:
         with topic_sink(self.broker.address) as send:
             for piece in some:
                 send(piece.topic, piece.key, piece.value)
                 if piece.event is None:
                     self.log.malformed += 1
                 else:
-                    self.log.note(piece.event)
+                    self.log.record(piece.event)
 
     def stream(self, *, crash_at: str = "") -> None:
         """Land everything that was sent; the run breaks off once where it is told to, and is begun again."""
@@ -75,7 +75,7 @@ class Platform:
 
     @property
     def truth(self) -> EngagementTruth:
-        return self.log.truth().as_tokens(get_tokens(self.catalog, PIPELINE))
+        return self.log.truth().tokenized(get_tokens(self.catalog, PIPELINE))
 
 
 @dataclass
@@ -154,7 +154,7 @@ def check_answers(platform: Platform) -> None:
 
 
 def test_what_was_sent_lands_and_ends_as_a_replay_in_order_says(platform: Platform) -> None:
-    sent = list(pieces(SETTINGS))
+    sent = list(engagement_records(SETTINGS))
     platform.send(sent[: len(sent) // 2])
     platform.stream(crash_at="committed:activities")
     check_landed(platform)

@@ -22,7 +22,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
-from generator.engagement import Piece, pieces
+from generator.engagement import EngagementRecord, engagement_records
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
 from sandbox.demo.tokens import get_tokens
@@ -50,7 +50,7 @@ class Platform:
     log: EngagementLog = field(default_factory=lambda: EngagementLog(SETTINGS))
     sent: int = 0
 
-    def send(self, some: Sequence[Piece], *, seconds: float = 0.0) -> None:
+    def send(self, some: Sequence[EngagementRecord], *, seconds: float = 0.0) -> None:
         """Send them in order, evenly over so many seconds."""
         with topic_sink(self.broker) as send:
             for piece in some:
@@ -59,7 +59,7 @@ class Platform:
                 if piece.event is None:
                     self.log.malformed += 1
                 else:
-                    self.log.note(piece.event)
+                    self.log.record(piece.event)
                 time.sleep(seconds / len(some))
 
     def await_landed(self) -> None:
@@ -89,7 +89,7 @@ class Platform:
     @property
     def truth(self) -> EngagementTruth:
         """What must become of everything that was sent."""
-        return self.log.truth().as_tokens(get_tokens(self.catalog, "engagement"))
+        return self.log.truth().tokenized(get_tokens(self.catalog, "engagement"))
 
     @property
     def beat(self) -> Heartbeat:
@@ -127,7 +127,7 @@ def people(platform: Platform) -> Iterator[People]:
 
 
 def test_what_waits_is_only_counted_by_default(platform: Platform, people: People) -> None:
-    sent = list(pieces(SETTINGS))
+    sent = list(engagement_records(SETTINGS))
     platform.send(sent[: len(sent) // 2])
     platform.await_landed()
 
@@ -141,7 +141,7 @@ def test_what_waits_is_only_counted_by_default(platform: Platform, people: Peopl
 def test_requests_are_applied_beside_the_stream_and_every_row_ends_as_a_replay_says(
     platform: Platform, people: People
 ) -> None:
-    before, rest = platform.beat, list(pieces(SETTINGS))[platform.sent :]
+    before, rest = platform.beat, list(engagement_records(SETTINGS))[platform.sent :]
     sending = threading.Thread(target=platform.send, args=(rest,), kwargs={"seconds": 90.0})
     sending.start()
     rows, beside = platform.count("activities"), 0

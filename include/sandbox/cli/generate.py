@@ -64,8 +64,8 @@ def generate(
         if truth is not None:
             answers.write(truth)
     print_line(
-        f"{answers.pieces:,} pieces in {answers.files:,} objects: {answers.accepted:,} events "
-        f"({answers.distinct_events:,} distinct), {answers.quarantined:,} that will be quarantined."
+        f"{answers.pieces:,} pieces in {answers.files:,} objects: {answers.accepted_rows:,} events "
+        f"({answers.distinct_events:,} distinct), {answers.quarantined_rows:,} that will be quarantined."
     )
 
 
@@ -195,7 +195,7 @@ def _published_amount(published: Published) -> str:
 
 
 def _rejection_summary(answers: ViewersTruth | MarketTruth) -> str:
-    return f"{sum(rows for reasons in answers.quarantined.values() for rows in reasons.values()):,}"
+    return f"{sum(rows for reasons in answers.quarantined_rows.values() for rows in reasons.values()):,}"
 
 
 def _instant(text: str) -> datetime:

@@ -117,7 +117,7 @@ def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None
     bronze = {name: sheet.fetch_one(f'SELECT count(*) FROM games."{name}"') for name in truth.bronze_rows}
     sheet.check_rows("games", "bronze rows by table", bronze, truth.bronze_rows)
     reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM games.quarantine GROUP BY 1"))
-    expected = truth.posted_quarantine_reasons if posted else truth.quarantine_reasons
+    expected = truth.collector_quarantine_reasons if posted else truth.quarantine_reasons
     sheet.check_rows("games", "quarantined rows by reason", reasons, expected)
     sheet.check_equal(
         "games",

@@ -86,5 +86,5 @@ def collector_sink(
 def events_of(body: bytes) -> Iterator[bytes]:
     """What clients sent, from an object a delivery stream has packed; broken pieces as they are."""
     for piece in scan(gzip.decompress(body)):
-        sent = piece.value.get("body") if piece.readable and isinstance(piece.value, dict) else None
+        sent = piece.value.get("body") if piece.is_readable and isinstance(piece.value, dict) else None
         yield sent.encode() if isinstance(sent, str) else piece.raw

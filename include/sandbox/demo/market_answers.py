@@ -18,12 +18,12 @@ def answer_filings(sheet: AnswerSheet, truth: MarketTruth) -> None:
         "filings", "figures, once each", sheet.fetch_one("SELECT count(*) FROM filings.eps_facts"), truth.facts
     )
     restated = sheet.fetch_one("SELECT count(*) FROM filings.eps_facts WHERE form LIKE '%/A'")
-    sheet.check_equal("filings", "figures that were restated", restated, truth.restated)
+    sheet.check_equal("filings", "figures that were restated", restated, truth.restated_facts)
 
 
 def answer_stocks(sheet: AnswerSheet, truth: MarketTruth) -> None:
     """What the pipeline `stocks` answers."""
-    expected = {reason: rows for reason, rows in truth.quarantined["stocks"].items() if rows}
+    expected = {reason: rows for reason, rows in truth.quarantined_rows["stocks"].items() if rows}
     reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM stocks.quarantine GROUP BY 1"))
     sheet.check_rows("stocks", "quarantined rows by reason", reasons, expected)
     averages = {
@@ -33,7 +33,8 @@ def answer_stocks(sheet: AnswerSheet, truth: MarketTruth) -> None:
         )
     }
     true_averages = {
-        ticker: (round(raw, _DIGITS), round(adjusted, _DIGITS)) for ticker, (raw, adjusted) in truth.averages().items()
+        ticker: (round(raw, _DIGITS), round(adjusted, _DIGITS))
+        for ticker, (raw, adjusted) in truth.average_closes().items()
     }
     sheet.check_rows("stocks", "average close, as traded and split-adjusted", averages, true_averages)
     days = {

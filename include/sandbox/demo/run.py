@@ -201,7 +201,7 @@ class Demo:
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
         if truths.engagement is not None:
-            answer_engagement(sheet, truths.engagement.as_tokens(get_tokens(catalog, "engagement")))
+            answer_engagement(sheet, truths.engagement.tokenized(get_tokens(catalog, "engagement")))
         if truths.edits is not None and self._settings.edits is not None:
             answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
         if truths.viewers is not None:

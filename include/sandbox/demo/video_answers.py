@@ -132,8 +132,8 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     """The live table: the newest report of each view of the last half hour, and who is there at the end."""
-    newest = max(truth.newest_ms.values())
-    recent = {play_id: at for play_id, at in truth.newest_ms.items() if at >= newest - _REMEMBERED_MS}
+    newest = max(truth.last_report_ms.values())
+    recent = {play_id: at for play_id, at in truth.last_report_ms.items() if at >= newest - _REMEMBERED_MS}
     merged = dict(
         sheet.fetch_rows(
             "SELECT play_id, epoch_ms(event_time) FROM video_qos.views_now "

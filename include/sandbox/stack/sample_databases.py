@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from deltaworks.control import paths
 from deltaworks.specs.project import load_catalog
-from generator.networks import databases
+from generator.networks import build_databases
 from sandbox.stack.environment import loaded_env
 from sandbox.stack.home import StackHome
 
@@ -29,7 +29,7 @@ def put_sample_databases(home: StackHome, only: Collection[str] | None = None) -
         return ()
     from deltaworks.control.objects import open_objects
 
-    samples = databases(built_at=int(time.time()))
+    samples = build_databases(built_at=int(time.time()))
     with loaded_env(home):
         objects = open_objects(load_catalog(root=home.project, skip_invalid=True, only=only).environment.lake)
         missing = sorted(name for name in names & samples.keys() if objects.get(paths.database(name)) is None)

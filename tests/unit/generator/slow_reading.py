@@ -76,7 +76,7 @@ def read(deliveries: Sequence[Delivery]) -> Reading:
 
 
 def _row(file: int, piece: Piece) -> Row:
-    if not piece.readable:
+    if not piece.is_readable:
         raise Refused("malformed")
     if not isinstance(piece.value, dict):
         raise Refused("not_an_object")

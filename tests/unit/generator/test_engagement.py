@@ -16,7 +16,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.project import load_catalog
-from generator.engagement import Piece, generate_engagement, pieces, write_engagement
+from generator.engagement import EngagementRecord, engagement_records, generate_engagement, write_engagement
 from generator.engagement_org import Activity, Request
 from generator.engagement_settings import EngagementRates, EngagementSettings
 from generator.engagement_truth import EngagementTruth
@@ -26,8 +26,8 @@ SETTINGS = EngagementSettings(activities=6_000, organisations=60, seed=3)
 
 
 @pytest.fixture(scope="module")
-def delivered() -> list[Piece]:
-    return list(pieces(SETTINGS))
+def delivered() -> list[EngagementRecord]:
+    return list(engagement_records(SETTINGS))
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +35,26 @@ def truth() -> EngagementTruth:
     return generate_engagement(SETTINGS, lambda topic, key, value: None)
 
 
-def requests_of(delivered: list[Piece]) -> list[Request]:
+def requests_of(delivered: list[EngagementRecord]) -> list[Request]:
     return [piece.event for piece in delivered if isinstance(piece.event, Request)]
 
 
-def activities_of(delivered: list[Piece]) -> list[Activity]:
+def activities_of(delivered: list[EngagementRecord]) -> list[Activity]:
     return [piece.event for piece in delivered if isinstance(piece.event, Activity)]
 
 
-def test_a_seed_decides_every_byte(delivered: list[Piece]) -> None:
-    def digest(found: list[Piece]) -> str:
+def test_a_seed_decides_every_byte(delivered: list[EngagementRecord]) -> None:
+    def digest(found: list[EngagementRecord]) -> str:
         return hashlib.sha256(b"\n".join(piece.value for piece in found)).hexdigest()
 
     other = EngagementSettings(activities=6_000, organisations=60, seed=4)
-    assert digest(list(pieces(SETTINGS))) == digest(delivered)
-    assert digest(list(pieces(other))) != digest(delivered)
+    assert digest(list(engagement_records(SETTINGS))) == digest(delivered)
+    assert digest(list(engagement_records(other))) != digest(delivered)
 
 
-def test_organisations_have_the_sizes_of_a_power_law_and_a_fifth_as_many_requests(delivered: list[Piece]) -> None:
+def test_organisations_have_the_sizes_of_a_power_law_and_a_fifth_as_many_requests(
+    delivered: list[EngagementRecord],
+) -> None:
     sizes = Counter(activity.org_id for activity in activities_of(delivered))
 
     ordered = sorted(sizes.values(), reverse=True)
@@ -63,7 +65,7 @@ def test_organisations_have_the_sizes_of_a_power_law_and_a_fifth_as_many_request
     assert asked / distinct == pytest.approx(0.2, rel=0.1)
 
 
-def test_all_that_is_hard_about_requests_is_there(delivered: list[Piece]) -> None:
+def test_all_that_is_hard_about_requests_is_there(delivered: list[EngagementRecord]) -> None:
     requests, activities = requests_of(delivered), activities_of(delivered)
     seen: Counter[str] = Counter(request.op for request in requests)
     renamed_away: defaultdict[str, set[str]] = defaultdict(set)
@@ -102,7 +104,7 @@ def test_all_that_is_hard_about_requests_is_there(delivered: list[Piece]) -> Non
 
 
 def test_the_truth_agrees_with_a_replay_that_looks_at_every_row_at_every_time(
-    delivered: list[Piece], truth: EngagementTruth
+    delivered: list[EngagementRecord], truth: EngagementTruth
 ) -> None:
     told = {row["event_id"]: row for row in truth.rows.to_pylist()}
     requests: defaultdict[str, list[oracle.Request]] = defaultdict(list)
@@ -126,7 +128,7 @@ def test_the_truth_agrees_with_a_replay_that_looks_at_every_row_at_every_time(
     assert checked > 2_000
 
 
-def test_the_pipeline_reads_what_is_delivered(delivered: list[Piece], truth: EngagementTruth) -> None:
+def test_the_pipeline_reads_what_is_delivered(delivered: list[EngagementRecord], truth: EngagementTruth) -> None:
     spec = load_catalog().pipeline("engagement")
     payloads = [Payload(seq, piece.topic, piece.value) for seq, piece in enumerate(delivered)]
 
@@ -140,7 +142,7 @@ def test_the_pipeline_reads_what_is_delivered(delivered: list[Piece], truth: Eng
 
 
 def test_files_hold_every_record_and_the_answers(
-    tmp_path: Path, delivered: list[Piece], truth: EngagementTruth
+    tmp_path: Path, delivered: list[EngagementRecord], truth: EngagementTruth
 ) -> None:
     written = write_engagement(SETTINGS, tmp_path)
 
@@ -160,7 +162,7 @@ def test_a_name_follows_its_contact_and_the_targets_stays_where_two_meet() -> No
 
         log = EngagementLog(SETTINGS)
         for seq, (at, op, each, new_id, name) in enumerate(asked):
-            log.note(Request(at, "o", seq, op, each, new_id, name))
+            log.record(Request(at, "o", seq, op, each, new_id, name))
         return {row["id"]: row["name"] for row in log.truth().names.to_pylist()}
 
     ada, bob = (1, "rename_name", "a", None, "Ada"), (1, "rename_name", "b", None, "Bob")
@@ -196,7 +198,7 @@ def test_the_command_writes_files_and_says_where_else_they_may_go(tmp_path: Path
 def test_the_answers_of_a_pipeline_that_strips_are_the_same_ones_by_tokens() -> None:
     truth = generate_engagement(EngagementSettings(activities=60, organisations=2, days=2, seed=3), lambda *_: None)
 
-    tokens = truth.as_tokens(lambda kind, value: f"{kind}:{value}")
+    tokens = truth.tokenized(lambda kind, value: f"{kind}:{value}")
 
     assert tokens.counts() == truth.counts()
     assert tokens.rows.column("contact_id").to_pylist() == [

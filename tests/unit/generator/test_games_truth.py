@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from generator.delivery import Delivery
 from generator.games import deliveries, write_files
-from generator.reference_scan import at_next_object, at_record_start, scan
+from generator.reference_scan import find_next_object, find_record_start, scan
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
 from tests.examples import examples
@@ -42,7 +42,7 @@ def assert_truth(truth: GamesTruth, reading: Reading, slack_files: int) -> None:
     firsts = reading.first_arrivals
     assert reading.pieces == truth.pieces
     assert reading.reasons == truth.quarantine_reasons
-    assert sum(reading.reasons.values()) == truth.quarantined
+    assert sum(reading.reasons.values()) == truth.quarantined_rows
     assert {"events": len(reading.rows), **Counter(row.name for row in reading.rows)} == truth.bronze_rows
     assert len(firsts) == truth.distinct_events
     assert Counter((row.hour, row.name) for row in reading.rows) == truth.delivered_per_hour
@@ -114,11 +114,11 @@ def test_whatever_way_a_reader_resumes_it_finds_the_same_pieces(seed: int) -> No
 
     for delivery in emitted:
         data = gzip.decompress(delivery.body)
-        pieces = list(scan(data, at_record_start))
-        assert pieces == list(scan(data, at_next_object))
+        pieces = list(scan(data, find_record_start))
+        assert pieces == list(scan(data, find_next_object))
         assert len(pieces) == delivery.events
         assert b"".join(piece.raw for piece in pieces) == data
-        unreadable = [not piece.readable for piece in pieces]
+        unreadable = [not piece.is_readable for piece in pieces]
         assert not any(one and other for one, other in pairwise(unreadable))
     assert min(truth.quarantine_rows[kind] for kind in ("truncated", "garbage", "invalid_utf8")) > 20
 
@@ -136,7 +136,7 @@ def test_copies_of_an_event_differ_in_time_only_and_lie_files_apart() -> None:
 
     assert len(copies) > 100
     for first, second in copies:
-        assert second.file - first.file >= options.copies_apart_files
+        assert second.file - first.file >= options.min_copy_distance_files
         assert first.params == second.params
         assert timedelta(minutes=2) <= abs(second.at - first.at) <= timedelta(hours=20)
     assert any(first.at.date() != second.at.date() for first, second in copies), "none over midnight"
@@ -156,6 +156,6 @@ def test_the_truth_survives_being_written_and_read(tmp_path: Path) -> None:
 def test_nothing_goes_wrong_when_no_rate_is_set() -> None:
     truth = emit(GamesSettings(players=50, days=2, rates=FaultRates.none()))[1]
 
-    assert truth.quarantined == 0
-    assert truth.pieces == truth.accepted == truth.distinct_events
+    assert truth.quarantined_rows == 0
+    assert truth.pieces == truth.accepted_rows == truth.distinct_events
     assert truth.droppable_per_hour == {}

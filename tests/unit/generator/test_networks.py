@@ -11,8 +11,8 @@ import maxminddb
 import pytest
 from maxminddb.const import MODE_FILE
 
-from generator.mmdb import database
-from generator.networks import CITIES, NETWORKS, PROVIDERS, databases
+from generator.mmdb import build_database
+from generator.networks import ASN_DATABASE, CITY_DATABASE, NETWORKS, build_databases
 
 AT = 1_700_000_000
 
@@ -26,11 +26,11 @@ def opened(folder: Path, content: bytes, mode: int = 0) -> maxminddb.Reader:
 
 
 def test_every_address_of_a_network_has_its_record_and_no_other_has_one(tmp_path: Path) -> None:
-    contents, rng = databases(built_at=AT), Random(1)
-    cities = opened(tmp_path, contents[CITIES])
+    contents, rng = build_databases(built_at=AT), Random(1)
+    cities = opened(tmp_path, contents[CITY_DATABASE])
     for network in NETWORKS:
         inside = ipaddress.ip_network(network.cidr)
-        for address in (network.address(rng), str(inside[0]), str(inside[-1])):
+        for address in (network.random_address(rng), str(inside[0]), str(inside[-1])):
             record: Any = cities.get(address)
             assert (record["country"]["iso_code"], record["subdivisions"][0]["iso_code"]) == (
                 network.country,
@@ -39,8 +39,8 @@ def test_every_address_of_a_network_has_its_record_and_no_other_has_one(tmp_path
     assert [cities.get(address) for address in ("8.8.8.8", "198.17.255.255", "203.0.114.0", "2001:db8::1")] == [
         None
     ] * 4
-    providers: Any = opened(tmp_path, contents[PROVIDERS])
-    assert {providers.get(network.address(rng))["autonomous_system_number"] for network in NETWORKS} == {
+    providers: Any = opened(tmp_path, contents[ASN_DATABASE])
+    assert {providers.get(network.random_address(rng))["autonomous_system_number"] for network in NETWORKS} == {
         network.asn for network in NETWORKS
     }
     assert providers.metadata().build_epoch == AT
@@ -54,7 +54,7 @@ def test_both_readers_read_values_of_every_size(tmp_path: Path, mode: int) -> No
         "2001:db8::/32": {},
     }
 
-    reader = opened(tmp_path, database(records, kind="Test", description="a test", built_at=AT), mode)
+    reader = opened(tmp_path, build_database(records, kind="Test", description="a test", built_at=AT), mode)
 
     assert reader.get("192.0.2.200") == records["192.0.2.0/24"]
     assert reader.get("198.51.100.129") == records["198.51.100.128/25"]
@@ -66,9 +66,9 @@ def test_both_readers_read_values_of_every_size(tmp_path: Path, mode: int) -> No
 @pytest.mark.parametrize("second", ["192.0.2.0/25", "192.0.2.7/32", "192.0.0.0/16"])
 def test_a_network_within_another_is_refused(second: str) -> None:
     with pytest.raises(ValueError, match="another network"):
-        database({"192.0.2.0/24": {}, second: {}}, kind="Test", description="", built_at=AT)
+        build_database({"192.0.2.0/24": {}, second: {}}, kind="Test", description="", built_at=AT)
 
 
 def test_a_value_that_the_format_has_no_place_for_is_refused() -> None:
     with pytest.raises(ValueError, match="no place for"):
-        database({"192.0.2.0/24": {"a": 1.5}}, kind="Test", description="", built_at=AT)
+        build_database({"192.0.2.0/24": {"a": 1.5}}, kind="Test", description="", built_at=AT)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from generator.trading_days import sessions, write
+from generator.trading_days import sessions, write_calendar
 
 
 def test_the_file_of_the_pipeline_is_what_the_rules_give(tmp_path: Path) -> None:
-    assert write(tmp_path / "xnys.csv") == 7_041
+    assert write_calendar(tmp_path / "xnys.csv") == 7_041
 
     shipped = PROJECT_ROOT / "include" / "pipelines" / "stocks" / "reference" / "xnys.csv"
     assert shipped.read_text() == (tmp_path / "xnys.csv").read_text()

@@ -31,7 +31,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.query import connect
-from generator.networks import databases
+from generator.networks import build_databases
 from tests.unit.gold.gold_planning import build_planned, empty_database
 from tests.unit.maintenance.table_data import ENVIRONMENT
 
@@ -73,7 +73,7 @@ class ShippedLake:
         self.catalog: Catalog = load_catalog("local", root=folder / "project")
         self._lake = Lake(self.catalog.environment.lake)
         self._seq = 0
-        self.put_databases(databases(built_at=int(time.time())))
+        self.put_databases(build_databases(built_at=int(time.time())))
 
     def put_databases(self, contents: Mapping[str, bytes]) -> None:
         """Put databases where enrichment reads them."""

@@ -151,7 +151,7 @@ def test_without_a_protection_the_answer_is_another(
         return without_dedupe(text) if off is None else text.replace(protection, off)
 
     # Often enough that some object of these few comes again.
-    deliveries, truth = viewers(faults=ViewerFaults(twice=0.5))
+    deliveries, truth = viewers(faults=ViewerFaults(duplicate_logs=0.5))
     lake = ShippedLake(tmp_path, *VIDEO, edit=edit)
     land(lake, deliveries, *VIDEO)
     seen_by_check = False
@@ -175,7 +175,7 @@ def test_prices_over_earnings_are_those_known_on_each_day(tmp_path: Path) -> Non
 
     assert wrong(answers) == []
     assert len(answers) == 7
-    assert truth.restated == 1
+    assert truth.restated_facts == 1
     (page,) = dashboards(lake, tmp_path, *MARKET)
     assert (page.name, page.failed_panels, page.panels - page.panels_with_rows) == (
         "market",
@@ -239,7 +239,7 @@ def test_the_same_settings_emit_the_same_bytes() -> None:
     assert viewers(seed=4)[0] != viewers()[0]
     assert market()[0] == market()[0]
     with pytest.raises(ConfigError, match="the rate twice is 2"):
-        ViewerFaults(twice=2)
+        ViewerFaults(duplicate_logs=2)
 
 
 def test_the_invented_companies_are_in_the_reference_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from deltaworks.control import paths
 from deltaworks.rules.backtest import backtest
 from deltaworks.rules.minutes import minute_start, parse_minute
-from generator.viewing import Report, Viewer, reports_of
+from generator.viewing import Report, Viewer, view_events
 from tests.unit.pipelines.shipped_lake import ShippedLake
 from tests.unit.rules.rule_harness import RuleStage
 
@@ -63,8 +63,8 @@ def traffic(seed: int) -> Iterator[dict[str, Any]]:
     rng = Random(f"video-day/{seed}")
     begin_ms = int(DAY.timestamp() * 1000)
     for number in range(VIEWS):
-        viewer = Viewer.draw(rng, number)
-        for happening in reports_of(viewer, rng, begin_ms + rng.randrange(24 * 3_600_000)):
+        viewer = Viewer.random(rng, number)
+        for happening in view_events(viewer, rng, begin_ms + rng.randrange(24 * 3_600_000)):
             if not isinstance(happening, Report):
                 continue
             at_ms = happening.at_ms

@@ -12,7 +12,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from generator.networks import CITIES, PROVIDERS
+from generator.networks import ASN_DATABASE, CITY_DATABASE
 from sandbox.stack.environment import write_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.sample_databases import put_sample_databases
@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
 
 
 def test_what_pipelines_look_addresses_up_in_is_put_once(home: StackHome, tmp_path: Path) -> None:
-    assert put_sample_databases(home) == (PROVIDERS, CITIES)
+    assert put_sample_databases(home) == (ASN_DATABASE, CITY_DATABASE)
     assert put_sample_databases(home) == ()
 
     catalog = load_catalog("local", root=home.project)
@@ -45,10 +45,10 @@ def test_what_pipelines_look_addresses_up_in_is_put_once(home: StackHome, tmp_pa
 
 def test_a_database_that_somebody_put_stays(home: StackHome, tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path / "lake")
-    objects.put(paths.database(CITIES), b"of MaxMind")
+    objects.put(paths.database(CITY_DATABASE), b"of MaxMind")
 
-    assert put_sample_databases(home) == (PROVIDERS,)
-    stored = objects.get(paths.database(CITIES))
+    assert put_sample_databases(home) == (ASN_DATABASE,)
+    stored = objects.get(paths.database(CITY_DATABASE))
     assert stored is not None
     assert stored.data == b"of MaxMind"
 
