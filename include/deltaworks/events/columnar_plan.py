@@ -189,16 +189,16 @@ class EventPlan:
         fallback_rows |= self._rows_with_undeclared_fields(values)
         for planned in self.columns:
             item = planned.item
-            array, misfits = convert_column(
+            array, errors = convert_column(
                 values[item.path], item.kind, times=item.times, types_checked=planned.types_checked
             )
-            fallback_rows.update(misfits)
+            fallback_rows.update(errors)
             if planned.required:
                 fallback_rows.update(_null_indexes(array))
             arrays[item.key] = array
         instants = join_time_parts([values[path] for path in self.time])
-        arrays["time"], misfits = convert_column(instants, _TIMESTAMP, times=self.time_form)
-        fallback_rows.update(misfits, _null_indexes(arrays["time"]))
+        arrays["time"], errors = convert_column(instants, _TIMESTAMP, times=self.time_form)
+        fallback_rows.update(errors, _null_indexes(arrays["time"]))
         texts = unambiguous_ids([values[path] for path in self.ids], len(events))
         arrays["id"] = pa.array(texts, pa.string())
         if self.ids:

@@ -53,12 +53,12 @@ def _convert_in_blocks(
 ) -> tuple[pa.Array, ConversionErrors]:
     """Converts block by block, so one bad value among thousands costs its block only."""
     arrays: list[pa.Array] = []
-    misfits: ConversionErrors = {}
+    errors: ConversionErrors = {}
     for start in range(0, len(values), size):
         array, block_misfits = convert_column(values[start : start + size], kind, times=times)
         arrays.append(array)
-        misfits.update((start + index, misfit) for index, misfit in block_misfits.items())
-    return pa.concat_arrays(arrays), misfits
+        errors.update((start + index, error) for index, error in block_misfits.items())
+    return pa.concat_arrays(arrays), errors
 
 
 def _convert_at_once(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, typed: bool) -> pa.Array:
@@ -74,21 +74,21 @@ def _convert_one_by_one(
     values: Sequence[Any], target: pa.DataType, converter: Converter
 ) -> tuple[pa.Array, ConversionErrors]:
     converted: list[Any] = []
-    misfits: ConversionErrors = {}
+    errors: ConversionErrors = {}
     for index, value in enumerate(values):
         try:
             result = None if value is None else converter(value)
             pa.scalar(result, target)
         except ConversionError as misfit:
-            misfits[index] = misfit
+            errors[index] = misfit
             result = None
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            misfits[index] = ConversionError(
+            errors[index] = ConversionError(
                 ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is not a {target}: {error}"
             )
             result = None
         converted.append(result)
-    return pa.array(converted, target), misfits
+    return pa.array(converted, target), errors
 
 
 def _converter(kind: ColumnType, times: TimeFormat) -> Converter:
@@ -189,8 +189,8 @@ def _to_array(value: Any, inner: Converter, kind: ColumnType) -> list[Any]:
         raise type_mismatch(value, kind)
     try:
         return [None if item is None else inner(item) for item in value]
-    except ConversionError as misfit:
-        raise misfit.nested_in("[]") from None
+    except ConversionError as error:
+        raise error.nested_in("[]") from None
 
 
 def _to_map(value: Any, inner: Converter, kind: ColumnType) -> list[tuple[str, Any]]:
@@ -198,9 +198,9 @@ def _to_map(value: Any, inner: Converter, kind: ColumnType) -> list[tuple[str, A
         raise type_mismatch(value, kind)
     try:
         return [(key, None if item is None else inner(item)) for key, item in value.items()]
-    except ConversionError as misfit:
+    except ConversionError as error:
         # A map key is event data, not a field name.
-        raise misfit.nested_in("[]") from None
+        raise error.nested_in("[]") from None
 
 
 def _to_struct(value: Any, inner_by_name: dict[str, Converter], kind: ColumnType) -> dict[str, Any]:
@@ -211,6 +211,6 @@ def _to_struct(value: Any, inner_by_name: dict[str, Converter], kind: ColumnType
         item = value.get(name)
         try:
             converted[name] = None if item is None else inner(item)
-        except ConversionError as misfit:
-            raise misfit.nested_in(f".{name}") from None
+        except ConversionError as error:
+            raise error.nested_in(f".{name}") from None
     return converted

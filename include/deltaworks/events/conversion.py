@@ -138,9 +138,9 @@ class ChunkConverter:
             self._apply_rules(chunk, converted, findings)
         self._apply_partition_limits(converted)
         findings.unusable_times += sum(row not in reasons for row in converted.unusable_time_rows)
-        misfits, parts = _row_indexes(reasons), []
+        errors, parts = _row_indexes(reasons), []
         for name in list(converted.tables):
-            rows, fitting = _without_rejected(converted.tables.pop(name), misfits)
+            rows, fitting = _without_rejected(converted.tables.pop(name), errors)
             columns = self.columns[name]
             if fitting.num_rows and columns.keeps_undeclared_fields:
                 events = [chunk.events[row] for row in rows]
@@ -156,12 +156,12 @@ class ChunkConverter:
     def _apply_rules(self, chunk: Chunk, converted: ConvertedChunk, findings: TaskFindings) -> None:
         """Adds reasons for events that fail a table rule. Rows rejected before are not checked."""
         reasons = converted.reasons
-        misfits = _row_indexes(reasons)
+        errors = _row_indexes(reasons)
         warned: list[tuple[str, list[int]]] = []
         for name, checker in self._rules.items():
             if name not in converted.tables:
                 continue
-            rows, table = _without_rejected(converted.tables[name], misfits)
+            rows, table = _without_rejected(converted.tables[name], errors)
             if not len(rows):
                 continue
             for rule, indexes in checker.failed_rows(table):
@@ -203,9 +203,9 @@ def _row_indexes(reasons: Collection[int]) -> RowIndexes:
     return np.fromiter(reasons, np.int64, len(reasons)) if reasons else _NO_ROWS
 
 
-def _without_rejected(table: tuple[RowIndexes, pa.Table], misfits: RowIndexes) -> tuple[RowIndexes, pa.Table]:
+def _without_rejected(table: tuple[RowIndexes, pa.Table], errors: RowIndexes) -> tuple[RowIndexes, pa.Table]:
     """Returns a table's rows, and their event indexes, without rejected events."""
-    if not len(misfits):
+    if not len(errors):
         return table
-    fits = ~np.isin(table[0], misfits)
+    fits = ~np.isin(table[0], errors)
     return (table[0][fits], table[1].filter(pa.array(fits))) if not fits.all() else table

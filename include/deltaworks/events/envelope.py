@@ -44,12 +44,12 @@ class EnvelopeBuilder:
         """
         events = chunk.events
         times, reasons, unusable = self._times.read(chunk, stamp)
-        texts, misfits = self._ids.read(events, lambda index: self._exact_event(chunk.raw_values[index]))
+        texts, errors = self._ids.read(events, lambda index: self._exact_event(chunk.raw_values[index]))
         ids, unreadable = convert_column(texts, Primitive("string"))
         if self._ids.paths:
-            misfits |= unreadable
-            add_errors(reasons, misfits, self._id_text)
-            add_missing(reasons, ids, misfits, self._id_text)
+            errors |= unreadable
+            add_errors(reasons, errors, self._id_text)
+            add_missing(reasons, ids, errors, self._id_text)
         arrays = envelope_arrays(
             stamp,
             ids=ids,

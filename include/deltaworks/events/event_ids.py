@@ -42,15 +42,15 @@ class EventIdReader:
         """
         if not self.paths:
             return [None] * len(events), {}
-        misfits: ConversionErrors = {}
-        parts = [self._texts(events, path, load_lossless, misfits) for path in self.paths]
+        errors: ConversionErrors = {}
+        parts = [self._texts(events, path, load_lossless, errors) for path in self.paths]
         if len(parts) == 1:
-            return parts[0], misfits
-        return [_digest(texts) for texts in zip(*parts, strict=True)], misfits
+            return parts[0], errors
+        return [_digest(texts) for texts in zip(*parts, strict=True)], errors
 
     @staticmethod
     def _texts(
-        events: Sequence[Mapping[str, Any]], path: Path, load_lossless: Callable[[int], Any], misfits: ConversionErrors
+        events: Sequence[Mapping[str, Any]], path: Path, load_lossless: Callable[[int], Any], errors: ConversionErrors
     ) -> list[str | None]:
         parents = parent_objects(events, path[:-1]) if len(path) > 1 else events
         values = [holder.get(path[-1]) for holder in parents]
@@ -62,7 +62,7 @@ class EventIdReader:
                 texts[index] = number_id_text(literal, value) if type(literal) is NumberLiteral else None
                 if texts[index] is None:
                     detail = f"{value!r} may have lost digits as a JSON number: send it as a string"
-                    misfits[index] = ConversionError(ReasonCode.OUT_OF_RANGE, detail)
+                    errors[index] = ConversionError(ReasonCode.OUT_OF_RANGE, detail)
         return texts
 
 

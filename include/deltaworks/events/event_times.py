@@ -53,17 +53,17 @@ class EventTimes:
         reasons: Reasons = {}
         if not self._paths:
             return self._arrival_times(chunk, range(len(chunk.events)), reasons), reasons, []
-        times, misfits = convert_column(self._values(chunk.events), Primitive("timestamp"), times=self._form)
-        misfits |= self.out_of_bounds(times, stamp)
+        times, errors = convert_column(self._values(chunk.events), Primitive("timestamp"), times=self._form)
+        errors |= self.out_of_bounds(times, stamp)
         if not self._arrival:
-            add_errors(reasons, misfits, self._path_text)
-            add_missing(reasons, times, misfits, self._path_text)
+            add_errors(reasons, errors, self._path_text)
+            add_missing(reasons, times, errors, self._path_text)
             return times, reasons, []
-        missing_rows = [index for index in pc.indices_nonzero(pc.is_null(times)).to_pylist() if index not in misfits]
+        missing_rows = [index for index in pc.indices_nonzero(pc.is_null(times)).to_pylist() if index not in errors]
         if self._arrival == "when_missing":
-            add_errors(reasons, misfits, self._path_text)
+            add_errors(reasons, errors, self._path_text)
             return self._with_arrival_times(chunk, times, missing_rows, reasons), reasons, []
-        unusable_rows = sorted(misfits)
+        unusable_rows = sorted(errors)
         return self._with_arrival_times(chunk, times, [*missing_rows, *unusable_rows], reasons), reasons, unusable_rows
 
     def _values(self, events: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
@@ -77,9 +77,9 @@ class EventTimes:
 
     def out_of_bounds(self, times: pa.Array, stamp: BatchStamp) -> ConversionErrors:
         """Returns errors for events whose time is further from their arrival than declared."""
-        misfits: ConversionErrors = {}
+        errors: ConversionErrors = {}
         if self._max_age_days is None and self._max_future_minutes is None:
-            return misfits
+            return errors
         arrived = stamp.ingested_at_us if stamp.arrived_at_us is None else stamp.arrived_at_us
         micros = times.cast(pa.int64())
         limits = []
@@ -91,8 +91,8 @@ class EventTimes:
             limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {limit}"))
         for is_out_of_bounds, code, limit in limits:
             for index in pc.indices_nonzero(is_out_of_bounds.fill_null(False)).to_pylist():
-                misfits[index] = ConversionError(code, f"{times[index].as_py().isoformat()} was {limit} on arrival")
-        return misfits
+                errors[index] = ConversionError(code, f"{times[index].as_py().isoformat()} was {limit} on arrival")
+        return errors
 
     def _with_arrival_times(self, chunk: Chunk, times: pa.Array, rows: list[int], reasons: Reasons) -> pa.Array:
         """Returns the times with those of the given rows replaced by arrival times."""

@@ -188,14 +188,14 @@ class Parser:
                     if chunk.is_full(self._chunk_events):
                         yield from self._finish_chunk(chunk, stamp)
                         chunk = Chunk()
-            except ConversionError as misfit:  # raised before the first event: the payload is unreadable
-                chunk.rejected.append(self._rejected_payload(payload, self._reason(misfit)))
+            except ConversionError as error:  # raised before the first event: the payload is unreadable
+                chunk.rejected.append(self._rejected_payload(payload, self._reason(error)))
         yield from self._finish_chunk(chunk, stamp)
         self.redaction.seal_identities()
 
     @property
     def row_parser_reason(self) -> str | None:
-        """Why all events are read by rows; None where some are decoded."""
+        """Why all events are read by the row parser; None if some are decoded."""
         return "it is requested" if self._decoder is None else self._decoder.row_parser_reason
 
     def frame(self, payload: Payload) -> Iterable[PositionedEvent]:
@@ -272,15 +272,15 @@ class Parser:
             row += 1
         scan_candidates.clear()
 
-    def _reason(self, misfit: ConversionError) -> Reason:
+    def _reason(self, error: ConversionError) -> Reason:
         """Returns the reason for quarantine. Where the detail may quote private values, only its kind is given."""
-        says = self._quotes_values or misfit.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
-        return Reason(misfit.code, misfit.path, misfit.detail if says else "(withheld: fields are private)")
+        says = self._quotes_values or error.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
+        return Reason(error.code, error.path, error.detail if says else "(withheld: fields are private)")
 
     def _finish_chunk(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[TableRows]:
-        parts, misfits = self._convert_chunk(chunk, stamp)
+        parts, errors = self._convert_chunk(chunk, stamp)
         yield from parts
-        rejected = self.redaction.redact_rejected(chunk.rejected + misfits)
+        rejected = self.redaction.redact_rejected(chunk.rejected + errors)
         self.findings.record_events(len(chunk.events) - chunk.dropped_count + len(chunk.rejected), rejected)
         if rejected:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
@@ -305,15 +305,15 @@ class Parser:
             for row in converted.opted_out_rows:
                 self.redaction.record_dropped(parse_value(chunk.raw_values[row])[0])
             self.columnar_count += converted.columnar_count
-            misfits = [chunk.rejected_event(row, row_reasons) for row, row_reasons in sorted(reasons.items())]
-            return parts, converted.rejected + misfits
+            errors = [chunk.rejected_event(row, row_reasons) for row, row_reasons in sorted(reasons.items())]
+            return parts, converted.rejected + errors
         # Here and not in the handler, where the exception still references its data.
         if chunk.decoded:
             self.redaction.restore_counts(counts_before)
             row_chunk, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
             chunk.dropped_count = len(chunk.events) - len(row_chunk.events) - len(row_chunk.rejected)
-            parts, misfits = self._convert_chunk(row_chunk, stamp)
-            return parts, row_chunk.rejected + misfits
+            parts, errors = self._convert_chunk(row_chunk, stamp)
+            return parts, row_chunk.rejected + errors
         if len(chunk.events) <= 1:
             misfit = [unexpected_error_reason("converting", failure)]
             return [], [chunk.rejected_event(row, misfit) for row in range(len(chunk.events))]

@@ -60,7 +60,9 @@ def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases |
     if not names:
         return None
     # Imported by name, here and below: database and user-agent libraries load only for pipelines that need them.
-    databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").PinnedDatabases.pin(names, storage)
+    databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").PinnedDatabases.pin(
+        names, storage
+    )
     return databases
 
 

@@ -37,18 +37,18 @@ Reasons = dict[int, list[Reason]]
 ColumnKey = tuple[tuple[str, ...], ColumnType, TimeFormat, bool]
 
 
-def add_errors(reasons: Reasons, misfits: ConversionErrors, path: str) -> None:
+def add_errors(reasons: Reasons, errors: ConversionErrors, path: str) -> None:
     """Adds conversion errors of the values at `path` to the reasons."""
-    for index, misfit in misfits.items():
-        reasons.setdefault(index, []).append(Reason(misfit.code, f"{path}{misfit.path}", misfit.detail))
+    for index, error in errors.items():
+        reasons.setdefault(index, []).append(Reason(error.code, f"{path}{error.path}", error.detail))
 
 
-def add_missing(reasons: Reasons, array: pa.Array, misfits: ConversionErrors, path: str) -> None:
+def add_missing(reasons: Reasons, array: pa.Array, errors: ConversionErrors, path: str) -> None:
     """Adds a reason for each absent value at `path`, except where conversion failed."""
     if not array.null_count:
         return
     for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
-        if index not in misfits:
+        if index not in errors:
             missing = Reason(ReasonCode.MISSING_REQUIRED, path, f"{path} is missing")
             reasons.setdefault(index, []).append(missing)
 
@@ -74,12 +74,12 @@ class EventColumn:
         values = [parent.get(self.path[-1]) for parent in parents]
         return [parse_text(value, self.kind) for value in values] if self.values_are_text else values
 
-    def add_reasons(self, reasons: Reasons, array: pa.Array, misfits: ConversionErrors) -> None:
+    def add_reasons(self, reasons: Reasons, array: pa.Array, errors: ConversionErrors) -> None:
         """Adds reasons for values of this column that fail to convert or are missing."""
         path = ".".join(self.path)
-        add_errors(reasons, misfits, path)
+        add_errors(reasons, errors, path)
         if self.required:
-            add_missing(reasons, array, misfits, path)
+            add_missing(reasons, array, errors, path)
 
 
 class SharedColumns:
@@ -141,8 +141,8 @@ class TableColumns:
         reasons: Reasons = {}
         arrays = []
         for item in self.columns:
-            array, misfits = shared.column(item)
-            item.add_reasons(reasons, array, misfits)
+            array, errors = shared.column(item)
+            item.add_reasons(reasons, array, errors)
             arrays.append(array)
         return arrays, reasons
 
@@ -190,8 +190,8 @@ class TableColumns:
         evolved, kind = self._evolved[index]
         parents = parent_objects(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
         values = [parent.get(evolved.path[-1]) for parent in parents]
-        array, misfits = convert_column(values, kind)
-        for row in misfits:
+        array, errors = convert_column(values, kind)
+        for row in errors:
             restore_field(extras[row], evolved.path, values[row])
         return array
 

@@ -41,8 +41,8 @@ def detect_format(head: bytes) -> Mapping[str, Any]:
         return {"format": "avro"}
     try:
         reject_other_formats(head, "a text format")
-    except ConversionError as misfit:
-        raise UnknownFormat(misfit.detail) from misfit
+    except ConversionError as error:
+        raise UnknownFormat(error.detail) from error
     content = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
     if not content:
         raise UnknownFormat("it is empty")
