@@ -21,7 +21,7 @@ class ObjectPacker:
     """Collects pieces in order of delivery and closes an object when it is full or has waited long enough.
 
     Two rules make the truth well-defined. Pieces that break the framing are never neighbours: the second waits for
-    a readable piece to come between. And the second copy of an event waits until `copies_apart_files` objects have
+    a readable piece to come between. And the second copy of an event waits until `min_copy_distance_files` objects have
     been begun since its first; a copy still waiting at the end of all events is not sent.
     """
 

@@ -110,7 +110,7 @@ class ViewersTruth:
     traffic: defaultdict[CdnKey, Traffic] = field(default_factory=lambda: defaultdict(Traffic))
     latency: defaultdict[tuple[datetime, str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     histogram: Counter[int] = field(default_factory=Counter)
-    quarantined: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    quarantined_rows: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     sent_objects: Counter[str] = field(default_factory=Counter)
     last_report_ms: dict[str, int] = field(default_factory=dict)
     users: dict[str, str] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class ViewersTruth:
         """The truth as JSON, for people: totals, and what rows of minutes must say."""
         plain = {
             "objects": self.sent_objects,
-            "quarantined": self.quarantined,
+            "quarantined": self.quarantined_rows,
             "views": len(self.views),
             "plays": sum(view.first_frame_ms is not None for view in self.views.values()),
             "qos_minute": [[*key, *minute.row()] for key, minute in sorted(self.minutes().items())],

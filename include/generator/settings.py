@@ -57,7 +57,7 @@ class GamesSettings:
         target_events: about how many events to make (within 15 % from 20,000 on).
         events_per_file: an object is closed when it holds so many pieces,
         buffer_seconds: or when so many simulated seconds have passed since its first.
-        copies_apart_files: two copies of one event lie at least so many objects apart, so that the order in which
+        min_copy_distance_files: two copies of one event lie at least so many objects apart, so that the order in which
             objects are landed, announced and logged may differ by fewer than that without changing which came first.
         live_slack_files: by how many objects that order may differ without an event counting as droppable too few.
     """
@@ -76,7 +76,7 @@ class GamesSettings:
     rates: FaultRates = field(default_factory=FaultRates)
 
     def __post_init__(self) -> None:
-        for name in ("players", "days", "events_per_file", "buffer_seconds", "copies_apart_files"):
+        for name in ("players", "days", "events_per_file", "buffer_seconds", "min_copy_distance_files"):
             if getattr(self, name) < 1:
                 raise _invalid_setting(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.target_events is not None and self.target_events < 1:

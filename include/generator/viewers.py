@@ -76,7 +76,7 @@ class ViewerFaults:
         without_time: reports beside what is sent, without a time.
         reopened: views that are opened again under the same id in another session.
         anonymous: views beside which a bot asks, whose address is none.
-        encoded_twice: lines whose user agent and query are encoded twice.
+        double_encoded: lines whose user agent and query are encoded twice.
         twice: objects of logs that come again under another name.
         late: objects of either kind that come after all others.
     """
@@ -237,7 +237,7 @@ class _ReportWriter:
 
     def _faulty_lines(self, report: Report, line: bytes) -> Iterator[bytes]:
         """What cannot be taken, beside what can."""
-        faults, quarantined_rows = self._settings.faults, self._truth.quarantined["video_qos"]
+        faults, quarantined_rows = self._settings.faults, self._truth.quarantined_rows["video_qos"]
         chance = self._rng.random()
         if chance < faults.malformed:
             quarantined_rows["malformed"] += 1
@@ -275,7 +275,7 @@ class _LogWriter:
             copies = 2 if self._rng.random() < self._settings.faults.duplicate_logs else 1
             for copy in range(copies):
                 self._truth.sent_objects["cdn_logs"] += 1
-                self._truth.quarantined["cdn_logs"]["malformed"] += len(truncated_lines)
+                self._truth.quarantined_rows["cdn_logs"]["malformed"] += len(truncated_lines)
                 key = f"{self._settings.log_prefix}E2EXAMPLE.{at:%Y-%m-%d-%H}.{number:04}{'b' * copy}.gz"
                 yield _delivery(key, body, len(lines) + len(truncated_lines), at)
 

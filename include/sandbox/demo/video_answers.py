@@ -163,7 +163,7 @@ def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def _quarantine(sheet: AnswerSheet, truth: ViewersTruth, pipeline: str) -> None:
-    expected = {reason: rows for reason, rows in truth.quarantined[pipeline].items() if rows}
+    expected = {reason: rows for reason, rows in truth.quarantined_rows[pipeline].items() if rows}
     rows = (
         sheet.fetch_rows(f"SELECT reasons[1].code, count(*) FROM {pipeline}.quarantine GROUP BY 1")
         if sheet.has_table(f"{pipeline}.quarantine")

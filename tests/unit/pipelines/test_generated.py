@@ -90,7 +90,7 @@ def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: P
     assert wrong(answers) == []
     assert len(answers) == 17
     assert {view.started_ms // 86_400_000 for view in truth.views.values()} == {19_783, 19_784}
-    assert all(truth.quarantined[pipeline] for pipeline in VIDEO)
+    assert all(truth.quarantined_rows[pipeline] for pipeline in VIDEO)
     assert sum(view.stalls for view in truth.views.values()) > 20
     # Every panel of every dashboard has something to draw.
     pages = dashboards(lake, tmp_path, *VIDEO)
