@@ -230,7 +230,7 @@ def test_a_model_that_is_added_is_declared_rightly_and_labels_what_was_ordered(p
     labels = label_query(
         rows="feature_rows",
         states="states",
-        of=model.entity,
+        entity=model.entity,
         columns=model.columns,
         predicts=model.predicts,
         horizon_seconds=model.horizon_seconds,

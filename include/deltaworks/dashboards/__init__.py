@@ -1,1 +1,1 @@
-"""Declared dashboards: their panels' questions asked of the lake, and the page that shows the answers."""
+"""Declared dashboards: runs the panels' queries over the lake and renders the page."""

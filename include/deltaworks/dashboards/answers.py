@@ -1,6 +1,6 @@
-"""Asks the questions of a dashboard's panels: DuckDB over the lake, bounded in time, memory and rows.
+"""Runs the queries of a dashboard's panels with DuckDB over the lake, with limits on time, memory and rows.
 
-A panel that fails says so in its place, and the others are shown. Nothing is written.
+A failing panel shows its error; the others are still shown. Nothing is written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deltaworks.tables.query import connect, table_keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """What the panels of one page may take."""
+    """Limits for the panels of one page."""
 
     panel_seconds: float = 20
     page_seconds: float = 60
@@ -41,10 +41,11 @@ class QueryLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelAnswer:
-    """What is known of a panel: its rows, or the problem for which there are none.
+    """The result of a panel: its rows, or why there are none.
 
-    `absent` are declared tables it reads that nothing has made yet. `more_rows` says that there were more than the
-    bound. `ages` are of the tables it reads, those behind views included.
+    `missing_tables` are declared tables that do not exist yet. `is_truncated` is whether rows beyond the limit were
+        dropped.
+    `ages` are those of all tables it reads, also through views.
     """
 
     panel: PanelSpec
@@ -58,18 +59,18 @@ class PanelAnswer:
 
     @property
     def newest_at(self) -> dt.datetime | None:
-        """The newest moment that data of the panel are of; None where that is not known."""
+        """The newest row time of the panel's tables; None if unknown."""
         return newest_row_time(self.ages)
 
     def column(self, name: str) -> list[Any]:
-        """The values of one column of the answer."""
+        """Returns the values of one column."""
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardAnswer:
-    """A dashboard as it was at one time: the answers of its panels for rows of a span of time, and what happened."""
+    """A dashboard at one time: the panel results for a time span, and its marks."""
 
     pipeline: str
     dashboard: DashboardSpec
@@ -88,7 +89,7 @@ def answer_dashboard(
     limits: QueryLimits = QueryLimits(),
     marks: Marks = NO_MARKS,
 ) -> DashboardAnswer:
-    """Ask what the panels of a dashboard ask, one after the other. Reads the lake alone; safe beside anything."""
+    """Runs the panels of a dashboard one after the other. Reads the lake only; safe at any time."""
     at = utc_now()
     spec = catalog.pipeline(pipeline)
     single_catalog = dataclasses.replace(catalog, pipelines={pipeline: spec})
@@ -100,12 +101,12 @@ def answer_dashboard(
             if seconds > 0:
                 panels.append(questions.run_panel(panel, limits, seconds=seconds))
             else:
-                panels.append(PanelAnswer(panel=panel, problem=f"not asked: the page took {limits.page_seconds:g} s"))
+                panels.append(PanelAnswer(panel=panel, problem=f"skipped: the page took {limits.page_seconds:g} s"))
     return DashboardAnswer(pipeline=pipeline, dashboard=dashboard, span=span, at=at, panels=tuple(panels), marks=marks)
 
 
 class _PanelQueries:
-    """The questions of one page, over the tables of one pipeline."""
+    """Runs the panel queries of one page over the tables of one pipeline."""
 
     def __init__(
         self, catalog: Catalog, spec: PipelineSpec, panels: Sequence[PanelSpec], span: dict[str, dt.datetime]
@@ -133,13 +134,13 @@ class _PanelQueries:
         self._exit_stack.close()
 
     def run_panel(self, panel: PanelSpec, limits: QueryLimits, *, seconds: float) -> PanelAnswer:
-        """The answer of one panel, which is given up after so many seconds of asking."""
+        """Runs one panel's query, with a timeout."""
         started = time.monotonic()
         try:
             answered = self._run_query(panel, limits, seconds)
         except duckdb.InterruptException:
-            answered = PanelAnswer(panel=panel, problem=f"it took more than {seconds:.0f} s and was ended")
-        # Whatever becomes of one panel, the others are to be seen.
+            answered = PanelAnswer(panel=panel, problem=f"the query timed out after {seconds:.0f} s")
+        # A failing panel must not hide the others.
         except Exception as error:
             answered = PanelAnswer(panel=panel, problem=describe_error(error))
         return dataclasses.replace(answered, seconds=time.monotonic() - started)
@@ -147,7 +148,7 @@ class _PanelQueries:
     def _run_query(self, panel: PanelSpec, limits: QueryLimits, seconds: float) -> PanelAnswer:
         text = self._read_sql(panel)
         names = self._referenced_names(text)
-        # Before the rows are read: what is committed in between is in the rows, and the age says less than there is.
+        # Read before the rows: a commit in between makes the data newer than the shown age, never older.
         ages = {name: self._age(name) for name in sorted(names & self._keys.keys())}
         answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
         missing_tables = tuple(name for name, age in ages.items() if age is None)
@@ -162,9 +163,7 @@ class _PanelQueries:
             return dataclasses.replace(answered, problem=describe_error(error))
         missing_columns = [name for _, name in panel.result_columns() if name not in columns]
         if missing_columns:
-            return dataclasses.replace(
-                answered, problem=f"the answer of {panel.sql} has no column {missing_columns[0]!r}"
-            )
+            return dataclasses.replace(answered, problem=f"{panel.sql} returns no column {missing_columns[0]!r}")
         shown = tuple(rows[: limits.max_rows])
         return dataclasses.replace(answered, columns=columns, rows=shown, is_truncated=len(rows) > len(shown))
 
@@ -175,25 +174,27 @@ class _PanelQueries:
         return self._sql_by_file[panel.sql]
 
     def _connection(self, names: Collection[str], limits: QueryLimits) -> duckdb.DuckDBPyConnection:
-        """One for all panels, which opens their tables once; where that fails, one for the tables of this panel."""
+        """Returns a connection shared by all panels; one for this panel if any table cannot be opened."""
         if self._shared is None and not self._is_per_panel:
             try:
                 all_names = set[str]().union(*(self._referenced_names(self._read_sql(panel)) for panel in self._panels))
                 self._shared = self._connect(all_names, limits)
-            # A table of another panel that cannot be opened, or its file.
+            # A table or file of another panel cannot be opened.
             except Exception:
                 self._is_per_panel = True
         return self._shared if self._shared is not None else self._connect(names, limits)
 
     def _connect(self, names: Collection[str], limits: QueryLimits) -> duckdb.DuckDBPyConnection:
-        """A connection that reads these tables of the pipeline and nothing else, within bounds."""
+        """Opens a connection restricted to these tables of the pipeline, with limits."""
         connection, _ = connect(self._catalog, statement=" ".join(sorted(names)) or "nothing")
         self._exit_stack.enter_context(connection)
         restrict_connection(connection, self._spec.pipeline, memory_mib=limits.memory_mib, threads=limits.threads)
         return connection
 
     def _referenced_names(self, text: str) -> set[str]:
-        """The tables and views that a query reads, by itself and through views, in lower case; and its own names."""
+        """Returns the tables and views that a query reads, also through views, in lower case, including its own CTE
+        names.
+        """
         if text not in self._names_by_sql:
             self._names_by_sql[text] = self._find_referenced_names(text)
         return self._names_by_sql[text]
@@ -212,14 +213,14 @@ class _PanelQueries:
         if name not in self._ages:
             age = table_age(self._lake, self._keys[name], name)
             if age is not None and name in self._references:
-                # Its times say what holds when, such as sessions to come, and not how new what is drawn is.
+                # Reference times state validity, such as future sessions, not how recent the data are.
                 age = dataclasses.replace(age, newest_row_at=None)
             self._ages[name] = age
         return self._ages[name]
 
 
 def _json_objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a tree of JSON."""
+    """Yields every object in a JSON tree."""
     if isinstance(tree, dict):
         yield tree
     for below in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
@@ -229,7 +230,7 @@ def _json_objects(tree: Any) -> Iterator[dict[str, Any]]:
 def _fetch_rows(
     connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, max_rows: int, seconds: float
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The columns and up to `most` rows of a query, which is interrupted after so many seconds."""
+    """Returns the columns and up to `max_rows` rows of a query; interrupts it after the timeout."""
     query, parameters = parse_single_select(connection, text)
     parameters_in_query = {name: span[name] for name in parameters if name in span}
     with query_timeout(connection, seconds):

@@ -1,4 +1,4 @@
-"""Bars as SVG: columns over time and numbers, rows of texts, and histograms."""
+"""Renders bar charts as SVG: columns over time or numbers, rows of texts, and histograms."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from deltaworks.dashboards.series import Series, SeriesSet
 from deltaworks.dashboards.values import format_full, format_short, to_number
 from deltaworks.specs.dashboards import PanelSpec
 
-#: Rows of a chart of texts; what is more is left to a table.
+#: Rows of a text bar chart; further rows need a table panel.
 MAX_ROWS = 12
 _MAX_BINS = 30
 _ROW_HEIGHT = 24
 _LABEL_WIDTH, _VALUE_WIDTH = 164, 70
 _LABEL_CHARACTERS = 21
-#: How much of its place a column fills.
+#: Share of its slot that a column fills.
 _COLUMN_FILL_SHARE = 0.86
 
 
 def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
-    """Columns that begin at their places, stacked where there are several series."""
+    """Renders columns, stacked if there are several series."""
     step = data.step
     span = (min(span[0], data.positions[0]), max(span[1], data.positions[-1] + step))
     highest = max((sum(max(value, 0.0) for value in _values_at(data, x)) for x in data.positions), default=0.0)
@@ -55,7 +55,7 @@ def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], m
             hover_areas.append(
                 frame.hover(left, right, round((left + right) / 2, 1), lines, head=position_label(data, x))
             )
-    # A date is the whole of its column.
+    # A date label is centred on its column.
     shift = step / 2 if data.is_dates else 0.0
     across = [
         Tick(tick.value + shift, tick.label) for tick in x_ticks(data, span, panel) if tick.value + shift <= span[1]
@@ -65,7 +65,7 @@ def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], m
 
 
 def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
-    """A row for each text, in the order of the answer."""
+    """Renders one bar per text, in result order."""
     width = 1_280 if panel.wide else 620
     xs = data.positions[:MAX_ROWS]
     totals = {x: sum(max(value, 0.0) for value in _values_at(data, x)) for x in xs}
@@ -86,7 +86,8 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
             said.append(_hover_text(panel, item, value, alone=len(data.series) == 1))
             start += value
         parts.append(
-            f'<text class="tick" x="{scale(start) + 6}" y="{middle + 4}">{escape(format_short(totals[x], panel.unit))}</text>'
+            f'<text class="tick" x="{scale(start) + 6}" y="{middle + 4}">'
+            f"{escape(format_short(totals[x], panel.unit))}</text>"
         )
         parts.append(
             f'<rect class="strip" x="0" y="{row * _ROW_HEIGHT}" width="{width}" height="{_ROW_HEIGHT}">'
@@ -97,7 +98,7 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
 
 
 def histogram(answer: PanelAnswer) -> str:
-    """How many values lie in each of up to 30 bins of one width; with y, the counts of bins that begin at x."""
+    """Renders a histogram of up to 30 equal bins; with y, x are bin starts and y their counts."""
     panel = answer.panel
     numbers = [to_number(value) for value in answer.column(panel.x or "")]
     if panel.y:
@@ -134,7 +135,7 @@ def histogram(answer: PanelAnswer) -> str:
 
 
 def bin_values(values: Sequence[float]) -> tuple[dict[float, float], float]:
-    """Values counted by the beginnings of bins of one round width, and that width."""
+    """Counts values in bins of a round width; returns counts by bin start, and the width."""
     if not values:
         return {}, 1.0
     low, high = min(values), max(values)

@@ -1,6 +1,6 @@
-"""The frame of a chart as SVG: axes with ticks and grid, and what is shown of a place that a pointer is over.
+"""The frame of an SVG chart: axes, grid, and hover tooltips.
 
-Colours are classes of the page's style, so that one drawing serves its light and its dark theme; there is no script.
+Colours are CSS classes, so one drawing works in the light and the dark theme. No scripts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deltaworks.dashboards.scales import Scale, Tick
 HEIGHT = 230
 WIDTH = {False: 620, True: 1_280}
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 14, 24
-#: Pixels of a character of the page's font in a chart.
+#: Width of a character in chart labels, in pixels.
 _CHARACTER_WIDTH = 6.2
 _LINE_HEIGHT = 16
 _EDGE_MARGIN = 20
@@ -23,7 +23,7 @@ _EDGE_MARGIN = 20
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a chart is drawn: its size, and the scales of its axes."""
+    """The drawing area of a chart: its size and axis scales."""
 
     width: int
     x: Scale
@@ -31,27 +31,27 @@ class Frame:
 
     @classmethod
     def for_ranges(cls, x: tuple[float, float], y: tuple[float, float], *, wide: bool) -> Frame:
-        """A frame for values of these spans."""
+        """Returns a frame for these value ranges."""
         width = WIDTH[wide]
         return cls(width, Scale(*x, _LEFT, width - _RIGHT), Scale(*y, HEIGHT - _BOTTOM, _TOP))
 
     @property
     def top(self) -> int:
-        """The upper edge of what is drawn."""
+        """The upper edge of the drawing area."""
         return _TOP
 
     @property
     def bottom(self) -> int:
-        """Its lower edge."""
+        """The lower edge of the drawing area."""
         return HEIGHT - _BOTTOM
 
     @property
     def height(self) -> int:
-        """Its height."""
+        """The height of the drawing area."""
         return self.bottom - self.top
 
     def axes(self, x: Sequence[Tick], y: Sequence[Tick]) -> str:
-        """The grid and the labels of both axes."""
+        """Renders the grid and the labels of both axes."""
         right = self.width - _RIGHT
         parts = [
             f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at}" y2="{at}"/>'
@@ -62,7 +62,7 @@ class Frame:
         for tick in x:
             at = self.x(tick.value)
             half = len(tick.label) * _CHARACTER_WIDTH / 2
-            # A label that would leave the picture is moved in.
+            # Labels are kept inside the picture.
             middle = round(min(max(at, half), self.width - half), 1)
             parts.append(
                 f'<line class="mark" x1="{at}" x2="{at}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - _BOTTOM + 4}"/>'
@@ -73,11 +73,11 @@ class Frame:
         return "".join(parts)
 
     def hover(self, left: float, right: float, at: float, lines: Sequence[tuple[str, str]], *, head: str) -> str:
-        """A strip of the chart, in pixels, that shows values while a pointer is over it.
+        """Renders a hover strip that shows values.
 
         Args:
-            at: where a line marks the place.
-            lines: class of a series, empty for none, and what is said of it.
+            at: the position of the marker line.
+            lines: CSS class (may be empty) and text of each line.
         """
         texts = [head, *(text for _, text in lines)]
         width = round(max(map(len, texts)) * _CHARACTER_WIDTH + (30 if lines else 18), 1)
@@ -101,19 +101,19 @@ class Frame:
         )
 
     def svg(self, title: str, parts: Iterable[str]) -> str:
-        """The picture."""
+        """Renders the complete SVG element."""
         return (
             f'<svg viewBox="0 0 {self.width} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
         )
 
 
 def hover_strips(pixels: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
-    """The strips around points on an axis, each up to half the way to the next, and not far beyond the outermost."""
+    """Returns the hover strip of each point: half way to its neighbours, limited at the ends."""
     low, high = max(low, pixels[0] - _EDGE_MARGIN), min(high, pixels[-1] + _EDGE_MARGIN)
     middles = [round((before + after) / 2, 1) for before, after in pairwise(pixels)]
     return list(zip([low, *middles], [*middles, high], strict=True))
 
 
 def escape(value: object) -> str:
-    """A text that stands in markup for itself."""
+    """Escapes text for HTML."""
     return html.escape(str(value), quote=True)

@@ -1,4 +1,4 @@
-"""Lines and stacked areas as SVG."""
+"""Renders line and stacked area charts as SVG."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from deltaworks.dashboards.values import format_cell, format_full, format_time
 from deltaworks.specs.dashboards import PanelSpec
 
 Point = tuple[float, float]
-#: Places that show their values; of more, every so manyth does.
+#: Most positions with a tooltip; of more, every n-th.
 _MAX_HOVER_STRIPS = 120
-#: A line ends where the next place is further away than so many of the usual distances: what is missing is not drawn.
+#: A gap of more than this many median distances breaks the line.
 _GAP_FACTOR = 4.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 
 def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
-    """Lines, each broken where values are missing."""
+    """Renders lines, broken where values are missing."""
     values = [value for item in data.series for value in item.values.values() if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    # Near zero the axis begins there; a price that moves within a tenth is not to look flat.
+    # The axis starts at zero unless values vary by less than 40 %: small price movements must not look flat.
     steps = number_steps(0.0 if 0 <= low < 0.6 * high else low, max(high, 0.0) if low >= 0 else high, max_steps=6)
     frame = Frame.for_ranges(span, (steps[0], steps[-1]), wide=panel.wide)
     drawn = (
@@ -40,7 +40,7 @@ def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], mar
 
 
 def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
-    """Areas one above the other; a series without a value at a place adds nothing there."""
+    """Renders stacked areas; a missing value counts as zero."""
     tops = _stack_edges(data)
     highest = max((top[x] for top in tops for x in top), default=0.0)
     lowest = min((top[x] for top in tops for x in top), default=0.0)
@@ -64,7 +64,7 @@ def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], mar
 
 
 def sparkline(values: Sequence[Point]) -> str:
-    """A small line without axes; nothing of fewer than two points."""
+    """Renders a small line without axes; empty for fewer than two points."""
     if len(values) < 2:
         return ""
     low, high = min(y for _, y in values), max(y for _, y in values)
@@ -80,12 +80,13 @@ def sparkline(values: Sequence[Point]) -> str:
     closed = [*points, (points[-1][0], _SPARK_HEIGHT), (points[0][0], _SPARK_HEIGHT)]
     return (
         f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" preserveAspectRatio="none" '
-        f'aria-hidden="true"><path class="soft s0" d="{_path_data(closed)}Z"/>{"".join(_line_elements(points, 0))}</svg>'
+        f'aria-hidden="true"><path class="soft s0" d="{_path_data(closed)}Z"/>'
+        f"{''.join(_line_elements(points, 0))}</svg>"
     )
 
 
 def x_ticks(data: SeriesSet, span: tuple[float, float], panel: PanelSpec) -> list[Tick]:
-    """The ticks of the axis that series are over."""
+    """Returns the ticks of the x axis."""
     max_ticks = 16 if panel.wide else 8
     if data.kind == "time":
         return time_ticks(*span, max_ticks=max_ticks, dates=data.is_dates)
@@ -100,14 +101,14 @@ def x_ticks(data: SeriesSet, span: tuple[float, float], panel: PanelSpec) -> lis
 
 
 def position_label(data: SeriesSet, x: float) -> str:
-    """What a place on the axis is called."""
+    """Returns the label of an x position."""
     if x in data.labels:
         return data.labels[x]
     return format_time(dt.datetime.fromtimestamp(x, dt.UTC)) if data.kind == "time" else format_cell(x)
 
 
 def _contiguous_runs(xs: Sequence[float], *, split_at_gaps: bool) -> list[list[float]]:
-    """Ascending places, cut where there is a gap."""
+    """Splits ascending positions at gaps."""
     distances = sorted(after - before for before, after in pairwise(xs))
     median_distance = distances[len(distances) // 2] if distances else 0.0
     runs: list[list[float]] = []
@@ -119,13 +120,13 @@ def _contiguous_runs(xs: Sequence[float], *, split_at_gaps: bool) -> list[list[f
 
 
 def sampled_positions(xs: Sequence[float]) -> set[float]:
-    """The places that show their values under a pointer: all of a few, else every so manyth, the last among them."""
+    """Returns the positions with tooltips: all, or every n-th including the last."""
     every = -(-len(xs) // _MAX_HOVER_STRIPS) or 1
     return {*xs[::-1][::every]}
 
 
 def _stack_edges(data: SeriesSet) -> list[dict[float, float]]:
-    """The upper edge of each series, over all below it."""
+    """Returns the upper edge of each stacked series."""
     edges: list[dict[float, float]] = []
     for item in data.series:
         below = edges[-1] if edges else {}
@@ -134,13 +135,13 @@ def _stack_edges(data: SeriesSet) -> list[dict[float, float]]:
 
 
 def _run_points(frame: Frame, item: Series, run: Iterable[float]) -> list[Point | None]:
-    """The points of a series along a run; None where it says null."""
+    """Returns the points of a series along a run; None for null."""
     values = [(x, item.values[x]) for x in run]
     return [None if value is None else (frame.x(x), frame.y(value)) for x, value in values]
 
 
 def _line_elements(points: Sequence[Point | None], number: int) -> Iterator[str]:
-    """The pieces of a line; a point alone is a dot."""
+    """Yields the SVG elements of a line; a single point becomes a dot."""
     piece: list[Point] = []
     for point in [*points, None]:
         if point is not None:

@@ -1,6 +1,6 @@
-"""What happened while a chart's data came in: notes that people left, and times for which a rule fired.
+"""Marks on charts: annotations and firing rules.
 
-A note is a line of a chart, a firing rule a band of it; each carries a number, under which the page says what it was.
+An annotation is a vertical line, a firing rule a band; numbers refer to the list on the page.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from deltaworks.dashboards.drawing import Frame, escape
 from deltaworks.dashboards.spans import Span
 from deltaworks.dashboards.values import format_time
 
-#: Of more, the newest are drawn: beyond it numbers stand one over the other.
+#: Most marks drawn, the newest ones: more numbers would overlap.
 MAX_MARKS = 30
 _LABEL_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened: at one time, or from it to `until`; a rule that still fires has none."""
+    """An annotation, or a time range in which a rule fired (`until` is None while it fires)."""
 
     kind: Literal["note", "rule"]
     at: dt.datetime
@@ -31,8 +31,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The marks of a page, the oldest first. `earlier_count` says how many older ones there are; `problem` why none
-    could be read."""
+    """The marks of a page, oldest first. `earlier_count` counts marks that are not drawn; `problem` is why none could
+    be read.
+    """
 
     items: tuple[Mark, ...] = ()
     earlier_count: int = 0
@@ -40,18 +41,18 @@ class Marks:
 
     @classmethod
     def overlapping(cls, marks: Sequence[Mark], span: Span) -> Marks:
-        """Those that touch a span."""
+        """Returns the marks that overlap a time span."""
         ordered = sorted(marks, key=lambda mark: (mark.at, mark.kind, mark.text))
         within = [mark for mark in ordered if mark.at < span.until and _mark_end(mark) >= span.since]
         return cls(items=tuple(within[-MAX_MARKS:]), earlier_count=max(0, len(within) - MAX_MARKS))
 
 
-#: Of a chart that is not over time, and of one of which nothing is known.
+#: For charts without a time axis.
 NO_MARKS = Marks()
 
 
 def mark_bands(frame: Frame, marks: Marks) -> str:
-    """What lies below the data: a band for as long as a rule fired, a line for a note."""
+    """Renders bands of firing rules and lines of annotations, below the data."""
     parts = []
     for mark in marks.items:
         left, right = _mark_edges(frame, mark)
@@ -64,7 +65,7 @@ def mark_bands(frame: Frame, marks: Marks) -> str:
 
 
 def mark_labels(frame: Frame, marks: Marks) -> str:
-    """What lies above all: the number of each mark. One that would hide the number before it is left to the list."""
+    """Renders the numbers of marks, above the data; overlapping numbers are omitted."""
     parts, free_from = [], float("-inf")
     for number, mark in enumerate(marks.items, start=1):
         at = min(max(_mark_edges(frame, mark)[0], _LABEL_WIDTH / 2), frame.width - _LABEL_WIDTH / 2)
@@ -80,18 +81,18 @@ def mark_labels(frame: Frame, marks: Marks) -> str:
 
 
 def marks_list(marks: Marks) -> str:
-    """What the numbers stand for; nothing where nothing happened."""
+    """Renders the list of marks; empty without marks."""
     if marks.problem:
-        return f'<p class="problem">What happened could not be read. {escape(marks.problem)}</p>'
+        return f'<p class="problem">Annotations and rules could not be read. {escape(marks.problem)}</p>'
     if not marks.items:
         return ""
     rows = "".join(f'<li class="{mark.kind}-mark">{escape(describe_mark(mark))}</li>' for mark in marks.items)
-    older = f'<p class="note">and {marks.earlier_count:,} earlier ones</p>' if marks.earlier_count else ""
-    return f'<section class="wide happened"><h2>What happened</h2><ol>{rows}</ol>{older}</section>'
+    older = f'<p class="note">and {marks.earlier_count:,} earlier</p>' if marks.earlier_count else ""
+    return f'<section class="wide happened"><h2>Annotations and firing rules</h2><ol>{rows}</ol>{older}</section>'
 
 
 def describe_mark(mark: Mark) -> str:
-    """A mark in words, with its times."""
+    """Describes a mark with its times."""
     if mark.kind == "note":
         return f"{_minute_text(mark.at)} {mark.text}"
     until = "now" if mark.until is None else _minute_text(mark.until)
@@ -99,7 +100,7 @@ def describe_mark(mark: Mark) -> str:
 
 
 def _mark_edges(frame: Frame, mark: Mark) -> tuple[float, float]:
-    """Where a mark begins and ends, in pixels of the chart."""
+    """Returns the start and end of a mark in pixels."""
     low, high = frame.x.low, frame.x.high
     end = high if mark.until is None and mark.kind == "rule" else _mark_end(mark).timestamp()
     return frame.x(min(max(mark.at.timestamp(), low), high)), frame.x(min(max(end, low), high))

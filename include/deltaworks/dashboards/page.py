@@ -1,7 +1,7 @@
-"""A dashboard as one HTML page: readable without a server or internet access, in a light and a dark theme.
+"""Renders a dashboard as one self-contained HTML page, in a light and a dark theme.
 
-It holds no script and loads nothing, so it may be kept as a file, sent by mail, or served under a policy that forbids
-both. What the lake says stands in it for itself, whatever it looks like.
+The page has no scripts and loads nothing, so it can be saved, mailed, or served under a strict content security policy.
+All data are escaped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from deltaworks.dashboards.style import STYLE
 from deltaworks.dashboards.values import format_age, format_cell, format_full, format_time, to_number
 from deltaworks.specs.dashboards import Chart
 
-#: Rows of a panel's table; all of them are in what `deltaworks sql` says.
+#: Rows of a table panel; query the lake for more.
 _MAX_TABLE_ROWS = 100
 
 
 def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = None, links: str = "") -> str:
-    """The page.
+    """Renders the page.
 
     Args:
-        refresh_seconds: after which a browser asks for it again; never of a file, which stays as it is.
+        refresh_seconds: reload interval; None for a file.
         links: markup above the heading.
     """
     dashboard = answer.dashboard
@@ -40,7 +40,8 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
     newest = max((panel.newest_at for panel in answer.panels if panel.newest_at is not None), default=None)
     failed = sum(bool(panel.problem) for panel in answer.panels)
     header_items = [
-        f"<dt>from</dt><dd>{_minute_text(answer.span.since)}</dd><dt>to</dt><dd>{_minute_text(answer.span.until)} UTC</dd>",
+        f"<dt>from</dt><dd>{_minute_text(answer.span.since)}</dd>"
+        f"<dt>to</dt><dd>{_minute_text(answer.span.until)} UTC</dd>",
         f"<dt>drawn</dt><dd>{format_time(answer.at.replace(microsecond=0))} UTC</dd>",
         f"<dt>newest data</dt><dd>{'none yet' if newest is None else _time_and_age(newest, answer.at)}</dd>",
         f'<dt>panels that failed</dt><dd class="failed">{failed}</dd>' if failed else "",
@@ -71,20 +72,20 @@ def _body(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     problem = answer.problem
     if answer.missing_tables:
         tables = ", ".join(answer.missing_tables)
-        return f'<p class="empty">No data: {escape(tables)} is not there yet.</p>'
+        return f'<p class="empty">No data: table {escape(tables)} does not exist yet.</p>'
     if not problem and not answer.rows:
-        return '<p class="empty">No rows between these times.</p>'
+        return '<p class="empty">No rows in this time range.</p>'
     if not problem:
         try:
             return _CHARTS[answer.panel.chart](answer, dashboard)
-        # What an answer is of, its panel cannot show.
+        # The result does not fit the chart type.
         except (TypeError, ValueError, OverflowError) as error:
             problem = str(error)
     return f'<p class="problem"><strong>This panel failed.</strong> {escape(problem)}</p>'
 
 
 def _age_footer(answer: PanelAnswer, now: dt.datetime) -> str:
-    """How old the data of a panel are; of every table it reads, where a pointer rests on it."""
+    """Renders the age of a panel's data; a tooltip lists its tables."""
     if not answer.ages:
         return "<span>age of the data unknown</span>" if answer.problem else "<span>no data yet</span>"
     details = "; ".join(
@@ -113,9 +114,7 @@ def _number_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     values = [to_number(value) for value in answer.column(panel.y[0])]
     if panel.x is None:
         if len(values) > 1:
-            raise ValueError(
-                f"the answer of {panel.sql} has {len(values)} rows and not one; declare x, or write LIMIT 1"
-            )
+            raise ValueError(f"{panel.sql} returns {len(values)} rows instead of one; declare x, or add LIMIT 1")
         return f'<p class="number">{_large_number(values[0], answer)}</p>'
     data = build_series(answer, additive=False)
     last = data.positions[-1]
@@ -175,7 +174,7 @@ def _bar_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
 
 
 def _axis_span(data: SeriesSet, span: Span) -> tuple[float, float]:
-    """The span of the axis: all the time that was asked for, so that missing data are seen, else that of the data."""
+    """Returns the x range: the requested time span, so that missing data are visible, or the range of the data."""
     if data.kind != "time":
         return data.positions[0], data.positions[-1]
     return min(span.since.timestamp(), data.positions[0]), max(span.until.timestamp(), data.positions[-1])
@@ -186,7 +185,7 @@ def _chart_marks(data: SeriesSet, dashboard: DashboardAnswer) -> Marks:
 
 
 def _with_legend(chart: str, data: SeriesSet, answer: PanelAnswer) -> str:
-    """A chart with the names of its series, where there are several or they are of a column."""
+    """Adds a legend if there are several or named series."""
     if len(data.series) == 1 and answer.panel.by is None:
         return f'<div class="chart">{chart}</div>'
     names = "".join(
@@ -197,7 +196,7 @@ def _with_legend(chart: str, data: SeriesSet, answer: PanelAnswer) -> str:
         names += (
             f'<li class="note">{OTHER}: {data.omitted_count} more</li>'
             if summed
-            else (f'<li class="note">{data.omitted_count} smaller ones are not shown</li>')
+            else (f'<li class="note">{data.omitted_count} smaller series not shown</li>')
         )
     return f'<div class="chart">{chart}</div><ul class="legend">{names}</ul>'
 

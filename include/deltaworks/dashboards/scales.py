@@ -1,7 +1,7 @@
-"""Axes: from values to pixels, and where ticks stand with what is written at them.
+"""Axis scales and ticks.
 
-Steps of numbers are 1, 2, 2.5 or 5 times a power of ten (P. Heckbert, "Nice numbers for graph labels", Graphics Gems,
-1990); those of time are divisions that clocks and calendars have.
+Number steps are 1, 2, 2.5 or 5 times a power of ten (P. Heckbert, "Nice numbers for graph labels", Graphics Gems,
+1990); time steps follow clock and calendar units.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deltaworks.dashboards.values import format_short
 from deltaworks.specs.dashboards import Unit
 
 _DAY = 86_400
-#: Seconds between ticks of time; months are counted apart.
+#: Steps of time ticks in seconds; months are separate.
 _TIME_STEP_SECONDS: Final = (
     *(1, 5, 15, 30),
     *(60, 120, 300, 600, 900, 1_800),
@@ -28,7 +28,7 @@ _MONTH_STEPS: Final = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values from `low` to `high` as pixels from `start` to `end`, which may run downwards."""
+    """Maps values from `low` to `high` to pixels from `start` to `end`, which may be reversed."""
 
     low: float
     high: float
@@ -36,22 +36,22 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value, to a tenth; values outside lie on the edge."""
+        """Returns the pixel of a value, rounded to 0.1 and clipped to the range."""
         share = (min(max(value, self.low), self.high) - self.low) / ((self.high - self.low) or 1.0)
         return round(self.start + share * (self.end - self.start), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis and its label."""
+    """An axis tick: value and label."""
 
     value: float
     label: str
 
 
 def number_steps(low: float, high: float, *, max_steps: int) -> list[float]:
-    """Round values from at or below `low` to at or above `high`, at most about `most` of them."""
-    # Differences that are lost in the digits of a double are none.
+    """Returns about `max_steps` round values that cover `low` to `high`."""
+    # Ranges below double precision count as empty.
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         high = low + (abs(low) or 1.0)
     step = nice_step((high - low) / max(max_steps - 1, 1))
@@ -60,18 +60,18 @@ def number_steps(low: float, high: float, *, max_steps: int) -> list[float]:
 
 
 def nice_step(step: float) -> float:
-    """The least round step that is not below `step`."""
+    """Returns the smallest round step of at least `step`."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
 def number_ticks(steps: Sequence[float], unit: Unit | None) -> list[Tick]:
-    """A tick at each of these values."""
+    """Returns a tick for each value."""
     return [Tick(value, format_short(value, unit)) for value in steps]
 
 
 def time_ticks(low: float, high: float, *, max_ticks: int, dates: bool = False) -> list[Tick]:
-    """Ticks between two instants, in seconds since 1970, labelled in UTC; of dates there is none between them."""
+    """Returns ticks between two Unix times, labelled in UTC; for dates at midnight only."""
     steps = (step for step in _TIME_STEP_SECONDS if step >= _DAY or not dates)
     step = next((step for step in steps if (high - low) / step <= max_ticks), None)
     if step is None:

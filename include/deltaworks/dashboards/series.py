@@ -1,4 +1,4 @@
-"""The answer of a panel as series over one axis."""
+"""Converts a panel's result into series over one axis."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Literal
 from deltaworks.dashboards.answers import PanelAnswer
 from deltaworks.dashboards.values import format_cell, to_number, to_utc
 
-#: More are not told apart by their colours.
+#: Most series that colours can distinguish.
 MAX_SERIES = 8
 OTHER = "other"
-#: What an axis is of: instants in seconds since 1970, numbers, or texts by their place.
+#: The kind of an x axis: Unix times, numbers, or texts by index.
 AxisKind = Literal["time", "number", "text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values by place on the axis; null where the answer says null, and absent where it has no row."""
+    """Values by x position; None where the result is null, absent where it has no row."""
 
     name: str
     values: Mapping[float, float | None]
@@ -29,9 +29,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSet:
-    """Series over one axis, the largest first. `xs` ascend; `labels` are of texts and of dates, by place.
+    """Series over one axis, largest first. `positions` ascend; `labels` exist for texts and dates.
 
-    `left_over` is how many series more there were: summed up as OTHER where series add up, else not shown.
+    `omitted_count` counts further series: summed as OTHER if additive, else not shown.
     """
 
     kind: AxisKind
@@ -43,19 +43,19 @@ class SeriesSet:
 
     @property
     def step(self) -> float:
-        """The least distance between two places; a day between dates, where there is one only."""
+        """The smallest distance between positions; a day for a single date."""
         distances = [after - before for before, after in pairwise(self.positions)]
         return min(distances, default=86_400.0 if self.is_dates else 3_600.0 if self.kind == "time" else 1.0)
 
 
 def build_series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
-    """The series of a line, an area or bars.
+    """Builds the series of a line, area or bar chart.
 
     Args:
-        additive: several values of one series at one place add up, as do the series that are too many.
+        additive: sum several values of a series at one position, and the series beyond the limit.
 
     Raises:
-        TypeError: y is no number, or x of several kinds.
+        TypeError: y is not a number, or x has mixed types.
     """
     panel = answer.panel
     kind, positions, labels, dates = _detect_axis(answer.column(panel.x or ""))
@@ -94,7 +94,7 @@ def _series_name(value: Any) -> str:
 
 
 def _detect_axis(values: list[Any]) -> tuple[AxisKind, list[float], dict[float, str], bool]:
-    """The kind of an axis, the place of each value, labels by place, and whether they are dates."""
+    """Returns the axis kind, the position of each value, labels by position, and whether values are dates."""
     present = [value for value in values if value is not None]
     if len(present) < len(values) and not any(isinstance(value, str) for value in present):
         raise TypeError("x is null in some rows")

@@ -1,4 +1,4 @@
-"""The span of time that a dashboard is drawn for."""
+"""The time span of a dashboard."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from deltaworks.specs.dashboards import DashboardSpec
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one time up to but not including another, both aware."""
+    """A half-open time range of aware datetimes."""
 
     since: dt.datetime
     until: dt.datetime
 
 
 def parse_span(dashboard: DashboardSpec, *, since: str = "", until: str = "") -> Span:
-    """The span between two dates or times in UTC, as people write them.
+    """Parses a span from dates or times in UTC.
 
     Args:
-        since: empty for as far before the end as the dashboard declares.
+        since: empty for the declared number of hours before the end.
         until: empty for now.
 
     Raises:
-        ConfigError: DASHBOARD_SPAN_INVALID, one is no time, or the end is not after the start.
+        ConfigError: DASHBOARD_SPAN_INVALID, invalid time, or the end is not after the start.
     """
     end = _parse_instant(until) or utc_now()
     start = _parse_instant(since)
     try:
         start = start if start is not None else end - dt.timedelta(hours=dashboard.hours)
     except OverflowError:
-        raise _invalid_error(f"There is no time {dashboard.hours:g} hours before {until}.") from None
+        raise _invalid_error(
+            f"{until} is too early: the dashboard shows {dashboard.hours:g} hours before it."
+        ) from None
     if start >= end:
         raise _invalid_error(f"{start:%Y-%m-%d %H:%M} is not before {end:%Y-%m-%d %H:%M} UTC.")
     return Span(start, end)
@@ -44,12 +46,12 @@ def _parse_instant(text: str) -> dt.datetime | None:
         instant = parse_iso(text.strip())
         return None if instant is None else instant.astimezone(dt.UTC)
     except (ValueError, OverflowError):
-        raise _invalid_error(f"{text!r} is no date and no time.") from None
+        raise _invalid_error(f"{text!r} is not a date or time.") from None
 
 
 def _invalid_error(message: str) -> ConfigError:
     return ConfigError(
         "DASHBOARD_SPAN_INVALID",
         message,
-        hint="Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC, the earlier one as the start.",
+        hint="Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM (UTC), with the start before the end.",
     )

@@ -1,6 +1,6 @@
-"""The style of a dashboard's page: two themes of one set of colours, told apart by what the reader's system says.
+"""The CSS of dashboard pages: a light and a dark theme, chosen by the system setting.
 
-The colours of series differ in lightness too, for readers who tell few hues apart, and stand out on both grounds.
+Series colours also differ in lightness, for colour-blind readers, and contrast with both backgrounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values as people read them: numbers with their units, times in UTC, ages."""
+"""Formats values: numbers with units, times in UTC, ages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _MAX_TEXT_LENGTH = 200
 
 
 def to_number(value: Any) -> float | None:
-    """A value of an answer as a number; None for null and what is not finite.
+    """Converts a result value to a number; None for null and non-finite values.
 
     Raises:
-        TypeError: it is something else, such as a text.
+        TypeError: the value is not a number.
     """
     if value is None:
         return None
     if isinstance(value, dt.timedelta):
         return value.total_seconds()
     if not isinstance(value, int | float | Decimal):
-        raise TypeError(f"{str(value)[:40]!r} is no number")
+        raise TypeError(f"{str(value)[:40]!r} is not a number")
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 def format_short(value: float, unit: Unit | None) -> str:
-    """A number in few characters, for an axis."""
+    """Formats a number for an axis."""
     if unit in ("bytes", "seconds", "milliseconds"):
         return _format_scaled(value, unit)
     for size, letter in _THOUSANDS:
@@ -42,7 +42,7 @@ def format_short(value: float, unit: Unit | None) -> str:
 
 
 def format_full(value: float, unit: Unit | None) -> str:
-    """A number as it stands in a table or beside a point."""
+    """Formats a number for a table or tooltip."""
     if unit in ("bytes", "seconds", "milliseconds"):
         return _format_scaled(value, unit)
     if unit == "money":
@@ -56,7 +56,7 @@ def _suffix(unit: Unit | None) -> str:
 
 
 def _format_scaled(value: float, unit: Unit) -> str:
-    """A number with the prefix, or the unit, of its size."""
+    """Formats a number with a unit prefix."""
     if value == 0:
         return {"bytes": "0 B", "seconds": "0 s"}.get(unit, "0 ms")
     value = value / 1000 if unit == "milliseconds" else value
@@ -68,7 +68,7 @@ def _format_scaled(value: float, unit: Unit) -> str:
 
 
 def _format_digits(value: float, digits: int) -> str:
-    """So many significant digits, without zeros that say nothing, and never an exponent."""
+    """Formats significant digits without trailing zeros or exponent."""
     if value == 0:
         return "0"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -77,7 +77,7 @@ def _format_digits(value: float, digits: int) -> str:
 
 
 def format_cell(value: Any, unit: Unit | None = None) -> str:
-    """Any value of an answer as text."""
+    """Formats any result value as text."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -93,18 +93,18 @@ def format_cell(value: Any, unit: Unit | None = None) -> str:
 
 
 def to_utc(value: dt.datetime) -> dt.datetime:
-    """A timestamp in UTC; one without a zone is in it already."""
+    """Converts a timestamp to UTC; naive ones are UTC."""
     return value.astimezone(dt.UTC) if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
 
 
 def format_time(value: dt.datetime) -> str:
-    """A time in UTC, to the second where it has any."""
+    """Formats a time in UTC, with seconds if not zero."""
     value = to_utc(value)
     return f"{value:%Y-%m-%d %H:%M:%S}" if value.second or value.microsecond else f"{value:%Y-%m-%d %H:%M}"
 
 
 def format_age(seconds: float) -> str:
-    """How long ago something was: `40 s`, `12 min`, `5 h`, `3 days`."""
+    """Formats an age: `40 s`, `12 min`, `5 h`, `3 days`."""
     if seconds < 100:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 100 * 60:

@@ -1,1 +1,1 @@
-"""Models that predict: trained on gold tables, judged on later days than they saw, published only where they add."""
+"""Predictive models: trained on gold tables, evaluated on later days, published only if they beat the baselines."""

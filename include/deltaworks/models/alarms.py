@@ -1,7 +1,7 @@
-"""Alarms that scores would raise, and what people would have had of them.
+"""Alarms that scores would raise, and their precision and lead time.
 
-An alarm of an entity begins where its score reaches the threshold; for a horizon after that there is no other, since
-the first one speaks of that time. The threshold is the lowest at which there are no more alarms than people want.
+An entity's alarm starts when its score reaches the threshold; no further alarm follows within the horizon. The
+threshold is the lowest that stays within the alarm budget.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from deltaworks.models.metrics import Flags, Floats
 from deltaworks.models.spans import DAY_SECONDS
 
 Instants = NDArray[np.int64]
-#: How many thresholds are tried, from the highest score down.
+#: Number of thresholds tried, from the highest score down.
 _MAX_THRESHOLDS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmMetrics:
-    """Of the alarms on some rows: how many, the share of them that was right, and of those the median lead in seconds,
-    from the alarm to what it announced; None where there is nothing to take it of."""
+    """Metrics of alarms: count, precision, and median lead time in seconds of true alarms; None if undefined."""
 
     alarms: int
     precision: float | None
@@ -31,10 +30,10 @@ class AlarmMetrics:
 
 
 def alarm_rows(entities: Instants, at: Instants, scores: Floats, *, threshold: float, quiet_seconds: int) -> Instants:
-    """The places of the rows at which alarms begin, in the order of entity and time.
+    """Returns the row indices at which alarms start, ordered by entity and time.
 
     Args:
-        quiet_seconds: an alarm is the only one of its entity for so long.
+        quiet_seconds: no further alarm of the entity for this long.
     """
     high = np.flatnonzero(scores >= threshold)
     high = high[np.lexsort((at[high], entities[high]))]
@@ -48,7 +47,7 @@ def alarm_rows(entities: Instants, at: Instants, scores: Floats, *, threshold: f
 
 
 def alarm_budget(entities: Instants, at: Instants, *, alarms_per_day: float) -> float:
-    """How many alarms there may be: so many for each day of each entity that has rows."""
+    """Returns the allowed number of alarms: `alarms_per_day` for each day and entity with rows."""
     days = np.unique(np.stack((entities, at // DAY_SECONDS)), axis=1)
     return alarms_per_day * int(days.shape[1])
 
@@ -56,12 +55,13 @@ def alarm_budget(entities: Instants, at: Instants, *, alarms_per_day: float) -> 
 def lowest_threshold(
     entities: Instants, at: Instants, scores: Floats, *, max_alarms: float, quiet_seconds: int
 ) -> float:
-    """The lowest score down to which thresholds raise no more alarms than that; above every score where each raises
-    more. Of many scores some hundred are tried."""
+    """Returns the lowest threshold with at most `max_alarms` alarms; above every score if there is none. Tries a few
+    hundred thresholds.
+    """
     distinct = np.unique(scores)[::-1]
     if not len(distinct):
         return float("inf")
-    # Few alarms come of the highest scores, so these are tried more closely.
+    # Thresholds are denser near the highest scores.
     candidates = np.unique(np.round(np.linspace(0, np.sqrt(len(distinct) - 1), _MAX_THRESHOLDS) ** 2).astype(np.int64))
     best = float(np.nextafter(distinct[0], np.inf))
     for threshold in distinct[candidates]:
@@ -82,10 +82,10 @@ def alarm_metrics(
     threshold: float,
     quiet_seconds: int,
 ) -> AlarmMetrics:
-    """What a threshold comes to on rows.
+    """Returns the alarm metrics of a threshold.
 
     Args:
-        next_at: when what is predicted began, NaN where that is not on record.
+        next_at: when the predicted state began; NaN if unknown.
     """
     alarm_starts = alarm_rows(entities, at, scores, threshold=threshold, quiet_seconds=quiet_seconds)
     if not len(alarm_starts):

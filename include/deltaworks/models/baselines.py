@@ -1,7 +1,6 @@
-"""What is predicted without a model: that things stay as they are, and that they go as they did at this time before.
+"""Baselines of predictions: persistence (the state stays as it is) and seasonal (the same hour of the week).
 
-Both are rates of positive rows in training, so they are probabilities as a model's scores are. They look at nothing
-but the state that is predicted and the clock.
+Both return positive rates of the training rows as probabilities. They use only the state and the time.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from deltaworks.models.metrics import Flags, Floats
 Baseline = Literal["persistence", "seasonal"]
 _HOUR_SECONDS: Final = 3_600
 _WEEK_HOURS: Final = 168
-#: How many rows the rate of a larger group counts for, in that of a smaller one.
+#: Weight of the prior rate, in rows.
 _PRIOR_ROWS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """Rows without their features, a place each: the number of the entity, the instant, the label, the instant at which
-    what is predicted next began, and since when the state last held (NaN where that is not on record)."""
+    """Rows without features: entity number, time, label, next start of the state, and its last time (NaN if
+    unknown)."""
 
     entities: Instants
     at: Instants
@@ -38,17 +37,17 @@ class LabelledRows:
         return len(self.at)
 
 
-#: Gives scores to rows.
+#: Scores rows.
 Scorer = Callable[[LabelledRows], Floats]
 
 
 def fit_baseline(name: Baseline, training: LabelledRows) -> Scorer:
-    """The baseline of that name, by the rates of training."""
+    """Fits the named baseline."""
     return _FITTERS[name](training)
 
 
 def fit_persistence(training: LabelledRows) -> Scorer:
-    """The rate of positive rows by how long ago the state last held, in steps of doubling time."""
+    """Fits positive rates by the age of the last state, in doubling steps."""
     rates = _shrunk_rates(
         _age_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
     )
@@ -57,7 +56,7 @@ def fit_persistence(training: LabelledRows) -> Scorer:
 
 
 def fit_seasonal(training: LabelledRows) -> Scorer:
-    """The rate of positive rows of the entity at this hour of the week; of few rows, of all entities at that hour."""
+    """Fits positive rates by entity and hour of the week, shrunk towards the rate of all entities at that hour."""
     hour_rates = _shrunk_rates(
         _hour_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
     )
@@ -81,7 +80,7 @@ def _positive_rate(labels: Flags) -> float:
 
 
 def _shrunk_rates(groups: NDArray[np.int64], labels: Flags, priors: Floats) -> dict[int, float]:
-    """The rate of each group, drawn towards the prior of its rows by as much as rows are few."""
+    """Returns the positive rate of each group, shrunk towards the prior of its rows."""
     names, group_index = np.unique(groups, return_inverse=True)
     rows = np.bincount(group_index, minlength=len(names))
     positive = np.bincount(group_index, weights=labels.astype(np.float64), minlength=len(names))
@@ -97,7 +96,7 @@ def _look_up_rates(rates: Mapping[int, float], groups: NDArray[np.int64], defaul
 
 
 def _age_groups(rows: LabelledRows) -> NDArray[np.int64]:
-    """In minutes, as powers of two; -1 where the state is not on record to have held."""
+    """Returns log2 of the age in minutes; -1 if unknown."""
     minutes = np.nan_to_num((rows.at - rows.last_at) / 60.0, nan=-1.0)
     powers = np.floor(np.log2(np.maximum(minutes, 0.0) + 1.0)).astype(np.int64)
     return np.where(minutes < 0, -1, powers)

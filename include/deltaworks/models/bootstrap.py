@@ -1,8 +1,8 @@
-"""Whether one score is better than another, or only was on these rows: a block bootstrap of the difference.
+"""Block bootstrap of the difference between two scores' average precision.
 
-Rows near each other in time share what happened, so whole blocks are drawn with replacement and not rows: days, or
-entities where horizons are longer than a day and the rows of one entity share nearly all of them. Both scores are
-judged on the same draw (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993: percentile intervals).
+Rows close in time are correlated, so blocks are resampled instead of rows: days, or entities if horizons exceed a day.
+Both scores are evaluated on the same resamples (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993:
+percentile intervals).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEED = 20_251
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """A difference of two areas as it is on all rows, and where it lies in most draws."""
+    """A difference of two areas with its confidence interval."""
 
     value: float
     low: float
@@ -38,9 +38,9 @@ def area_gain(
     level: float = CONFIDENCE_LEVEL,
     seed: int = SEED,
 ) -> ConfidenceInterval:
-    """By how much the area of `scores` is larger than that of `other`. The same at each call.
+    """Returns the gain in area of `scores` over `other`. Deterministic.
 
-    Draws without a positive row tell nothing and are left out; with none left the interval is all there is.
+    Resamples without a positive row are ignored; if none is left the interval is unbounded.
     """
     ours, theirs = RankedScores(labels, scores), RankedScores(labels, other)
     _, block = np.unique(blocks, return_inverse=True)

@@ -1,7 +1,7 @@
-"""Judges a way to predict: in each fold it is trained, its threshold chosen, and then held against later days once.
+"""Evaluates a model on rolling folds: trained and tuned on each fold's training span, tested once on later days.
 
-What is chosen, the algorithm and the threshold, is chosen on the end of training. The test is looked at for figures
-alone. Baselines go through the same.
+Algorithm and threshold are selected on the end of the training span; the test span is used for metrics only. Baselines
+are treated the same way.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from deltaworks.models.metrics import Floats, average_precision, brier_score, ca
 from deltaworks.models.spans import DAY_SECONDS, Fold, RowSelection, Span, TrainingSpan
 from deltaworks.specs.models import Algorithm, ModelSpec
 
-#: What the scores of the whole model are called among those of groups and baselines.
+#: Name of the full model's scores, among those of groups and baselines.
 MODEL: Final = "model"
-#: Figures are kept so exactly: a repetition is held to them.
+#: Digits of stored metrics; a repeated training is compared at this precision.
 DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedModel:
-    """The best candidate of a training, fitted to all of it, and the threshold its scores are held against."""
+    """The best candidate, fitted to the full training span, with its threshold."""
 
     model: FittedModel
     threshold: float
@@ -41,7 +41,7 @@ class SelectedModel:
 
 @dataclass(frozen=True, slots=True)
 class _TestScores:
-    """The scores of a test by their names, with the thresholds chosen in training."""
+    """Test scores and thresholds by model or baseline name."""
 
     rows: LabelledRows
     scores: Mapping[str, Floats]
@@ -51,9 +51,9 @@ class _TestScores:
 def select_model(
     frame: LabelledFrame, training: TrainingSpan, model: ModelSpec, columns: Sequence[str]
 ) -> SelectedModel | None:
-    """Train on a span: the algorithm that is best on its end, fitted to all of it.
+    """Selects the best algorithm on the end of the training span and fits it to the full span.
 
-    None where a part of it has rows of one label alone.
+    None if a part has rows of one label only.
     """
     best: tuple[float, Algorithm, float] | None = None
     for algorithm in model.algorithms:
@@ -84,8 +84,7 @@ def _select_threshold(rows: LabelledRows, scores: Floats, model: ModelSpec) -> f
 
 
 def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
-    """The columns of the first group, of the first two, and so on, by the name of the last group among them; those of
-    all groups under `model`."""
+    """Returns cumulative feature groups by the name of their last group; all groups as `model`."""
     cumulative: dict[str, tuple[str, ...]] = {}
     columns: tuple[str, ...] = ()
     for name, group in model.feature_groups.items():
@@ -96,7 +95,7 @@ def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
 
 
 def evaluate_fold(frame: LabelledFrame, fold: Fold, model: ModelSpec) -> FoldReport:
-    """Train on a fold and test on it; without gain and scores where rows of a label lack in any of its parts."""
+    """Trains and tests on one fold; without gain and scores if a part lacks a label."""
     training, _ = frame.collect_labelled(fold.training.all_rows)
     test, _ = frame.collect_labelled(fold.test)
     report = FoldReport(
@@ -169,7 +168,7 @@ def _best_baseline(test_scores: _TestScores, model: ModelSpec) -> str:
 
 
 def _group_gains(test_scores: _TestScores, names: Sequence[str], model: ModelSpec) -> dict[str, Gain]:
-    """What each group adds to those before it, by its name."""
+    """Returns the gain of each group over the groups before it."""
     groups = [*model.feature_groups]
     return {
         group: _gain(test_scores, name, before, model)
@@ -193,7 +192,7 @@ def _gain(test_scores: _TestScores, name: str, over: str, model: ModelSpec) -> G
 
 
 def bootstrap_blocks(rows: LabelledRows, model: ModelSpec) -> Instants:
-    """The block of each row that the bootstrap draws: its day, or its entity where horizons of days overlap."""
+    """Returns the bootstrap block of each row: its day, or its entity if horizons exceed a day."""
     if model.horizon_seconds > DAY_SECONDS:
         return rows.entities
     days: Instants = rows.at // DAY_SECONDS
@@ -201,14 +200,14 @@ def bootstrap_blocks(rows: LabelledRows, model: ModelSpec) -> Instants:
 
 
 def shortfall_reason(fold: FoldReport, *, gain: float) -> str:
-    """Why a fold does not speak for publishing; empty where it does."""
+    """Returns why a fold speaks against publishing; empty if it does not."""
     if fold.gain is None:
         return ""
     if not fold.gain.value >= gain:
         return f"gains {fold.gain.value:.3f} over {fold.gain.baseline}, less than {gain:g}"
     if not fold.gain.low > 0:
         return (
-            f"gains {fold.gain.value:.3f} over {fold.gain.baseline}, which may be by chance: from {fold.gain.low:.3f}"
+            f"gains {fold.gain.value:.3f} over {fold.gain.baseline}, not significant: lower bound {fold.gain.low:.3f}"
         )
     return ""
 
@@ -222,7 +221,7 @@ def _round_finite(value: float) -> float:
 
 
 def iso_time(seconds: int) -> str:
-    """An instant as ISO 8601."""
+    """Formats Unix seconds as ISO 8601."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 

@@ -1,8 +1,7 @@
-"""A fitted model as an SQL expression, which Spark and DuckDB read alike.
+"""Translates fitted models to SQL expressions that Spark and DuckDB evaluate alike.
 
-So gold scores rows in its ordinary pass, without the library that fitted the model; a judge of a model judges the very
-expression that is published. Columns are taken as `x0`, `x1`, …: as doubles, what is absent or not a number replaced by
-the mean of training.
+Gold tables score rows with the expression, without the training library, and evaluation uses the same expression.
+Columns are inputs `x0`, `x1`, … as doubles; missing and NaN values are replaced by the training mean.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The end of a way through a tree."""
+    """A leaf of a decision tree."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A question of a tree: values up to the threshold go to `below`, all others to `above`."""
+    """A split of a decision tree: values up to the threshold go left."""
 
     column: int
     threshold: float
@@ -33,13 +32,13 @@ Node = Leaf | Split
 
 
 def input_expression(column: str, mean: float) -> str:
-    """The value a model takes of a column."""
+    """Returns the input expression of a column."""
     value = f"CAST({column} AS DOUBLE)"
     return f"coalesce(CASE WHEN isnan({value}) THEN NULL ELSE {value} END, {sql_literal(mean)})"
 
 
 def logistic_expression(intercept: float, weights: Sequence[float]) -> str:
-    """The probability of a logistic regression."""
+    """Returns the probability of a logistic regression."""
     terms = [
         sql_literal(intercept),
         *(f"{sql_literal(weight)} * x{index}" for index, weight in enumerate(weights) if weight),
@@ -48,14 +47,15 @@ def logistic_expression(intercept: float, weights: Sequence[float]) -> str:
 
 
 def boosted_expression(trees: Sequence[Node], weights: Sequence[float]) -> str:
-    """The probability of gradient-boosted trees, whose sum is half the logarithm of the odds (Friedman, "Greedy
-    Function Approximation", 2001)."""
+    """Returns the probability of gradient-boosted trees; their sum is half the log-odds (Friedman, "Greedy Function
+    Approximation", 2001).
+    """
     terms = [f"{sql_literal(weight)} * {tree_expression(tree)}" for tree, weight in zip(trees, weights, strict=True)]
     return f"1e0 / (1e0 + exp(-2e0 * ({' + '.join(terms) or sql_literal(0.0)})))"
 
 
 def tree_expression(node: Node) -> str:
-    """The value of the leaf that a row comes to."""
+    """Returns a decision tree as nested CASE expressions."""
     if isinstance(node, Leaf):
         return sql_literal(node.value)
     below, above = tree_expression(node.left), tree_expression(node.right)
@@ -63,13 +63,13 @@ def tree_expression(node: Node) -> str:
 
 
 def sql_literal(value: float) -> str:
-    """A double as both dialects read it, to its last bit; without an exponent a literal would be a decimal.
+    """Returns an exact double literal in both dialects; the exponent keeps it from being a decimal.
 
     Raises:
-        ValueError: it is not finite.
+        ValueError: the value is not finite.
     """
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no finite number")
+        raise ValueError(f"{value} is not a finite number")
     text = repr(float(value))
     text = text if "e" in text else f"{text}e0"
     return f"({text})" if value < 0 else text

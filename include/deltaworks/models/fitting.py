@@ -1,7 +1,6 @@
-"""Fits models by pyspark.ml, the same for the same rows, and gives them back as expressions.
+"""Fits models with pyspark.ml, deterministically, and returns them as SQL expressions.
 
-Nothing here splits rows: pyspark.ml's own ways to do that (`randomSplit`, `CrossValidator`, also by `foldCol`) train on
-days after those they test on.
+Does not use pyspark.ml's splitting (`randomSplit`, `CrossValidator`): it would train on days after the test days.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _REGULARIZATION: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
-    """A model that was fitted: its columns, the expressions of its inputs `x0`, `x1`, … from them, and its own."""
+    """A fitted model: its columns, the expressions of its inputs `x0`, `x1`, …, and the score expression."""
 
     algorithm: Algorithm
     columns: tuple[str, ...]
@@ -40,7 +39,7 @@ class FittedModel:
     expression: str
 
     def with_score(self, rows: DataFrame, name: str) -> DataFrame:
-        """The rows with their score as a further column."""
+        """Adds the score as a column."""
         frame = rows.selectExpr("*", *_aliased_inputs(self.inputs))
         return frame.selectExpr("*", f"{self.expression} AS {name}").drop(*(f"x{at}" for at in range(len(self.inputs))))
 
@@ -50,10 +49,10 @@ def _aliased_inputs(inputs: Sequence[str]) -> list[str]:
 
 
 def fit(algorithm: Algorithm, rows: DataFrame, columns: Sequence[str]) -> FittedModel:
-    """Fit a model to rows, whose order and parts decide its last bits.
+    """Fits a model. Row order and partitioning affect the last digits.
 
     Args:
-        rows: have the label and the columns; both labels have to be among them.
+        rows: with label and columns; both labels must occur.
     """
     from pyspark.ml.feature import VectorAssembler
     from pyspark.sql import functions as F
@@ -71,7 +70,7 @@ def fit(algorithm: Algorithm, rows: DataFrame, columns: Sequence[str]) -> Fitted
 
 
 def _column_means(rows: DataFrame, columns: Sequence[str]) -> tuple[float, ...]:
-    """The mean of each column without what is absent; 0 where all is."""
+    """Returns the mean of each column without missing values; 0 if there are none."""
     values = [f"CAST({name} AS DOUBLE)" for name in columns]
     aggregates = [f"avg(CASE WHEN isnan({value}) THEN NULL ELSE {value} END)" for value in values]
     row = rows.selectExpr(*aggregates).first()
@@ -81,7 +80,7 @@ def _column_means(rows: DataFrame, columns: Sequence[str]) -> tuple[float, ...]:
 def _fit_logistic(vectors: DataFrame) -> str:
     from pyspark.ml.classification import LogisticRegression
 
-    # Columns are brought to one scale for fitting, and the weights back to theirs.
+    # Features are standardized for fitting; the weights are scaled back.
     fitted = LogisticRegression(regParam=_REGULARIZATION, standardization=True, maxIter=100, tol=1e-8).fit(vectors)
     return logistic_expression(float(fitted.intercept), [float(weight) for weight in fitted.coefficients])
 
@@ -101,7 +100,7 @@ _FITTERS: Final[Mapping[str, Callable[[Any], str]]] = {"logistic": _fit_logistic
 
 
 def _convert_node(node: Any) -> Node:
-    """A node of a tree of pyspark.ml, which shows them to the JVM alone."""
+    """Converts a tree node of pyspark.ml, which is only accessible through the JVM."""
     if node.subtreeDepth() == 0:
         return Leaf(float(node.prediction()))
     split = node.split()

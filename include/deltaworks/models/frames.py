@@ -1,4 +1,4 @@
-"""The rows a model is made of: features and labels at fixed versions of their tables, laid together by Spark."""
+"""Builds the training rows of a model: features joined with labels at pinned table versions."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _FEATURES, _STATES = "_model_features", "_model_states"
-#: The number of an entity.
+#: The entity's hash.
 _ENTITY_COLUMN: Final = "_entity"
-#: Rows of one part. Few parts in a fixed order make sums come out the same each time.
+#: Rows per partition. Few partitions in a fixed order make sums reproducible.
 _ROWS_PER_PARTITION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledFrame:
-    """Rows of entities with their labels and columns, in a fixed order; and until when states are on record."""
+    """Labelled feature rows in a fixed order, and the time until which states are known."""
 
     frame: DataFrame
     columns: tuple[str, ...]
     known_until: int
 
     def filter_rows(self, rows: RowSelection) -> DataFrame:
-        """Some of the rows."""
+        """Returns a selection of the rows."""
         return self.frame.where(rows.condition)
 
     def collect_labelled(
         self, rows: RowSelection, scores: Mapping[str, FittedModel] | None = None
     ) -> tuple[LabelledRows, dict[str, Floats]]:
-        """Some of the rows without their features, and what models score them, in the order of entity and time."""
+        """Collects a selection of rows without features, and their model scores, ordered by entity and time."""
         frame = self.filter_rows(rows)
         names = {f"_score_{index}": name for index, name in enumerate(scores or {})}
         for column, name in names.items():
@@ -71,10 +71,10 @@ def _column_values(table: Any, column: str) -> Any:
 
 
 def pinned_versions(lake: Lake, pipeline: str, model: ModelSpec) -> dict[str, int]:
-    """The versions, as they are now, of the tables a model is made from.
+    """Returns the current versions of a model's tables.
 
     Raises:
-        ContractError: MODEL_INPUT_MISSING, one is not there yet.
+        ContractError: MODEL_INPUT_MISSING, a table does not exist.
     """
     versions = {}
     for name in dict.fromkeys((model.features, *model.reads)):
@@ -82,7 +82,7 @@ def pinned_versions(lake: Lake, pipeline: str, model: ModelSpec) -> dict[str, in
         if table is None:
             raise ContractError(
                 "MODEL_INPUT_MISSING",
-                f"{model.name!r} is made from {name!r}, which is not built yet.",
+                f"Model {model.name!r} reads {name!r}, which is not built yet.",
                 hint=f"Build it: `deltaworks gold build {(cross_pipeline_table(name) or (pipeline,))[0]}`.",
             )
         versions[name] = table.version()
@@ -103,15 +103,15 @@ def build_labelled_frame(
     label_sql: str,
     until: int,
 ) -> LabelledFrame:
-    """The labelled rows of a model, of what was there until an instant, kept until `frame.unpersist()`.
+    """Builds the labelled rows of a model as of a time; cached until `frame.unpersist()`.
 
     Args:
-        versions: of the tables, which are read by time travel.
-        until: rows and states of later instants are left out, as a training at that instant would not have had them.
+        versions: of the tables, read by time travel.
+        until: later rows and states are ignored, as for a training at that time.
 
     Raises:
         ConfigError: MODEL_SQL_INVALID or MODEL_COLUMN_MISSING.
-        ContractError: TABLE_VERSION_UNAVAILABLE, the log no longer has a version.
+        ContractError: TABLE_VERSION_UNAVAILABLE.
     """
     views = {
         name: _read_version(spark, lake, _table_key(pipeline, name), version) for name, version in versions.items()
@@ -119,7 +119,7 @@ def build_labelled_frame(
     features = _with_instant(views[model.features], model.timestamp, model, source=f"the gold table {model.features}")
     missing = [name for name in (*model.entity, *model.columns) if name not in features.columns]
     if missing:
-        raise _missing_columns_error(f"the gold table {model.features}", missing, "groups")
+        raise _missing_columns_error(f"the gold table {model.features}", missing, "feature_groups")
     features = features.where(f"{AT} <= {until}").select(*model.entity, AT, *model.columns)
     features.createOrReplaceTempView(_FEATURES)
     states = _state_rows(spark, {view_name(name): views[name] for name in model.reads}, label_sql, model)
@@ -129,7 +129,7 @@ def build_labelled_frame(
     sql = label_query(
         rows=_FEATURES,
         states=_STATES,
-        of=model.entity,
+        entity=model.entity,
         columns=model.columns,
         predicts=model.predicts,
         horizon_seconds=model.horizon_seconds,
@@ -142,10 +142,10 @@ def _order_rows(rows: DataFrame, model: ModelSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
     name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.entity))
-    # Few enough bits to be multiplied by the hours of a week.
+    # Leaves room for a factor of 168 hours.
     rows = rows.withColumn(_ENTITY_COLUMN, F.shiftrightunsigned(F.xxhash64(name), 12)).persist()
     parts = 1 + rows.count() // _ROWS_PER_PARTITION
-    # One part is exactly the same each time; of several, their number is.
+    # One partition is deterministic; of several, at least their number is fixed.
     ordered = rows.repartition(parts, _ENTITY_COLUMN).sortWithinPartitions(_ENTITY_COLUMN, AT, *model.columns).persist()
     ordered.count()
     rows.unpersist()
@@ -153,7 +153,7 @@ def _order_rows(rows: DataFrame, model: ModelSpec) -> DataFrame:
 
 
 def _read_version(spark: SparkSession, lake: Lake, key: str, version: int) -> DataFrame:
-    # Says which versions there are, where this one can no longer be read.
+    # Raises with the available versions if this one cannot be read.
     Versions(lake, key, name=key).open(version)
     return spark.read.format("delta").option("versionAsOf", version).load(lake.storage.spark_uri(key))
 
@@ -170,7 +170,7 @@ def _state_rows(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: 
         raise ConfigError(
             "MODEL_SQL_INVALID",
             f"The label of {model.name!r}, {model.label}, does not run: {str(error).splitlines()[0]}",
-            hint="Mend the SQL: it reads the tables that `reads` names, and gold's dialect is Spark's.",
+            hint="Fix the SQL: it may read the tables in `reads`, in Spark's dialect.",
         ) from error
     missing = [name for name in (*model.entity, HOLDS) if name not in columns]
     if missing:
@@ -180,9 +180,9 @@ def _state_rows(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: 
 
 
 def _with_instant(rows: DataFrame, at: str, model: ModelSpec, *, source: str) -> DataFrame:
-    """The rows with their instant in seconds since 1970; a date's is its end."""
+    """Adds the row time in Unix seconds; for a date, its end."""
     if at not in rows.columns:
-        raise _missing_columns_error(source, [at], "at")
+        raise _missing_columns_error(source, [at], "timestamp")
     kind = rows.schema[at].dataType.typeName()
     seconds = instant_sql(at, kind)
     if seconds is None:
@@ -198,5 +198,5 @@ def _missing_columns_error(source: str, missing: Sequence[str], key: str) -> Con
     return ConfigError(
         "MODEL_COLUMN_MISSING",
         f"{source} has no column {', '.join(missing)}.",
-        hint=f"Add it to the SQL, or mend `{key}` of the model.",
+        hint=f"Add it to the SQL, or correct `{key}` of the model.",
     )

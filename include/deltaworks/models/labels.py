@@ -1,8 +1,8 @@
-"""What a model is to predict, made of the instants at which a state held: a query that Spark and DuckDB both read.
+"""The SQL that labels rows from the times at which a state held; runs in Spark and DuckDB.
 
-Of every entity (a CDN's edge, a viewer) two kinds of rows are laid in one order of time: those with features, and those
-that say whether a state held. `begins`: does the state begin to hold within the horizon? A row at which it holds
-already is left out. `absent`: does it hold at no instant within the horizon? What is at the instant of a row is past.
+Feature rows and state rows of an entity are merged by time. `begins`: does the state begin within the horizon? Rows
+where it already holds are excluded. `absent`: does the state hold at no time within the horizon? A state at the time of
+the row counts as past.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from typing import Final, Literal
 from deltaworks.models.spans import AT
 
 Prediction = Literal["begins", "absent"]
-#: The column of a row with states: whether it holds.
+#: Column of a state row: whether the state holds.
 HOLDS: Final = "holds"
-#: The columns of a labelled row: the label, the instant at which the state next began (or held), and since when it last
-#: held; both are null where there is none.
+#: Columns of a labelled row: the label, when the state next begins (or holds), and when it last held; null if never.
 LABEL, NEXT_AT, LAST_AT = "_label", "_next_at", "_last_at"
 
 
 def label_query(
-    *, rows: str, states: str, of: Sequence[str], columns: Sequence[str], predicts: Prediction, horizon_seconds: int
+    *, rows: str, states: str, entity: Sequence[str], columns: Sequence[str], predicts: Prediction, horizon_seconds: int
 ) -> str:
-    """The query that labels rows.
+    """Returns the query that labels rows.
 
     Args:
-        rows: the relation with features: the columns `of`, `_at` and `columns`.
-        states: the relation with states: the columns `of`, `_at` and `holds`. Several of one instant count as one,
-            which holds where any of them does.
-        of: the columns that name an entity. Null is an entity too.
-        columns: further columns of `rows` that are carried along.
+        rows: relation with features: the entity columns, `_at` and `columns`.
+        states: relation with states: the entity columns, `_at` and `holds`. Several rows of one time are combined with
+            OR.
+        entity: the entity columns. Null is an entity.
+        columns: further columns of `rows` to keep.
     """
-    key = ", ".join(of)
+    key = ", ".join(entity)
     carried_columns = "".join(f", {name}" for name in columns)
     null_columns = "".join(f", NULL AS {name}" for name in columns)
     target_column = "began" if predicts == "begins" else "held"

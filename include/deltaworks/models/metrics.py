@@ -1,9 +1,8 @@
-"""How good scores are: the area under precision and recall, the Brier score, and a table of calibration.
+"""Metrics of scores: average precision, Brier score and a calibration table.
 
-The area is the average precision, `Σ (Rₙ - Rₙ₋₁) Pₙ` over distinct scores from the highest down (Davis and Goadrich,
-"The Relationship Between Precision-Recall and ROC Curves", 2006, say why straight lines between the points are too
-kind). Rows of one score come together, so that their order is of no account. Rows may have weights: how often they are
-drawn.
+Average precision is `Σ (Rₙ - Rₙ₋₁) Pₙ` over distinct scores from high to low (interpolation would be too optimistic:
+Davis and Goadrich, "The Relationship Between Precision-Recall and ROC Curves", 2006). Rows with equal scores are one
+step. Rows may be weighted by their number of resamples.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ CALIBRATION_BINS = 10
 
 
 class RankedScores:
-    """Scores put in order once, whose area is asked for under many weights."""
+    """Scores sorted once, for average precision under many weights."""
 
     def __init__(self, labels: Flags, scores: Floats) -> None:
         self._order = np.argsort(-scores, kind="stable")
         in_order = scores[self._order]
         self._labels = labels[self._order].astype(np.float64)
-        # The last row of those that have one score.
+        # The last row of each distinct score.
         self._ends = np.flatnonzero(np.append(in_order[1:] != in_order[:-1], len(in_order) > 0))
 
     def average_precision(self, weights: Floats | None = None) -> float:
-        """The area; NaN where no row of a weight is positive."""
+        """Returns the average precision; NaN without a positive row."""
         counts = np.ones(len(self._labels)) if weights is None else weights[self._order]
         hits = np.cumsum(counts * self._labels)[self._ends]
         drawn = np.cumsum(counts)[self._ends]
@@ -41,18 +40,18 @@ class RankedScores:
 
 
 def average_precision(labels: Flags, scores: Floats) -> float:
-    """The area under precision and recall; NaN without a positive row."""
+    """Returns the area under the precision-recall curve; NaN without a positive row."""
     return RankedScores(labels, scores).average_precision()
 
 
 def brier_score(labels: Flags, scores: Floats) -> float:
-    """The mean square of what scores, taken for probabilities, are off by; NaN without rows."""
+    """Returns the mean squared error of scores as probabilities; NaN without rows."""
     return float(np.mean((scores - labels) ** 2)) if len(scores) else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """Rows of about the same score: how many, their mean score, and the share of them that is positive."""
+    """Rows with similar scores: count, mean score and share of positives."""
 
     rows: int
     mean_score: float
@@ -60,7 +59,7 @@ class CalibrationBin:
 
 
 def calibration_table(labels: Flags, scores: Floats, *, bins: int = CALIBRATION_BINS) -> list[CalibrationBin]:
-    """Rows from the lowest score to the highest in bins of as equal a number as there can be, none of them empty."""
+    """Returns calibration bins of equal size, ordered by score, none empty."""
     order = np.argsort(scores, kind="stable")
     parts: list[Any] = np.array_split(order, min(bins, max(1, len(order))))
     return [

@@ -1,4 +1,4 @@
-"""Does a training again from what its manifest names, and says where figures differ."""
+"""Repeats a training from its manifest and reports differences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from deltaworks.specs.catalog import Catalog
 
-#: Sums over several parts may differ in their last bits.
+#: Sums over several partitions may differ in their last digits.
 TOLERANCE: Final = 1e-4
 _MAX_DIFFERENCES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """A training done again: its record, the folds as they are now, and what differs, a phrase each."""
+    """A repeated training: the original record, the new folds, and the differences."""
 
     run: ModelRun
     folds: tuple[FoldReport, ...]
@@ -33,7 +33,7 @@ class Repetition:
 
 
 def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: str, number: int) -> Repetition:
-    """Train and judge again by the versions, the declaration and the label of a record. Writes nothing.
+    """Repeats a recorded training with the same versions, declaration and label SQL. Writes nothing.
 
     Raises:
         ConfigError: MODEL_RUN_UNKNOWN.
@@ -44,7 +44,7 @@ def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: 
     if run is None:
         numbers = ", ".join(map(str, runs.numbers(name))) or "none"
         raise ConfigError(
-            "MODEL_RUN_UNKNOWN", f"There is no training {name}/{number}.", hint=f"Its trainings are {numbers}."
+            "MODEL_RUN_UNKNOWN", f"Training {name}/{number} does not exist.", hint=f"Its trainings are {numbers}."
         )
     outcome = evaluate_model(spark, Lake(catalog.environment.lake), run)
     before: dict[str, Any] = {"outcome": run.outcome, "folds": [fold.model_dump(mode="json") for fold in run.folds]}
@@ -59,7 +59,7 @@ def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: 
 
 
 def find_differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Where two trees of plain data differ by more than the tolerance, the first of each list or mapping that does."""
+    """Yields differences between two trees of plain data that exceed the tolerance."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
             yield from find_differences(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))

@@ -1,10 +1,9 @@
-"""Folds of a rolling origin: a model is judged on days after those it was trained on, a gap of the horizon between.
+"""Rolling-origin folds: models are tested on days after their training span, separated by the horizon.
 
-The label of a row speaks of the time until its horizon. A row in training whose horizon reached into the days of the
-test would tell the model of them, so training ends a horizon before the test begins; the same holds between the two
-parts of training by which algorithm and threshold are chosen.
+A label covers the time until the row's horizon. Training ends one horizon before the test begins, so no training label
+overlaps the test; the same gap separates fitting rows from selection rows.
 
-Instants are seconds since 1970, spans half-open.
+Times are Unix seconds, spans half-open.
 """
 
 from __future__ import annotations
@@ -14,41 +13,41 @@ from dataclasses import dataclass
 from typing import Protocol
 
 DAY_SECONDS = 86_400
-#: The share of a training span, its end, by which algorithm and threshold are chosen.
+#: The share of the training span, at its end, used to select algorithm and threshold.
 SELECTION_SHARE = 0.25
-#: The column of every row with the instant at which its features were there.
+#: Column with the time at which a row's features were available.
 AT = "_at"
 
 
 class RowSelection(Protocol):
-    """Some of the rows of a frame."""
+    """A selection of frame rows."""
 
     @property
     def condition(self) -> str:
-        """What they meet, as SQL over `_at` and the columns of a row."""
+        """SQL condition over `_at` and the row's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows from one instant up to, but not including, another."""
+    """Rows in a time range; the end is exclusive."""
 
     start: int
     end: int
 
     @property
     def condition(self) -> str:
-        """What its rows meet, as SQL."""
+        """SQL condition of the range."""
         return f"({AT} >= {self.start} AND {AT} < {self.end})"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSpan:
-    """What one model is trained on: fitted and compared on parts of it first, then fitted to all of it.
+    """The training rows of one model.
 
     Args:
-        fitted: on which candidates are fitted.
-        chosen: later rows, on which the best candidate and its threshold are chosen.
-        whole: both, and what lies between them.
+        fit_rows: candidates are fitted on these.
+        selection_rows: later rows, for selecting candidate and threshold.
+        all_rows: both, with the gap between them.
     """
 
     fit_rows: RowSelection
@@ -58,17 +57,17 @@ class TrainingSpan:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A span to train on and a later one to test on."""
+    """A training span and a later test span."""
 
     training: TrainingSpan
     test: RowSelection
 
 
 def training_span(*, end: int, train_days: int, gap_seconds: int) -> TrainingSpan:
-    """The training of so many days up to an instant by which the labels of its rows are there.
+    """Returns the training span of some days that ends at a time.
 
     Args:
-        gap_seconds: what lies between the rows candidates are fitted on and those they are compared on.
+        gap_seconds: the gap between fitting rows and selection rows.
     """
     start = end - train_days * DAY_SECONDS
     chosen_from = end - round(train_days * DAY_SECONDS * SELECTION_SHARE)
@@ -76,7 +75,7 @@ def training_span(*, end: int, train_days: int, gap_seconds: int) -> TrainingSpa
 
 
 def rolling_folds(*, end: int, train_days: int, test_days: int, count: int, gap_seconds: int) -> Sequence[Fold]:
-    """So many tests of equal length, one after another up to `end`, each with the training before it; oldest first."""
+    """Returns `count` consecutive test spans ending at `end`, each with its training span, oldest first."""
     folds = []
     for number in range(count, 0, -1):
         test = Span(end - number * test_days * DAY_SECONDS, end - (number - 1) * test_days * DAY_SECONDS)
@@ -86,5 +85,5 @@ def rolling_folds(*, end: int, train_days: int, test_days: int, count: int, gap_
 
 
 def end_of_labels(known_until: int, horizon_seconds: int) -> int:
-    """The midnight (UTC) up to which every row has a label, where states are on record until `known_until`."""
+    """Returns the midnight (UTC) up to which every row has a label."""
     return (known_until - horizon_seconds) // DAY_SECONDS * DAY_SECONDS

@@ -1,7 +1,7 @@
-"""Trains the models of a pipeline: judges each on rolling folds, and publishes it where every fold speaks for it.
+"""Trains a pipeline's models: evaluates each on rolling folds and publishes it if every fold supports it.
 
-A training reads fixed versions of its tables and writes one object, its manifest, when all is done. It may run beside
-everything; one that died is simply run again, and leaves nothing.
+A training reads pinned table versions and writes one manifest at the end. It can run at any time; a failed run leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 log = logging.getLogger(__name__)
-#: The folds of a model by the end of its labels.
+#: Returns a model's folds for the end of its labels.
 FoldFactory = Callable[[ModelSpec, int], Sequence[Fold]]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
+    """The outcome of a training."""
+
     outcome: Outcome
     reason: str
     folds: tuple[FoldReport, ...]
@@ -46,7 +48,7 @@ class TrainingOutcome:
 
 
 def declared_folds(model: ModelSpec, end: int) -> Sequence[Fold]:
-    """The folds as they are declared, the last of which ends with the labels."""
+    """Returns the declared folds; the last one ends with the labels."""
     return rolling_folds(
         end=end,
         train_days=model.folds.train_days,
@@ -65,11 +67,11 @@ def train_model(
     until: dt.datetime | None = None,
     folds: FoldFactory = declared_folds,
 ) -> ModelRun:
-    """Train a model and record what came of it. Where it adds too little the record says so, and that is a success.
+    """Trains a model and records the outcome. Too little gain is recorded and is no failure.
 
     Args:
-        until: as of which instant; by default now. What was later is left out, and the model holds from there on.
-        folds: other folds than those declared, to show what those prevent.
+        until: the training time; by default now. Later data are ignored, and the model is valid from then.
+        folds: replaces the declared folds, for experiments.
 
     Raises:
         ConfigError: MODEL_UNKNOWN, MODEL_SQL_INVALID, MODEL_COLUMN_MISSING.
@@ -102,10 +104,10 @@ def train_model(
 def evaluate_model(
     spark: SparkSession, lake: Lake, run: ModelRun, *, folds: FoldFactory = declared_folds
 ) -> TrainingOutcome:
-    """What a training comes to, by the versions and the declaration that its record names. Writes nothing.
+    """Evaluates a training from the versions and declaration in its record. Writes nothing.
 
     Raises:
-        ContractError: TABLE_VERSION_UNAVAILABLE, a version can no longer be read.
+        ContractError: TABLE_VERSION_UNAVAILABLE.
     """
     model = ModelSpec.model_validate(run.declared)
     until = parse_iso(run.until) or utc_now()
@@ -132,10 +134,11 @@ def evaluate_model(
 def _decide_outcome(frame: LabelledFrame, model: ModelSpec, folds: tuple[FoldReport, ...], end: int) -> TrainingOutcome:
     incomplete = [fold for fold in folds if fold.gain is None]
     if incomplete:
+        first = incomplete[0]
         reason = (
-            f"of {len(folds)} folds {len(incomplete)} lack rows of both labels, the first from {incomplete[0].train_from} to "
-            f"{incomplete[0].test_to}: {incomplete[0].train_rows} rows of which {incomplete[0].train_positive} are positive, tested on "
-            f"{incomplete[0].test_rows} of which {incomplete[0].test_positive} are"
+            f"{len(incomplete)} of {len(folds)} folds lack rows of both labels; the first, from {first.train_from} to "
+            f"{first.test_to}, has {first.train_rows} training rows ({first.train_positive} positive) and "
+            f"{first.test_rows} test rows ({first.test_positive} positive)"
         )
         return TrainingOutcome("too_little", reason, folds)
     shortfalls = [
@@ -171,7 +174,7 @@ def _describe_fold(fold: FoldReport) -> str:
 
 
 def declared_model(catalog: Catalog, pipeline: str, name: str) -> ModelSpec:
-    """A model as the pipeline declares it.
+    """Returns a declared model.
 
     Raises:
         ConfigError: MODEL_UNKNOWN.
@@ -181,7 +184,7 @@ def declared_model(catalog: Catalog, pipeline: str, name: str) -> ModelSpec:
 
 @functools.cache
 def code_digest() -> str:
-    """A short digest of the code that trains and judges: where it differs, figures may."""
+    """Returns a digest of the training code; results may differ if it changes."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -39,7 +39,7 @@ def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkS
     )
     spark.createDataFrame(states, "edge string, _at long, holds boolean").createOrReplaceTempView("made_states")
     sql = label_query(
-        rows="made_rows", states="made_states", of=("edge",), columns=COLUMNS, predicts="begins", horizon_seconds=120
+        rows="made_rows", states="made_states", entity=("edge",), columns=COLUMNS, predicts="begins", horizon_seconds=120
     )
     labelled = spark.sql(sql).repartition(1).sortWithinPartitions("edge", "_at").persist()
     by_spark = labelled.toArrow()

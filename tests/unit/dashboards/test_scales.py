@@ -112,7 +112,7 @@ def test_numbers_are_read_of_what_is_one() -> None:
     values = (None, 2, Decimal("1.5"), dt.timedelta(minutes=1), float("inf"))
 
     assert [to_number(value) for value in values] == [None, 2.0, 1.5, 60.0, None]
-    with pytest.raises(TypeError, match="is no number"):
+    with pytest.raises(TypeError, match="is not a number"):
         to_number("12")
 
 

@@ -38,7 +38,7 @@ def test_groups_are_laid_on_one_another_and_all_of_them_are_the_model() -> None:
         "trend": ("orders", "slope"),
         "model": ("orders", "slope", "over"),
     }
-    assert group_columns(model(groups={"level": ["orders"]})) == {"model": ("orders",)}
+    assert group_columns(model(feature_groups={"level": ["orders"]})) == {"model": ("orders",)}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_groups_are_laid_on_one_another_and_all_of_them_are_the_model() -> None:
         (0.05, 0.01, ""),
         (0.02, 0.001, ""),
         (0.019, 0.01, "less than 0.02"),
-        (0.3, 0.0, "may be by chance"),
+        (0.3, 0.0, "not significant"),
         (-0.1, -0.2, "less than 0.02"),
         (float("nan"), float("nan"), "less than 0.02"),
     ],

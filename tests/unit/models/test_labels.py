@@ -22,7 +22,7 @@ STATES = st.lists(st.tuples(NAMES, st.integers(0, 40), st.booleans()), max_size=
 
 def labelled(rows: list[Row], states: list[State], *, predicts: Literal["begins", "absent"], horizon: int) -> list[Any]:
     sql = label_query(
-        rows="rows_", states="states_", of=("edge",), columns=("x",), predicts=predicts, horizon_seconds=horizon
+        rows="rows_", states="states_", entity=("edge",), columns=("x",), predicts=predicts, horizon_seconds=horizon
     )
     CONNECTION.execute(f"CREATE OR REPLACE TEMP VIEW rows_ AS {relation(rows)}")
     CONNECTION.execute(f"CREATE OR REPLACE TEMP VIEW states_ AS {relation(states)}")
