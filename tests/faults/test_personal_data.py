@@ -134,7 +134,7 @@ def read_in_process(stage: CollectorStage, way: str, data: bytes, *, at_ms: int 
     """The rows of an object, by a process of its own."""
     file = stage.root / "object.json"
     file.write_bytes(data)
-    program = [sys.executable, "-m", "tests.faults.harness.strip_entry", str(stage.root), way, str(file), str(at_ms)]
+    program = [sys.executable, "-m", "tests.faults.harness.redaction_entry", str(stage.root), way, str(file), str(at_ms)]
     variables = stage.environment()
     done = subprocess.run(
         [*program, off], cwd=Path(__file__).parents[2], env=variables, capture_output=True, check=False, timeout=120
@@ -201,7 +201,7 @@ def canaries() -> list[Any]:
     return [*(event | {"event_id": str(number)} | some for number, some in enumerate(fields)), *broken]
 
 
-@pytest.mark.parametrize("off", ["", "strip", "seal_unreadable"])
+@pytest.mark.parametrize("off", ["", "redact", "seal_unreadable"])
 def test_a_canary_in_every_field_header_and_address_is_nowhere_behind_the_door(
     stage: CollectorStage, monkeypatch: pytest.MonkeyPatch, off: str
 ) -> None:

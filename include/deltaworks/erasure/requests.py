@@ -20,9 +20,8 @@ def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
     """Returns the token of an identifier.
 
     Raises:
-        ConfigError: ERASURE_KIND_UNKNOWN, the namespace has no identifiers of this kind; ERASURE_VALUE_INVALID, the value is empty or
-            not a
-            token.
+        ConfigError: ERASURE_KIND_UNKNOWN, the namespace has no identifiers of this kind; ERASURE_VALUE_INVALID, the
+            value is empty or not a token.
     """
     kinds = sorted({name for spec in namespace.pipelines for name in require_privacy(spec).kinds})
     if kind not in (*kinds, TOKEN_KIND):

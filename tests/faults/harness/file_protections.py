@@ -75,7 +75,9 @@ def _entries(patch: Patch) -> None:
 
     patch.setattr(NotificationQueue, "_send_batch", send)
     patch.setattr(
-        NotificationQueue, "_call_batch", lambda self, call, batch, extra: one_batch(self, call, batch, extra, self._url)
+        NotificationQueue,
+        "_call_batch",
+        lambda self, call, batch, extra: one_batch(self, call, batch, extra, self._url),
     )
 
 
@@ -86,7 +88,7 @@ def _one_relay(patch: Patch) -> None:
     from deltaworks.tables import commit
 
     patch.setattr(Lease, "_is_free", staticmethod(lambda _: True))
-    patch.setattr(leased_process, "watch", lambda *_: None)
+    patch.setattr(leased_process, "watch_lease", lambda *_: None)
     patch.setattr(commit, "check_owner_epoch", lambda *_: None)
 
 
@@ -138,7 +140,9 @@ def _tags(patch: Patch) -> None:
     from deltaworks.sources.objects import payloads
 
     announced = payloads._read_announced
-    patch.setattr(payloads, "_read_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
+    patch.setattr(
+        payloads, "_read_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size)
+    )
 
 
 def _object_errors(patch: Patch) -> None:

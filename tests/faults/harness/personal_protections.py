@@ -20,39 +20,39 @@ from deltaworks.privacy.redactor import RedactionOutcome, Redactor
 Put = Callable[[Any, str, Any], None]
 
 
-def _strip(put: Put) -> None:
-    """Events are kept as they were sent."""
-    put(Redactor, "strip", lambda *_, **__: RedactionOutcome.KEPT)
-    put(redaction.EventRedaction, "kept_raw", lambda _, raw: (raw, len(raw)))
+def _redact(put: Put) -> None:
+    """Events are stored unredacted."""
+    put(Redactor, "redact", lambda *_, **__: RedactionOutcome.KEPT)
+    put(redaction.EventRedaction, "redact_raw", lambda _, raw: (raw, len(raw)))
 
 
 def _seal_unreadable(put: Put) -> None:
-    """What cannot be read stays as it was sent."""
+    """Unreadable bodies are stored unsealed."""
     put(stamps._StampWriter, "_unreadable_members", lambda _, text: f'"raw":{stamps.dump_json(text)}')
     put(RequestRedactor, "record_unreadable", lambda *_: None)
-    put(redaction.EventRedaction, "_unreadable", lambda _, row: replace(row, sent_bytes=len(row.raw)))
+    put(redaction.EventRedaction, "_seal_unreadable", lambda _, row: replace(row, original_bytes=len(row.raw)))
 
 
 def _regulation(put: Put) -> None:
-    """Nobody is a child, and nobody refuses."""
-    made = Redactor.__init__
+    """No event is a child's or opted out."""
+    original = Redactor.__init__
 
-    def of_everybody(self: Any, *arguments: Any, **more: Any) -> None:
-        made(self, *arguments, **more)
-        self.refused = self.child = None
+    def unconditional(self: Any, *arguments: Any, **more: Any) -> None:
+        original(self, *arguments, **more)
+        self.opt_out_condition = self.child_condition = None
 
-    put(Redactor, "__init__", of_everybody)
+    put(Redactor, "__init__", unconditional)
 
 
 def _namespace_key(put: Put) -> None:
-    """Each process has a key of its own."""
+    """Each process uses its own token key."""
     own = os.urandom(32)
     for module in (redaction_keys, collector_redaction):
-        put(module, "namespace_key", lambda *_: own)
+        put(module, "namespace_token_key", lambda *_: own)
 
 
 PROTECTIONS: dict[str, Callable[[Put], None]] = {
-    "strip": _strip,
+    "redact": _redact,
     "seal_unreadable": _seal_unreadable,
     "regulation": _regulation,
     "namespace_key": _namespace_key,

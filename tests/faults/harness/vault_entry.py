@@ -15,14 +15,14 @@ from typing import Any
 from deltaworks.control.locks import exclusive
 from deltaworks.control.objects import LocalObjects
 from deltaworks.vault import ingest, namespace_vault
-from deltaworks.vault.job import ingest as run_job
+from deltaworks.vault.job import run_ingest
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.tables import VaultTables
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of
 
 #: Where it dies, by what it has just done or is about to do.
 STEPS: dict[str, tuple[Any, str, str]] = {
-    "keys are made": (SubjectKeys, "get_or_make", "after"),
+    "keys are made": (SubjectKeys, "get_or_create", "after"),
     "cells are merged": (VaultTables, "merge_identities", "after"),
     "links are merged": (VaultTables, "merge_links", "after"),
     "files are to be deleted": (LocalObjects, "delete", "before"),
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         PROTECTIONS[options.off]()
     if options.kill:
         _kill_at(options.kill)
-    run_job(environment_of(options.folder), NAMESPACE, dry_run=False)
+    run_ingest(environment_of(options.folder), NAMESPACE, dry_run=False)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Reads one object in a process of its own, as a task of a stream or of a reprocess does, and prints its rows.
 
-`python -m tests.faults.harness.strip_entry PROJECT WAY FILE AT_MS [OFF]`; WAY is `stream`, `record` or `reprocess`.
+`python -m tests.faults.harness.redaction_entry PROJECT WAY FILE AT_MS [OFF]`; WAY is `stream`, `record` or `reprocess`.
 """
 
 from __future__ import annotations
