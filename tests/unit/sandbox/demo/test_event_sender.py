@@ -87,6 +87,6 @@ def test_streams_and_relays_that_look_for_events_are_waited_for_no_longer(catalo
     beat(catalog, paths.relay_control("landing"), "idle")
     said: list[str] = []
 
-    dataclasses.replace(sending_of(catalog, tmp_path), say=said.append).await_streams()
+    dataclasses.replace(sending_of(catalog, tmp_path), print_line=said.append).await_streams()
 
     assert said == ["waiting for stream edits, relay landing"]
