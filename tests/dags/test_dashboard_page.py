@@ -127,7 +127,7 @@ def test_a_page_is_drawn_once_for_all_readers_until_it_is_due(server: Any, dashb
         (f"{PAGE}?from=%3Cscript%3E", 400),
     ],
 )
-def test_what_is_not_there_is_refused(server: Any, dashboards: Path, page: str, status: int) -> None:
+def test_unknown_dashboards_and_times_are_rejected(server: Any, dashboards: Path, page: str, status: int) -> None:
     answer = server.get(page, headers=viewer())
 
     assert answer.status_code == status

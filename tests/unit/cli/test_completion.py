@@ -34,7 +34,7 @@ def test_pipelines_are_completed_by_their_folders(project: Path) -> None:
     assert pipeline_names("sh") == ["shop"]
 
 
-def test_where_a_stream_is_meant_relays_are_completed_too(project: Path) -> None:
+def test_stream_arguments_complete_relays_too(project: Path) -> None:
     assert stream_names("b") == ["broken", "bucket"]
 
 
@@ -49,7 +49,7 @@ def test_where_a_stream_is_meant_relays_are_completed_too(project: Path) -> None
         ("restore g", {"games"}),
     ],
 )
-def test_bash_is_answered_with_what_may_come_next(typed: str, expected: set[str]) -> None:
+def test_bash_completion_lists_candidates(typed: str, expected: set[str]) -> None:
     words = f"deltaworks {typed}"
     answer = subprocess.run(
         [sys.executable, "-m", "deltaworks.cli"],
@@ -79,7 +79,7 @@ def test_the_script_of_the_checkout_runs_from_any_folder_and_by_a_link(tmp_path:
     assert "quarantine" in answer.stdout
 
 
-def test_the_script_says_how_to_make_the_environment(tmp_path: Path) -> None:
+def test_the_script_explains_how_to_create_the_environment(tmp_path: Path) -> None:
     script = Path(shutil.copy(ROOT / "deltaworks", tmp_path))
 
     answer = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=60, check=False)

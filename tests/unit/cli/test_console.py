@@ -11,7 +11,7 @@ from deltaworks.errors import ConfigError
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "console.example.com", ""])
-def test_no_other_address_than_loopback_is_bound(host: str) -> None:
+def test_only_the_loopback_address_is_bound(host: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_listener(host, 8990)
 
@@ -25,7 +25,7 @@ def test_the_loopback_address_is(host: str) -> None:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_used_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)) as refused:

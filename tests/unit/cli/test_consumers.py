@@ -50,22 +50,22 @@ def run(*words: str) -> str:
     return result.output
 
 
-def test_a_consumer_is_listed_and_removed_only_when_that_is_asked_for(client: Any) -> None:
+def test_a_consumer_is_listed_and_deregistered_only_without_dry_run(client: Any) -> None:
     arn = register(client, "deltaworks-games", "other")
 
     def names() -> list[str]:
         return [each["ConsumerName"] for each in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
 
     assert "this pipeline's" in run("list", "games")
-    assert "would be removed" in run("deregister", "games")
+    assert "would be deregistered" in run("deregister", "games")
     assert names() == ["deltaworks-games", "other"]
-    assert "is removed" in run("deregister", "games", "--no-dry-run")
+    assert "is deregistered" in run("deregister", "games", "--no-dry-run")
     assert names() == ["other"]
     assert "nothing to remove" in run("deregister", "games", "--no-dry-run")
-    assert "is removed" in run("deregister", "games", "--name", "other", "--no-dry-run")
+    assert "is deregistered" in run("deregister", "games", "--name", "other", "--no-dry-run")
     assert names() == []
 
 
-def test_a_pipeline_without_a_stream_says_so(client: Any) -> None:
+def test_a_pipeline_without_a_kinesis_stream_is_rejected(client: Any) -> None:
     with pytest.raises(ConfigError, match=r"PIPELINE_WITHOUT_CONSUMERS.*edits reads kafka"):
         run("list", "edits")

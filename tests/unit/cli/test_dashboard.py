@@ -26,7 +26,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["dashboard", *words], env={"COLUMNS": "300"})
 
 
-def test_a_page_is_written_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_written_to_the_given_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(use(monkeypatch, shop(tmp_path)), "errors_minute", errors())
     file = tmp_path / "pages" / "noc.html"
 
@@ -41,7 +41,7 @@ def test_a_page_is_written_where_it_is_told(tmp_path: Path, monkeypatch: pytest.
     assert "data to 2026-03-01 10:29" in page
 
 
-def test_what_is_printed_is_the_state_of_the_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_the_panels_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "SELECT no_such(errors) AS n FROM errors_minute WHERE minute >= $from"
     put(use(monkeypatch, shop(tmp_path, WRONG, ERRORS, wrong=wrong)), "errors_minute", errors())
 
@@ -53,13 +53,13 @@ def test_what_is_printed_is_the_state_of_the_panels(tmp_path: Path, monkeypatch:
     assert (right["rows"], right["state"], right["data_to"]) == (20, "ok", "2026-03-01T10:29:00+00:00")
 
 
-def test_a_table_that_is_not_there_yet_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_table_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, shop(tmp_path))
 
     shown = run("shop", "noc")
 
     assert shown.exit_code == 0
-    assert "errors_minute is not there yet" in shown.output
+    assert "errors_minute does not exist yet" in shown.output
 
 
 def test_dashboards_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_dashboards_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (("shop", "noc", "--to", "0001-01-01"), "DASHBOARD_SPAN_INVALID"),
     ],
 )
-def test_what_is_not_there_is_refused(
+def test_unknown_dashboards_and_times_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], condition: str
 ) -> None:
     use(monkeypatch, shop(tmp_path))

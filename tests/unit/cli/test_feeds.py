@@ -39,7 +39,7 @@ def replayed(stage: FeedHarness, **options: Any) -> list[str]:
 
 def test_feeds_are_listed_with_their_position_and_lag(stage: FeedHarness) -> None:
     (before,) = json.loads(run("list", "--json"))
-    assert (before["feed"], before["position"]) == ("shop.offers", "not begun")
+    assert (before["feed"], before["position"]) == ("shop.offers", "not started")
     stage.rebuild(0, {"de": 1})
     stage.feed(Receiver()).run_once()
     (after,) = json.loads(run("list", "shop", "--json"))
@@ -47,7 +47,7 @@ def test_feeds_are_listed_with_their_position_and_lag(stage: FeedHarness) -> Non
     assert (after["delivery"], after["position"], after["lag_seconds"]) == (1, f"version {version}", 0)
 
 
-def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage: FeedHarness) -> None:
+def test_dead_letters_are_listed_with_reasons_and_deleted_on_request(stage: FeedHarness) -> None:
     stage.rebuild(0, {"de": 1})
     stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
     (letter,) = json.loads(run("dead-letters", "shop", "offers", "--json"))
@@ -56,7 +56,7 @@ def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage:
     assert json.loads(run("dead-letters", "shop", "offers", "--json")) == []
 
 
-def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedHarness) -> None:
+def test_a_replay_is_counted_first_and_requested_once(stage: FeedHarness) -> None:
     feed = stage.feed(Receiver())
     for orders in (1, 2):
         stage.rebuild(0, {"de": orders, "at": 0})
@@ -81,7 +81,7 @@ def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedHarness) -> Non
         ({"since": 1, "limit": 1}, "FEED_REPLAY_UNBOUNDED"),
     ],
 )
-def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
+def test_an_invalid_or_unbounded_replay_is_rejected(
     stage: FeedHarness, options: dict[str, Any], condition: str
 ) -> None:
     stage.rebuild(0, {"de": 1, "at": 0})
@@ -90,6 +90,6 @@ def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
         replayed(stage, dry_run=False, **options)
 
 
-def test_a_feed_that_is_not_declared_gets_the_nearest(stage: FeedHarness) -> None:
+def test_an_unknown_feed_gets_a_suggestion(stage: FeedHarness) -> None:
     with pytest.raises(ConfigError, match="FEED_UNKNOWN"):
         run("dead-letters", "shop", "offer")

@@ -54,7 +54,7 @@ def suspend(stage: Harness) -> None:
 
 
 @pytest.mark.parametrize("words", [["tables"], ["tables", "shop"], ["tables", "list", "shop"], ["tables", "--control"]])
-def test_tables_are_listed_with_what_is_held(stage: Harness, words: list[str]) -> None:
+def test_tables_are_listed_with_held_commits(stage: Harness, words: list[str]) -> None:
     stage.land(stage.processor(), 0)
     suspend(stage)
 
@@ -66,7 +66,7 @@ def test_tables_are_listed_with_what_is_held(stage: Harness, words: list[str]) -
     assert "level must be positive" in shown.output
 
 
-def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Harness) -> None:
+def test_a_table_resume_is_requested_without_a_stream(stage: Harness) -> None:
     suspend(stage)
 
     shown = run("tables", "resume", "shop", "orders")
@@ -78,16 +78,16 @@ def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Harness) -> None
     assert PipelineHome(stage.objects, "shop").held.read() == {}
 
 
-def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Harness) -> None:
+def test_a_table_that_is_not_suspended_is_rejected(stage: Harness) -> None:
     shown = run("tables", "resume", "shop", "orders")
 
     assert isinstance(shown.exception, ConfigError)
     assert shown.exception.condition == "TABLE_NOT_SUSPENDED"
 
 
-def test_a_table_that_fails_again_says_why(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_fails_again_reports_the_reason(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     suspend(stage)
-    monkeypatch.setattr(LeaseWatch, "runs", lambda self: True)
+    monkeypatch.setattr(LeaseWatch, "is_held", lambda self: True)
     monkeypatch.setattr(
         HeldTableRecords, "request_resume", lambda *_, **__: None
     )  # as if the stream had tried and failed
@@ -98,7 +98,7 @@ def test_a_table_that_fails_again_says_why(stage: Harness, monkeypatch: pytest.M
     assert shown.exception.condition == "ROWS_REFUSED"
 
 
-def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Harness) -> None:
+def test_orphans_are_listed_and_deleted_only_on_request(stage: Harness) -> None:
     stage.land(stage.processor(), 0)
 
     shown = run("tables", "orphans", "shop")
@@ -107,7 +107,7 @@ def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Harness) -> No
     assert "Nothing was removed" in shown.output
 
 
-def test_a_damaged_checkpoint_is_named_and_retired_only_when_told(stage: Harness) -> None:
+def test_a_damaged_checkpoint_is_named_and_retired_only_on_request(stage: Harness) -> None:
 
     PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     stage.land(stage.processor(), 0)

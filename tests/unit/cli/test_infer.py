@@ -57,23 +57,23 @@ def landed(project: Path) -> list[bytes]:
     return [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def test_from_a_file_to_a_pipeline_is_one_step_that_says_the_next(project: Path) -> None:
+def test_a_pipeline_is_created_from_a_file_with_the_next_commands(project: Path) -> None:
     result = deltaworks("pipelines new hooks --from events.jsonl")
 
     spec = load_catalog(root=project).pipeline("hooks")
     assert len(spec.tables) == 22
     said = result.output
     assert f"Written: {project}/include/pipelines/hooks/pipeline.yaml" in said
-    assert "400 events of json were looked at." in said
+    assert "400 json events were sampled." in said
     assert "type type, time created_at (iso8601), id id; 22 tables." in said
-    assert "0 of them would go to quarantine." in said
+    assert "0 of them would be quarantined." in said
     assert "deltaworks up" in said
     assert "  deltaworks land hooks events.jsonl\n" in said
     assert "FROM hooks.events GROUP BY event_name" in said
     assert deltaworks("pipelines check").exit_code == 0
 
 
-def test_what_was_inferred_takes_what_is_landed(project: Path) -> None:
+def test_the_inferred_pipeline_accepts_the_landed_file(project: Path) -> None:
     deltaworks("pipelines infer events.jsonl --write hooks")
 
     result = deltaworks("land hooks events.jsonl --json")
@@ -84,7 +84,7 @@ def test_what_was_inferred_takes_what_is_landed(project: Path) -> None:
     assert "Follow them: `deltaworks files list landing`, `deltaworks batches hooks`." in result.stderr
 
 
-def test_what_was_landed_is_read_into_the_tables_that_were_inferred(project: Path) -> None:
+def test_landed_events_are_read_into_the_inferred_tables(project: Path) -> None:
     sent = webhooks(2_000, seed=2)
     sent.write(project / "more.jsonl")
     deltaworks("pipelines new hooks --from events.jsonl")
@@ -104,14 +104,14 @@ def test_what_was_landed_is_read_into_the_tables_that_were_inferred(project: Pat
     assert rows == wanted
 
 
-def test_landing_again_says_that_all_is_there(project: Path) -> None:
+def test_landing_again_reports_existing_objects(project: Path) -> None:
     deltaworks("pipelines new hooks --from events.jsonl")
     deltaworks("land hooks events.jsonl")
 
     said = deltaworks("land hooks events.jsonl").output
 
-    assert "0 objects landed at landing/hooks/; 400 events are in these files." in said
-    assert "1 objects were there already with this content" in said
+    assert "0 objects landed at landing/hooks/; the files have 400 events." in said
+    assert "1 objects already exist with this content" in said
     assert len(landed(project)) == 400
 
 
@@ -121,19 +121,19 @@ def test_standard_input_is_landed(project: Path) -> None:
     said = deltaworks("land hooks -", standard_input=b'{"a": 1}\n{"a"\n').output
 
     assert "standard input" in said
-    assert "1 values are no events: `deltaworks quarantine list hooks` will have them." in said
+    assert "1 values are not events; they will be in `deltaworks quarantine list hooks`." in said
     assert landed(project) == [b'{"a": 1}', b'{"a"']
 
 
-def test_without_a_name_the_declaration_is_printed_and_nothing_is_written(project: Path) -> None:
+def test_without_a_name_the_spec_is_only_printed(project: Path) -> None:
     result = deltaworks("pipelines infer events.jsonl")
 
     assert "pipeline: events\n" in result.stdout
-    assert "would go to quarantine" in result.stderr
+    assert "would be quarantined" in result.stderr
     assert not (project / "include" / "pipelines").exists()
 
 
-def test_a_pipeline_that_is_there_is_not_written_over(project: Path) -> None:
+def test_an_existing_pipeline_is_not_overwritten(project: Path) -> None:
     deltaworks("pipelines new hooks --from events.jsonl")
     path = project / "include" / "pipelines" / "hooks" / "pipeline.yaml"
     before = path.read_text()
@@ -145,7 +145,7 @@ def test_a_pipeline_that_is_there_is_not_written_over(project: Path) -> None:
     assert path.read_text() == before
 
 
-def test_a_pipeline_is_made_beside_one_that_is_broken(project: Path) -> None:
+def test_a_pipeline_is_created_despite_an_invalid_one(project: Path) -> None:
     broken = project / "include" / "pipelines" / "broken"
     broken.mkdir(parents=True)
     (broken / "pipeline.yaml").write_text("pipeline: [")
@@ -153,7 +153,7 @@ def test_a_pipeline_is_made_beside_one_that_is_broken(project: Path) -> None:
     assert "Written" in deltaworks("pipelines new hooks --from events.jsonl").output
 
 
-def test_the_format_of_the_time_is_named_where_the_values_do_not_tell(project: Path) -> None:
+def test_an_ambiguous_time_format_must_be_given(project: Path) -> None:
     (project / "visits.csv").write_text("at,page\n03/04/2020 14:05,/\n")
     line = "pipelines new visits --from visits.csv --time at --time-format "
 
@@ -161,12 +161,12 @@ def test_the_format_of_the_time_is_named_where_the_values_do_not_tell(project: P
 
     assert "time at (%d/%m/%Y %H:%M)" in result.output
     assert load_catalog(root=project).pipeline("visits").event.time.format == "%d/%m/%Y %H:%M"
-    assert "dd/MM/yyyy' has no directive" in deltaworks(line + "dd/MM/yyyy").output
+    assert "dd/MM/yyyy' has no strptime directive" in deltaworks(line + "dd/MM/yyyy").output
     assert "--time-format needs --time" in deltaworks("pipelines infer visits.csv --time-format %d/%m/%Y").output
 
 
 @pytest.mark.usefixtures("project")
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_invalid_name_is_rejected() -> None:
     result = deltaworks("pipelines new My-Hooks --from events.jsonl")
 
     assert result.exit_code == 2

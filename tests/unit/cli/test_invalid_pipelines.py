@@ -79,50 +79,50 @@ def refusal(*words: str) -> ConfigError:
     ],
     ids=" ".join,
 )
-def test_a_command_works_for_the_others_and_says_what_is_left_out(lake: ObjectStore, words: tuple[str, ...]) -> None:
+def test_a_command_works_for_valid_pipelines_and_names_skipped_ones(lake: ObjectStore, words: tuple[str, ...]) -> None:
     result = run(*words)
 
     assert result.exit_code == 0, (result.output, result.exception)
     if words[:2] != ("pipelines", "show"):
         for name in WRONG:
             assert f"pipeline {name}" in result.stderr
-        assert "left out" in result.stderr
+        assert "skipped" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("batches", "store"), ("pipelines", "show", "store"), ("tables", "check", "store")])
-def test_a_wrong_one_asked_for_by_name_answers_with_its_own_mistake(lake: ObjectStore, words: tuple[str, ...]) -> None:
+def test_an_invalid_pipeline_raises_its_own_error(lake: ObjectStore, words: tuple[str, ...]) -> None:
     error = refusal(*words)
 
     assert error.condition == "SPEC_INVALID"
     assert "store/pipeline.yaml:2: colour: unknown key 'colour'" in error.message
 
 
-def test_a_query_of_a_wrong_ones_tables_answers_with_its_mistake(lake: ObjectStore) -> None:
+def test_a_query_of_an_invalid_pipelines_tables_raises_its_error(lake: ObjectStore) -> None:
     assert "colour" in refusal("sql", "SELECT * FROM store.orders").message
     assert refusal("sql", "SELECT * FROM shop.orders").condition == "SQL_REFUSED"
 
 
-def test_the_check_lists_the_mistakes_of_all_and_what_is_right(lake: ObjectStore) -> None:
+def test_the_check_lists_all_errors_and_valid_pipelines(lake: ObjectStore) -> None:
     result = run("pipelines", "check")
 
     assert result.exit_code == 10
     listed = [line for line in result.stdout.splitlines() if line.startswith("include/")]
     assert [line.split("/")[2] for line in listed] == sorted(WRONG)
     assert "include/pipelines/store/pipeline.yaml:2: colour: unknown key 'colour'" in result.stdout
-    assert "1 pipeline and 1 relay are declared correctly." in result.stdout
-    assert "5 mistakes in 5 files: mend the lines named." in result.stdout
+    assert "1 pipeline and 1 relay are valid." in result.stdout
+    assert "5 errors in 5 files. Fix the named lines." in result.stdout
 
 
-def test_the_check_is_data_for_programs(lake: ObjectStore) -> None:
+def test_the_check_prints_json(lake: ObjectStore) -> None:
     result = run("pipelines", "check", "--json")
 
     records = json.loads(result.stdout)
     assert result.exit_code == 10
     assert [record["pipeline"] for record in records["pipelines"]] == ["shop"]
-    assert records["mistakes"][-1]["file"] == "include/pipelines/store/pipeline.yaml"
-    assert records["mistakes"][-1]["line"] == 2
-    assert records["mistakes"][-1]["key"] == "colour"
-    assert records["remarks"] == []
+    assert records["errors"][-1]["file"] == "include/pipelines/store/pipeline.yaml"
+    assert records["errors"][-1]["line"] == 2
+    assert records["errors"][-1]["key"] == "colour"
+    assert records["warnings"] == []
 
 
 @pytest.mark.parametrize("name", ["shop", *WRONG])
@@ -148,7 +148,7 @@ def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: A
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("command", ["start", "restart"])
-def test_a_stream_whose_declaration_is_wrong_is_not_started_and_stays_stopped(
+def test_a_stream_with_an_invalid_spec_stays_stopped(
     lake: ObjectStore, airflow: AirflowServer, command: str, name: str
 ) -> None:
     flag = StopFlag(lake, paths.stop_request(paths.pipeline_control(name)))
@@ -162,12 +162,12 @@ def test_a_stream_whose_declaration_is_wrong_is_not_started_and_stays_stopped(
     assert airflow.requests == []
 
 
-def test_a_sound_stream_is_started_beside_wrong_ones(lake: ObjectStore, airflow: AirflowServer) -> None:
+def test_a_valid_stream_starts_despite_invalid_ones(lake: ObjectStore, airflow: AirflowServer) -> None:
     airflow.paused["stream__shop"] = True
 
     assert run("start", "shop").exit_code == 0
     assert not airflow.paused["stream__shop"]
 
 
-def test_a_pipeline_that_is_not_there_is_still_unknown(lake: ObjectStore, airflow: AirflowServer) -> None:
+def test_a_missing_pipeline_is_unknown(lake: ObjectStore, airflow: AirflowServer) -> None:
     assert refusal("stop", "shopp").condition == "PIPELINE_UNKNOWN"

@@ -44,7 +44,7 @@ print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
     return "\n".join(printed), set(json.loads(modules))
 
 
-def test_the_help_lists_every_command_and_loads_nothing_but_help_texts() -> None:
+def test_the_help_lists_every_command_and_loads_only_help_texts() -> None:
     printed, modules = run("--help")
 
     assert modules & (ENGINES | DECLARATIONS) == set()
@@ -57,7 +57,7 @@ def test_the_help_lists_every_command_and_loads_nothing_but_help_texts() -> None
     [("pipelines", "check"), ("pipelines", "--help"), ("restore", "--help"), ("land", "--help")],
     ids=" ".join,
 )
-def test_what_reads_declarations_alone_loads_no_engine(words: tuple[str, ...]) -> None:
+def test_commands_that_only_read_specs_load_no_engine(words: tuple[str, ...]) -> None:
     # Rules are DuckDB's, so what says whether one is sound is DuckDB; those that were sound are remembered.
     needed = {"duckdb"} if words == ("pipelines", "check") else set()
     assert run(*words)[1] & ENGINES <= needed
@@ -73,5 +73,5 @@ def test_the_help_of_a_command_is_the_first_line_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("words", all_commands())
-def test_every_command_and_every_group_says_what_it_is_for(words: str) -> None:
+def test_every_command_and_group_has_a_help_text(words: str) -> None:
     assert (all_commands()[words].help or "").strip().splitlines()[0].endswith(".")

@@ -20,7 +20,7 @@ def ask(*words: str) -> Result:
     return CliRunner().invoke(app, ["models", *words], env={"COLUMNS": "300"})
 
 
-def test_trainings_are_listed_with_what_came_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_runs_are_listed_with_their_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = shop(tmp_path)
     monkeypatch.setattr(models, "catalog", lambda: catalog)
 
@@ -39,7 +39,7 @@ def test_trainings_are_listed_with_what_came_of_them(tmp_path: Path, monkeypatch
     assert (second["model"], second["outcome"]) == ("slow/2", "NO_GAIN")
 
 
-def test_one_training_is_shown_with_versions_folds_and_calibration(
+def test_one_training_run_is_shown_with_versions_folds_and_calibration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = shop(tmp_path)

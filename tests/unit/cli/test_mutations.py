@@ -35,14 +35,14 @@ def test_a_bad_file_ends_the_command_with_its_lines(tmp_path: Path) -> None:
     assert "line 2: new_id is empty" in done.exception.message
 
 
-def test_one_form_is_asked_for_and_not_two(tmp_path: Path) -> None:
+def test_two_output_formats_are_rejected(tmp_path: Path) -> None:
     done = CliRunner().invoke(mutations.app, ["resolve", str(tmp_path / "none.csv"), "--csv", "--json"])
 
     assert done.exit_code == 2
-    assert "give one of --csv and --json" in done.output
+    assert "use either --csv or --json" in done.output
 
 
-def test_csv_has_a_header_and_empty_cells_for_what_is_not_there() -> None:
+def test_csv_has_a_header_and_empty_cells_for_missing_values() -> None:
     to = io.StringIO()
 
     print_rows(ROWS, COLUMNS, OutputFormat.CSV, to)
@@ -83,15 +83,15 @@ def status() -> str:
     return CliRunner().invoke(mutations.app, ["status", PIPELINE], catch_exceptions=False).output
 
 
-def test_what_waits_is_counted_before_there_was_a_batch(stage: MutationStage) -> None:
-    assert status().strip() == "No request waits."
+def test_pending_requests_are_counted_before_the_first_batch(stage: MutationStage) -> None:
+    assert status().strip() == "No requests are pending."
 
     land(stage, 3)
 
-    assert "3 requests wait, the oldest for 0 minutes." in status()
+    assert "3 requests are pending, the oldest for 0 minutes." in status()
 
 
-def test_batches_are_listed_with_what_they_did_and_one_that_died_is_told(stage: MutationStage) -> None:
+def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(stage: MutationStage) -> None:
     land(stage, 2)
     begin(stage, 1)
     done = TableMutation(
@@ -126,6 +126,6 @@ def test_batches_are_listed_with_what_they_did_and_one_that_died_is_told(stage: 
         "2.5",
         "3.5",
     ]
-    assert "Batch 2 was begun and has not ended; the next run completes it." in told
-    assert "1 requests wait" in told
+    assert "Batch 2 is incomplete; the next run completes it." in told
+    assert "1 requests are pending" in told
     assert "The last batch kept the stream from a table for 2.5 s." in told

@@ -83,7 +83,7 @@ def edit(project: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_batches_are_listed_with_the_one_that_is_under_way(run: Run) -> None:
+def test_batches_are_listed_including_the_incomplete_one(run: Run) -> None:
     listed = run("batches", "shop")
 
     assert [line.split()[:3] for line in listed.splitlines() if "stream__shop/1" in line] == [
@@ -105,9 +105,7 @@ def test_one_batch_is_shown_with_its_steps_and_objects(run: Run) -> None:
         run("batches", "shop", "--id", "9")
 
 
-def test_what_a_query_answers_is_printed_as_it_is_and_whole_in_a_pipe(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_results_are_printed_unchanged_and_complete_in_a_pipe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     long = "github." + "x" * 120
 
@@ -118,16 +116,16 @@ def test_what_a_query_answers_is_printed_as_it_is_and_whole_in_a_pipe(
     assert row.split() == ["renovate[bot]", "[/x]", "[link=a]b", long]
 
 
-def test_a_table_that_is_declared_and_not_there_yet_is_said_to_be_so(run: Run, project: Path) -> None:
+def test_a_declared_table_that_does_not_exist_yet_is_reported(run: Run, project: Path) -> None:
     edit(project, "tables:\n", "tables:\n  - {name: orders, when: {name: order}}\n")
 
-    with pytest.raises(ConfigError, match=r"There is no table shop\.orders yet: it is declared") as caught:
+    with pytest.raises(ConfigError, match=r"Table shop\.orders is declared but does not exist yet") as caught:
         run("sql", "SELECT * FROM shop.orders")
 
     assert "deltaworks status" in caught.value.hint
 
 
-def test_what_is_no_sql_is_refused_on_one_line(run: Run) -> None:
+def test_invalid_sql_is_rejected_on_one_line(run: Run) -> None:
     with pytest.raises(ConfigError) as caught:
         run("sql", "SELECT 1,\nx FORM y z")
 
@@ -148,15 +146,15 @@ def test_a_count_of_a_reprocess_needs_no_jvm_and_changes_nothing(run: Run, proje
     assert sorted(path for path in (project / "lake").rglob("*")) == before
 
 
-def test_a_pipeline_whose_stream_has_not_said_what_it_runs_with_is_not_reprocessed(run: Run, project: Path) -> None:
+def test_a_pipeline_without_a_recorded_spec_is_not_reprocessed(run: Run, project: Path) -> None:
     (project / "lake" / paths.current_spec("shop")).unlink()
 
     with pytest.raises(ContractError, match="REPROCESS_SPEC_DIFFERS"):
         run("reprocess", "shop", "--from-start")
 
 
-def test_a_diff_says_what_an_edit_needs_and_whether_the_stream_will_start(run: Run, project: Path) -> None:
-    assert "as it is" in run("pipelines", "diff", "shop")
+def test_a_diff_shows_effects_and_whether_the_stream_will_start(run: Run, project: Path) -> None:
+    assert "last ran with the current pipeline.yaml" in run("pipelines", "diff", "shop")
 
     edit(project, "owner: tests", "owner: others")
     told = run("pipelines", "diff", "shop")
@@ -180,7 +178,7 @@ def test_an_accepted_edit_lets_the_stream_start(run: Run, project: Path) -> None
     PipelineHome(objects, "shop").specs.check(load_catalog("local", root=project).pipeline("shop"))
 
 
-def test_a_pipeline_starts_over_only_when_told_and_within_the_bound(project: Path, run: Run) -> None:
+def test_a_pipeline_starts_over_only_without_dry_run_and_within_the_limit(project: Path, run: Run) -> None:
     objects = LocalObjects(project / "lake")
     objects.delete(paths.prepared_batch("shop", 1, 2))
 
@@ -200,7 +198,7 @@ def test_a_pipeline_starts_over_only_when_told_and_within_the_bound(project: Pat
 
 
 @pytest.mark.parametrize("name", ["oldest_arrived_at", "oldest_event_time"], ids=["as now", "of an earlier release"])
-def test_when_objects_arrived_is_not_shown_as_the_time_of_events(name: str) -> None:
+def test_arrival_times_are_not_shown_as_event_times(name: str) -> None:
     from deltaworks.cli.batches import source_facts
 
     source = {name: "2026-01-01T00:00:00+00:00", "rejected": [["type_mismatch", "level", 1_200], ["malformed", "", 3]]}

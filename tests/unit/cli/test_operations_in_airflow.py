@@ -34,7 +34,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowS
         yield server
 
 
-def test_it_needs_nothing_but_airflow(server: AirflowServer) -> None:
+def test_it_needs_only_airflow(server: AirflowServer) -> None:
     alone = CliRunner().invoke(app, ["tables", "snapshot", "shop"])
     result = CliRunner().invoke(app, ["tables", "snapshot", "shop", "--in-airflow", "--list-folders"])
 
@@ -45,14 +45,14 @@ def test_it_needs_nothing_but_airflow(server: AirflowServer) -> None:
     assert "orders" in result.stdout
 
 
-def test_its_results_are_data_for_programs(server: AirflowServer) -> None:
+def test_its_results_are_printed_as_json(server: AirflowServer) -> None:
     result = CliRunner().invoke(app, ["tables", "snapshot", "shop", "--in-airflow", "--json"])
 
     assert json.loads(result.stdout) == RECORDS
     assert f"Triggered {DAG}" in result.stderr
 
 
-def test_how_long_to_follow_is_asked_of_a_run_in_airflow_alone(server: AirflowServer) -> None:
+def test_wait_minutes_needs_a_run_in_airflow(server: AirflowServer) -> None:
     result = CliRunner().invoke(app, ["tables", "snapshot", "shop", "--wait-minutes", "1"])
 
     assert result.exit_code == 2
@@ -60,7 +60,7 @@ def test_how_long_to_follow_is_asked_of_a_run_in_airflow_alone(server: AirflowSe
     assert server.requests == []
 
 
-def test_commands_that_only_read_have_no_run_in_airflow() -> None:
+def test_read_only_commands_have_no_run_in_airflow() -> None:
     names = {parameter.name for parameter in all_commands()["quarantine list"].params}
 
     assert "as_json" in names

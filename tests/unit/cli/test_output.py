@@ -76,7 +76,7 @@ def acts(text: str) -> list[str]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.lists(st.tuples(texts, texts), min_size=1, max_size=4), layout=st.sampled_from(["table", "blocks"]))
-def test_no_cell_is_markup_or_acts_on_a_terminal(kind: type[io.StringIO], cells: Any, layout: Any) -> None:
+def test_cells_are_neither_markup_nor_control_characters(kind: type[io.StringIO], cells: Any, layout: Any) -> None:
     listing = Listing(("event", "object"), layout=layout)
     for row in cells:
         listing.add(*row)
@@ -98,7 +98,7 @@ def test_a_line_stays_one_line(kind: type[io.StringIO], text: str) -> None:
 
 
 @given(text=st.text())
-def test_what_is_made_visible_can_be_printed_and_plain_text_stays_as_it_is(text: str) -> None:
+def test_escaped_text_is_printable_and_plain_text_is_unchanged(text: str) -> None:
     shown = escape_invisible(text)
 
     shown.encode()
@@ -108,7 +108,7 @@ def test_what_is_made_visible_can_be_printed_and_plain_text_stays_as_it_is(text:
         assert shown == text
 
 
-def test_names_are_whole_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.StringIO]) -> None:
+def test_names_are_complete_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.StringIO]) -> None:
     listing = Listing(("table", "state"))
     listing.add("github." + "x" * 120, "well")
 
@@ -136,7 +136,7 @@ def test_json_and_csv_have_every_row_with_its_values(rows: Any) -> None:
     assert not acts(output.json_text(records))
 
 
-def test_a_cell_reads_otherwise_for_people_than_for_programs() -> None:
+def test_a_cell_has_a_text_for_people_and_a_value_for_programs() -> None:
     listing = Listing(("rows", "size", "state"))
     listing.add(count_cell(12_345), byte_count_cell(2_048), Cell(True, "yes"))
 
@@ -145,12 +145,12 @@ def test_a_cell_reads_otherwise_for_people_than_for_programs() -> None:
 
 
 @pytest.mark.parametrize("headers", [("a day", "a_day"), ("", "note"), ("size", "Size")])
-def test_columns_of_one_name_are_refused(headers: tuple[str, ...]) -> None:
+def test_duplicate_columns_are_rejected(headers: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="two columns have one name"):
         Listing(headers)
 
 
-def test_a_row_with_a_missing_cell_is_refused() -> None:
+def test_a_row_with_a_missing_cell_is_rejected() -> None:
     with pytest.raises(ValueError, match="1 cells for 2 columns"):
         Listing(("a", "b")).add("x")
 
@@ -171,7 +171,7 @@ def listed_by(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_a_listing_command_has_json_and_csv_beside_its_own_options() -> None:
+def test_a_listing_command_has_json_and_csv_in_addition_to_its_options() -> None:
     people, as_json, as_csv = listed_by(), listed_by("--json", "--number", "2000"), listed_by("--csv")
 
     assert people.stdout == "number\n1\nThat is all.\n"
@@ -179,7 +179,7 @@ def test_a_listing_command_has_json_and_csv_beside_its_own_options() -> None:
     assert as_json.stderr == "That is all.\n"
     assert as_csv.stdout == "number\n1\n"
     assert (people.exit_code, as_json.exit_code) == (1, 0)
-    assert "give one of --csv and --json" in listed_by("--csv", "--json").output
+    assert "use either --csv or --json" in listed_by("--csv", "--json").output
 
 
 LISTING = {
@@ -201,7 +201,7 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield f"{name} {word}", below.loaded() if hasattr(below, "loaded") else below
 
 
-def test_every_command_that_lists_has_json_and_csv() -> None:
+def test_every_listing_command_has_json_and_csv() -> None:
     flags = {name: {flag for parameter in command.params for flag in parameter.opts} for name, command in commands()}
 
     assert flags.keys() >= LISTING
@@ -241,7 +241,7 @@ def test_no_other_module_of_a_command_prints() -> None:
     assert {name: said for name, said in found.items() if said} == {}
 
 
-def test_rich_is_imported_where_commands_print_and_nowhere_else() -> None:
+def test_rich_is_imported_only_by_the_output_module() -> None:
     texts = ((path, path.read_text()) for path in modules_of_commands())
     # A text without the word imports nothing of that name, and need not be parsed.
     found = [path.name for path, text in texts if "rich" in text and any(imports_of_rich(ast.parse(text)))]

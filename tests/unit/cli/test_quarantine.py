@@ -56,7 +56,7 @@ def test_a_row_is_shown_with_its_reasons_and_its_raw_value(stage: Stage) -> None
     assert "k1" not in output
 
 
-def test_a_long_raw_value_is_shown_by_its_beginning_and_whole_where_that_is_asked_for(stage: Stage) -> None:
+def test_a_long_raw_value_is_truncated_unless_requested_in_full(stage: Stage) -> None:
     long = json.dumps({"name": "order", "time": 1_700_000_000, "level": ["x" * 2_000]})
     stage.ingest(spec("int"), long.encode())
 
@@ -71,7 +71,7 @@ def test_a_long_raw_value_is_shown_by_its_beginning_and_whole_where_that_is_aske
 @pytest.mark.parametrize(
     "name", ["[/x]", "renovate[bot]", "[link=http://evil.example]m[/link]", "\x1b]0;pwned\x07\x1b[2J"]
 )
-def test_an_event_of_any_name_is_listed_and_shown_by_it(stage: Stage, name: str) -> None:
+def test_events_of_any_name_are_listed_and_shown(stage: Stage, name: str) -> None:
     stage.ingest(spec("int"), json.dumps({"name": name, "time": 1_700_000_000, "level": "one"}).encode())
 
     listed, shown = run("list", "shop").output, run("show", "shop", "--limit", "1").output
@@ -83,13 +83,13 @@ def test_an_event_of_any_name_is_listed_and_shown_by_it(stage: Stage, name: str)
     assert name in [row["event"] for row in json.loads(run("list", "shop", "--json").output)]
 
 
-def test_an_object_of_any_name_is_shown_by_it(stage: Stage) -> None:
+def test_objects_of_any_name_are_shown(stage: Stage) -> None:
     stage.ingest(spec("int"), b"{bad", named="[link=http:]m.jsonl[x]")
 
     assert "[link=http:]m.jsonl[x]6" in run("show", "shop", "--limit", "1").output
 
 
-def test_a_replay_is_a_dry_run_unless_it_is_to_be_applied(stage: Stage) -> None:
+def test_a_replay_is_a_dry_run_by_default(stage: Stage) -> None:
     dry = run("replay", "shop", "--reason", "type_mismatch").output
     assert "3 open rows selected: 2 would land, 1 still do not fit, 0 cannot be read again" in dry
     assert "--no-dry-run" in dry
@@ -106,6 +106,6 @@ def test_a_replay_is_a_dry_run_unless_it_is_to_be_applied(stage: Stage) -> None:
     ("option", "value", "condition"),
     [("--reason", "malformd", "QUARANTINE_REASON_UNKNOWN"), ("--from-date", "yesterday", "DATE_INVALID")],
 )
-def test_a_condition_that_can_never_hold_is_told(stage: Stage, option: str, value: str, condition: str) -> None:
+def test_an_impossible_filter_is_rejected(stage: Stage, option: str, value: str, condition: str) -> None:
     with pytest.raises(ConfigError, match=condition):
         run("list", "shop", option, value)

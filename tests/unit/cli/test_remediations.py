@@ -32,7 +32,7 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-def test_one_that_is_held_refuses_and_resumed_it_acts(stage: RemediationStage) -> None:
+def test_a_held_remediation_declines_and_a_resumed_one_acts(stage: RemediationStage) -> None:
     run("hold", "shift_cdn", "--reason", "moving by hand")
     record = stage.remediator().handle_notification(stage.fires("a"))
     assert record is not None
@@ -49,6 +49,6 @@ def test_one_that_is_held_refuses_and_resumed_it_acts(stage: RemediationStage) -
     assert record.state == "called"
 
 
-def test_one_that_is_not_declared_is_not_held(stage: RemediationStage) -> None:
+def test_an_undeclared_remediation_is_rejected(stage: RemediationStage) -> None:
     with pytest.raises(ConfigError, match="REMEDIATION_UNKNOWN"):
         run("hold", "shift_cnd")

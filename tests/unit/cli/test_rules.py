@@ -31,7 +31,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, [*words], env={"COLUMNS": "300"})
 
 
-def test_rules_are_listed_with_what_is_not_well(stage: RuleStage) -> None:
+def test_rules_are_listed_with_abnormal_series(stage: RuleStage) -> None:
     for minute in range(9):
         stage.look(minute + 2.6)
 
@@ -45,11 +45,13 @@ def test_rules_are_listed_with_what_is_not_well(stage: RuleStage) -> None:
     assert len(json.loads(run("alerts", "rules", "shop", "--all", "--json").output)) == 2
 
 
-def test_a_rule_that_nobody_has_judged_says_so(stage: RuleStage) -> None:
-    assert "not judged yet" in run("alerts", "rules", "--csv").output
+def test_an_unevaluated_rule_is_reported(stage: RuleStage) -> None:
+    assert "not evaluated yet" in run("alerts", "rules", "--csv").output
 
 
-def test_a_backtest_prints_episodes_notices_incidents_and_writes_its_chart(stage: RuleStage, tmp_path: Path) -> None:
+def test_a_backtest_prints_episodes_notifications_and_incidents_and_writes_its_chart(
+    stage: RuleStage, tmp_path: Path
+) -> None:
     incidents, chart = tmp_path / "incidents.csv", tmp_path / "trial" / "rate.html"
     incidents.write_text("from,to,cdn\n2026-03-02T10:05,2026-03-02T10:11,a\n")
     words = ("alerts", "backtest", "shop", "rate", *TIMES, "--incidents", str(incidents), "--html", str(chart))
@@ -59,26 +61,26 @@ def test_a_backtest_prints_episodes_notices_incidents_and_writes_its_chart(stage
     assert shown.exit_code == 0, shown.output
     for text in ("2026-03-02T10:07Z", "raised", "shop.rate{cdn=a}", "4.5", "0 episodes of no incident: 0.00 a day"):
         assert text in shown.output
-    assert "it is optimistic" in shown.output
+    assert "this is optimistic" in shown.output
     page = chart.read_text(encoding="utf-8")
     assert "shop.rate" in page
     assert "This panel failed" not in page
 
 
-def test_other_bounds_are_tried(stage: RuleStage) -> None:
+def test_other_bounds_can_be_tested(stage: RuleStage) -> None:
     shown = run("alerts", "backtest", "shop", "rate", *TIMES, "--set", "fire.above=0.5", "--set", "clear=null")
 
     assert shown.output.startswith("0 episodes")
 
 
-def test_a_span_that_is_none_is_refused(stage: RuleStage) -> None:
+def test_an_invalid_time_range_is_rejected(stage: RuleStage) -> None:
     refused = run("alerts", "backtest", "shop", "rate", "--from", "2026-03-03", "--to", "2026-03-02")
 
     assert isinstance(refused.exception, ConfigError)
     assert refused.exception.condition == "BACKTEST_SPAN_INVALID"
 
 
-def test_a_note_is_kept_once(stage: RuleStage) -> None:
+def test_an_annotation_is_stored_once(stage: RuleStage) -> None:
     for _ in range(2):
         shown = run("annotate", "shop", "price change", "--at", "2026-03-02T08:00", "--by", "sales")
         assert shown.exit_code == 0, shown.output

@@ -115,13 +115,13 @@ def refusal(query: str) -> DeltaworksError:
         ("(SELECT * FROM shop.orders VERSION AS OF 1 WHERE true LIMIT 5)", 1),
     ],
 )
-def test_a_table_is_read_as_of_what_is_written_behind_its_name(table: str, total: int | None) -> None:
+def test_a_table_is_read_as_of_the_given_version_or_time(table: str, total: int | None) -> None:
     column = "n" if "o(n)" in table else "amount"
 
     assert rows(f"SELECT sum({column}) AS total FROM {table}") == [{"total": total}]
 
 
-def test_one_statement_reads_several_versions_and_keeps_all_else_as_it_was_written() -> None:
+def test_one_statement_reads_several_versions_and_is_otherwise_unchanged() -> None:
     query = """
         WITH past AS (SELECT * FROM shop.orders VERSION AS OF 1)  -- not VERSION AS OF 2
         SELECT orders.amount, 'shop.orders VERSION AS OF 1' AS text, (SELECT len([amount]) FROM past) AS before
@@ -133,14 +133,14 @@ def test_one_statement_reads_several_versions_and_keeps_all_else_as_it_was_writt
     assert shown.splitlines()[0].startswith("amount,text,(select_len")
 
 
-def test_what_is_no_version_or_time_or_no_table_is_refused_with_what_to_write() -> None:
+def test_invalid_versions_times_and_tables_are_rejected_with_examples() -> None:
     for query, said in {
         "SELECT * FROM shop.orders TIMESTAMP AS OF 'yesterday'": "'yesterday' is no timestamp of shop.orders",
         "SELECT * FROM shop.orders VERSION AS OF 'first'": "'first' is no version of shop.orders",
         "SELECT * FROM shop.orders VERSION AS OF amount": "amount is no version",
         "SELECT * FROM shop.orders VERSION AS OF NULL": "it is null",
-        "WITH c AS (SELECT 1) SELECT * FROM c VERSION AS OF 1": "c is no table of a pipeline",
-        "SELECT * FROM information_schema.tables VERSION AS OF 1": "is no table of a pipeline",
+        "WITH c AS (SELECT 1) SELECT * FROM c VERSION AS OF 1": "c is not a table of a pipeline",
+        "SELECT * FROM information_schema.tables VERSION AS OF 1": "is not a table of a pipeline",
         "SELECT * FROM shop.orders FOR SYSTEM_VERSION VERSION AS OF 1": "cannot be read",
     }.items():
         error = refusal(query)
@@ -149,14 +149,14 @@ def test_what_is_no_version_or_time_or_no_table_is_refused_with_what_to_write() 
         assert "VERSION AS OF 12" in error.hint
 
 
-def test_a_version_or_time_the_log_does_not_hold_is_refused_with_the_nearest() -> None:
+def test_a_version_or_time_missing_from_the_log_is_rejected_with_the_nearest() -> None:
     error = refusal("SELECT * FROM shop.orders VERSION AS OF 40")
     assert isinstance(error, ContractError)
     assert "to version 3 (2026-05-01 00:03:00 UTC)" in error.message
     assert refusal("SELECT * FROM shop.orders TIMESTAMP AS OF '2020-01-01'").condition == "TABLE_VERSION_UNAVAILABLE"
 
 
-def test_a_version_that_vacuum_took_is_refused_with_the_next_whole_one() -> None:
+def test_a_vacuumed_version_is_rejected_with_the_next_complete_one() -> None:
     table = DeltaTable(folder("orders"))
     table.delete("amount < 3")
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
@@ -169,17 +169,13 @@ def test_a_version_that_vacuum_took_is_refused_with_the_next_whole_one() -> None
     assert rows("SELECT amount FROM shop.orders VERSION AS OF 4") == [{"amount": 3}]
 
 
-def test_a_table_that_is_not_there_is_refused_as_without_a_version() -> None:
+def test_a_missing_table_is_rejected_as_without_a_version() -> None:
     plain, past = (refusal(f"SELECT * FROM shop.visits{words}") for words in ("", " VERSION AS OF 3"))
-    assert (
-        plain.message
-        == past.message
-        == ("There is no table shop.visits yet: it is declared, and nothing has made it so far.")
-    )
+    assert plain.message == past.message == ("Table shop.visits is declared but does not exist yet.")
     assert 'Did you mean "orders"' in refusal("SELECT * FROM shop.oders").message
 
 
-def test_rows_that_were_deleted_later_are_there_and_ids_have_the_names_they_had() -> None:
+def test_deleted_rows_and_former_ids_are_visible_in_old_versions() -> None:
     visit = arrow_schema(load_catalog().pipeline("shop").table("visits").column_types())
     append("visits", visit, {"org_id": "o", "contact_id": "a", "event_id": "1"}, number=1)
     append("visits", visit, {"org_id": "o", "contact_id": "b", "event_id": "2", "_deleted": True}, number=2)
@@ -199,10 +195,10 @@ def test_rows_that_were_deleted_later_are_there_and_ids_have_the_names_they_had(
         [], ["a"], ["Ada"], ["Ada L."],
     ]  # fmt: skip
     assert rows("SELECT count(*) AS n FROM shop.visits VERSION AS OF 2") == [{"n": 1}]
-    assert "made of two tables" in refusal("SELECT * FROM shop.visits_named VERSION AS OF 1").message
+    assert "consists of two tables" in refusal("SELECT * FROM shop.visits_named VERSION AS OF 1").message
 
 
-def test_only_what_a_query_may_name_is_opened_and_all_where_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tables_a_query_may_name_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     real = Lake.open
 

@@ -90,7 +90,7 @@ def rows_of(shown: Result) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(shown.stdout)["relays and streams"]}
 
 
-def test_all_well_exits_with_0_and_lists_every_relay_and_stream(objects: LocalObjects) -> None:
+def test_a_healthy_lake_exits_with_0_and_lists_every_relay_and_stream(objects: LocalObjects) -> None:
     shown = status()
 
     assert shown.exit_code == 0, shown.output
@@ -98,24 +98,22 @@ def test_all_well_exits_with_0_and_lists_every_relay_and_stream(objects: LocalOb
     assert set(listed) == {"landing", "orders", "returns"}
     assert "healthy" in listed["orders"]
     assert "nothing waits" in listed["orders"]
-    assert "No table is held back." in shown.stdout
+    assert "No table is held." in shown.stdout
     assert "No alert is open." in shown.stdout
 
 
-def test_it_is_said_that_no_alert_reaches_a_person_until_a_channel_does(
-    objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_alert_channel_is_reported(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = status()
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://alerts.example/hook")
     heard = status()
 
-    assert "ALERTS_UNDELIVERED: no alert reaches a person" in alone.stdout
+    assert "ALERTS_UNDELIVERED: Alerts reach no person" in alone.stdout
     assert WEBHOOK_VARIABLE in alone.stdout
     assert "ALERTS_UNDELIVERED" not in heard.stdout
     assert (alone.exit_code, heard.exit_code) == (0, 0)
 
 
-def test_a_stream_is_listed_with_its_rows_its_quarantine_its_lag_and_since_when(objects: LocalObjects) -> None:
+def test_a_stream_is_listed_with_rows_quarantine_lag_and_start(objects: LocalObjects) -> None:
     since = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     beat(objects, "orders", backlog_files=3, oldest_pending_at=(utc_now() - timedelta(seconds=90)).isoformat())
     throughput = ThroughputWriter(objects, paths.throughput("control/pipelines/orders"))
@@ -154,9 +152,7 @@ def judged() -> dict[str, Any]:
     ],
     ids=["frozen", "failed", "suspended table"],
 )
-def test_a_stream_that_is_not_well_exits_with_1_and_says_what_to_do(
-    objects: LocalObjects, changes: dict[str, Any]
-) -> None:
+def test_an_unhealthy_stream_exits_with_1_and_a_next_step(objects: LocalObjects, changes: dict[str, Any]) -> None:
     beat(objects, "orders", **changes)
 
     shown = status()
@@ -165,7 +161,7 @@ def test_a_stream_that_is_not_well_exits_with_1_and_says_what_to_do(
     assert [line for line in shown.stdout.splitlines() if line.startswith("stream__orders: ")]
 
 
-def test_a_stream_that_was_stopped_on_purpose_is_well(objects: LocalObjects) -> None:
+def test_a_stopped_stream_is_healthy(objects: LocalObjects) -> None:
     beat(objects, "orders", seconds_ago=9_000, state="ended")
     StopFlag(objects, paths.stop_request("control/pipelines/orders")).set(by="ada", reason="upgrade")
 
@@ -175,7 +171,7 @@ def test_a_stream_that_was_stopped_on_purpose_is_well(objects: LocalObjects) -> 
     assert rows_of(shown)["orders"]["state"] == "stopped"
 
 
-def test_a_table_that_is_held_back_is_listed_and_exits_with_1_where_its_commits_failed(objects: LocalObjects) -> None:
+def test_a_held_table_is_listed_and_a_suspended_one_exits_with_1(objects: LocalObjects) -> None:
     record = HeldTable(table="events", reason="write_turn", since_batch=3, at="2026-01-01T00:00:00+00:00", by="ada")
     objects.put(paths.held_table("orders", "events"), record.encode())
     turn = status()
@@ -197,7 +193,7 @@ def test_an_open_alert_is_listed_and_exits_with_1(objects: LocalObjects) -> None
     assert "gold__orders.rebuild_gold" in shown.stdout
 
 
-def test_a_declaration_that_is_wrong_is_listed_beside_the_others(objects: LocalObjects, tmp_path: Path) -> None:
+def test_an_invalid_spec_is_listed_with_the_others(objects: LocalObjects, tmp_path: Path) -> None:
     write(tmp_path, "pipelines/returns/pipeline", "pipeline: returns\nwrong: 1\n")
 
     shown = status("--json")
@@ -210,7 +206,7 @@ def test_a_declaration_that_is_wrong_is_listed_beside_the_others(objects: LocalO
     }
 
 
-def test_a_program_that_is_not_healthy_exits_with_1(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unhealthy_program_exits_with_1(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_stack.stack, "status", lambda: StackStatus(True, False, (), None, ()))
 
     assert status().exit_code == 1
@@ -260,7 +256,7 @@ NEEDING_STORAGE = (
 
 
 @pytest.mark.parametrize("words", NEEDING_STORAGE, ids=" ".join)
-def test_every_command_that_needs_the_storage_says_that_nothing_answers_before_a_client_tries(
+def test_every_command_that_needs_storage_fails_fast_if_it_is_unreachable(
     words: tuple[str, ...], stack_down: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import boto3
@@ -283,7 +279,7 @@ def accepting() -> Iterator[socket.socket]:
         yield server
 
 
-def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_storage_is_not_called_the_embedded_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.cli.probe import check_reachable
     from deltaworks.specs.storage import AwsSpec
 
@@ -303,7 +299,7 @@ def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkey
     check_reachable(AwsSpec(endpoint="https://minio.internal:9000"), section="lake", environment="prod")
 
 
-def test_what_answers_is_not_tried_for_longer(accepting: socket.socket) -> None:
+def test_reachable_storage_is_probed_only_once(accepting: socket.socket) -> None:
     from deltaworks.cli.probe import check_reachable
     from deltaworks.specs.storage import AwsSpec
 
@@ -318,7 +314,7 @@ def test_what_answers_is_not_tried_for_longer(accepting: socket.socket) -> None:
         accepting.accept()
 
 
-def test_the_help_says_what_the_exit_codes_mean() -> None:
+def test_the_help_explains_the_exit_codes() -> None:
     shown = CliRunner().invoke(app, ["status", "--help"]).stdout
 
     assert "exits with 0 where all is well, 1 where it is not, 21 where the stack is down" in " ".join(shown.split())

@@ -101,14 +101,14 @@ def test_a_group_is_stopped_and_started_as_a_whole(
     assert pauses(airflow)[-1] == ("unpause", "stream_group__small")
 
 
-def test_a_pipeline_of_its_own_is_stopped_as_before(catalog: Catalog, airflow: AirflowServer) -> None:
+def test_a_pipeline_without_a_group_is_stopped_as_before(catalog: Catalog, airflow: AirflowServer) -> None:
     invoke("stop", "c")
 
     assert pauses(airflow) == [("pause", "stream__c")]
 
 
 @pytest.mark.parametrize("arguments", [["stop"], ["stop", "a", "--group", "small"], ["start", "--group", "smal"]])
-def test_what_is_named_is_one_thing_that_is_there(
+def test_exactly_one_existing_target_must_be_named(
     catalog: Catalog, airflow: AirflowServer, arguments: list[str]
 ) -> None:
     result = CliRunner().invoke(app, arguments)

@@ -22,8 +22,8 @@ from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
 REMEDIATION = """\
 remediations:
-  - {name: shift, on: shop.rate, queue_url: "http://127.0.0.1/1/queue", do: {kind: webhook, url: "http://127.0.0.1:1/"},
-     targets: [a, b], step: 0.2, floor: 0.1, verify: {after_minutes: 10, improves: 0.05}}
+  - {name: shift, rule: shop.rate, queue_url: "http://127.0.0.1/1/queue", action: {kind: webhook, url: "http://127.0.0.1:1/"},
+     targets: [a, b], step: 0.2, floor: 0.1, verify: {after_minutes: 10, min_improvement: 0.05}}
 """
 
 
@@ -59,9 +59,7 @@ def refused(*arguments: str) -> tuple[str, DeltaworksError]:
     return result.output, result.exception
 
 
-def test_stop_goes_by_the_airflow_that_the_environment_declares(
-    airflow: AirflowServer, flag: StopFlag, lake: ObjectStore
-) -> None:
+def test_stop_uses_the_airflow_of_the_environment(airflow: AirflowServer, flag: StopFlag, lake: ObjectStore) -> None:
     said = invoke("stop", "shop", "--reason", "a new key")
 
     assert airflow.paused[DAG]
@@ -92,7 +90,7 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
         ("remediation__shift", outbound_paths.remediation_control("shift")),
     ],
 )
-def test_whatever_runs_without_end_is_stopped_and_started_by_the_name_of_its_dag(
+def test_long_running_processes_are_stopped_and_started_by_dag_id(
     airflow: AirflowServer, lake: ObjectStore, tmp_path: Path, dag: str, folder: str
 ) -> None:
     file = tmp_path / "include" / "environments" / "local.yaml"
@@ -111,7 +109,7 @@ def test_whatever_runs_without_end_is_stopped_and_started_by_the_name_of_its_dag
 @pytest.mark.parametrize(
     "name", ["judging", "rules__shop", "feeds__store", "remediation__none", "group__shop", "shops"]
 )
-def test_what_is_called_otherwise_is_refused_and_nothing_is_stopped(lake: ObjectStore, name: str) -> None:
+def test_unknown_names_are_rejected_and_nothing_is_stopped(lake: ObjectStore, name: str) -> None:
     _, error = refused("stop", name)
 
     assert error.condition in ("PIPELINE_UNKNOWN", "REMEDIATION_UNKNOWN")
@@ -135,7 +133,7 @@ def test_a_relay_in_a_pod_is_stopped_and_started_by_its_flag_alone(
     assert airflow.requests == []
 
 
-def test_the_flag_is_set_before_airflow_is_asked(
+def test_the_flag_is_set_before_airflow_is_called(
     airflow: AirflowServer, flag: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags_at_requests: list[bool] = []
@@ -153,7 +151,7 @@ def test_the_flag_is_set_before_airflow_is_asked(
     assert all(flags_at_requests)
 
 
-def test_where_airflow_is_down_the_stream_ends_by_its_flag_and_the_command_says_what_is_not_done(
+def test_without_airflow_the_flag_stops_the_stream_and_the_command_names_missing_steps(
     airflow: AirflowServer, flag: StopFlag
 ) -> None:
     airflow.server_close()
@@ -172,7 +170,7 @@ def test_where_airflow_is_down_the_stream_ends_by_its_flag_and_the_command_says_
 @pytest.mark.parametrize(
     ("command", "done"), [("stop", "stays stopped by its flag"), ("start", "The stop of shop is withdrawn")]
 )
-def test_a_login_that_may_not_pause_is_told_which_permission_it_lacks(
+def test_a_missing_permission_to_pause_is_named(
     airflow: AirflowServer, flag: StopFlag, command: str, done: str
 ) -> None:
     airflow.forbidden = ("PATCH",)
@@ -185,9 +183,7 @@ def test_a_login_that_may_not_pause_is_told_which_permission_it_lacks(
     assert (flag.read() is not None) == (command == "stop")
 
 
-def test_a_stream_whose_dag_airflow_does_not_have_is_stopped_all_the_same(
-    airflow: AirflowServer, flag: StopFlag
-) -> None:
+def test_a_stream_without_a_dag_in_airflow_is_still_stopped(airflow: AirflowServer, flag: StopFlag) -> None:
     airflow.paused = {"stream__shops": False}
 
     _, error = refused("stop", "shop")
@@ -197,7 +193,7 @@ def test_a_stream_whose_dag_airflow_does_not_have_is_stopped_all_the_same(
     assert flag.read() is not None
 
 
-def test_without_any_airflow_the_flag_is_set_and_the_command_says_what_to_declare(
+def test_without_a_declared_airflow_the_flag_is_set_and_the_setting_is_named(
     lake: ObjectStore, flag: StopFlag, tmp_path: Path
 ) -> None:
     write_project(tmp_path, environment=ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake"))
@@ -209,7 +205,7 @@ def test_without_any_airflow_the_flag_is_set_and_the_command_says_what_to_declar
     assert "airflow: {url:" in error.hint
 
 
-def test_the_variable_wins_over_the_declaration(
+def test_the_environment_variable_overrides_the_spec(
     lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with airflow_server(DAG) as other:
@@ -220,7 +216,7 @@ def test_the_variable_wins_over_the_declaration(
     assert airflow.requests == []
 
 
-def test_a_stream_that_does_not_end_in_time_says_that_its_flag_stays(
+def test_a_stream_that_does_not_end_in_time_keeps_its_flag(
     lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
 ) -> None:
     write_heartbeat(lake, "running")
@@ -233,7 +229,7 @@ def test_a_stream_that_does_not_end_in_time_says_that_its_flag_stays(
     assert airflow.paused[DAG]
 
 
-def test_start_withdraws_the_stop_and_calls_off_the_wait_after_failures(
+def test_start_withdraws_the_stop_and_cancels_the_backoff(
     lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
 ) -> None:
     airflow.paused[DAG] = True
@@ -271,7 +267,7 @@ def test_a_restart_that_does_not_end_in_time_stays_stopped(lake: ObjectStore, fl
     assert "`deltaworks start shop` withdraws the stop" in error.hint
 
 
-def test_where_airflow_is_down_a_stream_is_restarted_by_its_flag_alone(airflow: AirflowServer, flag: StopFlag) -> None:
+def test_without_airflow_a_stream_is_restarted_by_its_flag(airflow: AirflowServer, flag: StopFlag) -> None:
     airflow.server_close()
 
     _, error = refused("restart", "shop")

@@ -31,7 +31,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["tables", *words], env={"COLUMNS": "400"})
 
 
-def test_the_listing_says_what_costs_points_and_what_maintenance_would_do_and_shows_broken_tables(lake: Lake) -> None:
+def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake: Lake) -> None:
     broken(lake, "items")
 
     shown = run("shop")
@@ -47,7 +47,7 @@ def test_the_listing_says_what_costs_points_and_what_maintenance_would_do_and_sh
     assert "not created yet" in shown.output
 
 
-def test_the_same_is_given_as_data() -> None:
+def test_the_listing_is_available_as_json() -> None:
     shown = run("shop", "--json", "--unreferenced")
 
     orders = next(table for table in json.loads(shown.output) if table["name"] == "orders")
@@ -58,7 +58,7 @@ def test_the_same_is_given_as_data() -> None:
     assert sum(part["weight"] for part in orders["score"]["parts"]) == 100
 
 
-def test_one_table_is_shown_whole() -> None:
+def test_one_table_is_shown_in_detail() -> None:
     shown = run("show", "shop.orders", "--unreferenced")
 
     assert shown.exit_code == 0, shown.output
@@ -73,13 +73,13 @@ def test_one_table_is_shown_whole() -> None:
         assert said in shown.output, said
     as_data = json.loads(run("show", "shop.orders", "--json").output)
     assert len(as_data["health"]["partition_health"]) == 3
-    assert "It has not been created yet." in run("show", "shop.none_yet").output
+    assert "Not created yet." in run("show", "shop.none_yet").output
     failed = run("show", "shop.nothing")
     assert isinstance(failed.exception, ConfigError)
     assert failed.exception.condition == "TABLE_UNKNOWN"
 
 
-def test_growth_is_shown_by_the_snapshots(catalog: Catalog, lake: Lake) -> None:
+def test_growth_is_computed_from_snapshots(catalog: Catalog, lake: Lake) -> None:
     assert "There are no snapshots yet" in run("trend").output
     now = dt.datetime.now(tz=dt.UTC)
     snapshot_tables(catalog, now=now - dt.timedelta(days=2))
@@ -110,14 +110,14 @@ def test_growth_is_drawn_for_one_table_or_the_worst(catalog: Catalog, lake: Lake
     assert len(set(re.findall(r'"name":"(shop\.\w+)"', others))) == 1
 
 
-def test_readers_are_kept_listed_and_released(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_pinned_listed_and_unpinned(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "catalog", lambda: catalog)
 
-    assert "is kept from version 1 on for training" in run("keep", "shop.orders", "training", "--hours", "2").output
+    assert "is pinned from version 1 on for training" in run("pin", "shop.orders", "training", "--hours", "2").output
     listed = run("readers", "shop").output
     assert "the reader training until" in listed
-    assert "orders: training keeps version 1 until" in listed
-    assert run("release", "shop.orders", "training").output == "Released.\n"
-    assert "keeps nothing" in run("release", "shop.orders", "training").output
+    assert "orders: training pins version 1 until" in listed
+    assert run("unpin", "shop.orders", "training").output == "Unpinned shop.orders.\n"
+    assert "has pinned no version" in run("unpin", "shop.orders", "training").output
     assert "training" not in run("readers", "shop").output
-    assert isinstance(run("keep", "shop.nothing", "training").exception, ConfigError)
+    assert isinstance(run("pin", "shop.nothing", "training").exception, ConfigError)

@@ -53,7 +53,7 @@ def test_a_panel_over_a_view_has_the_age_of_what_the_view_reads(tmp_path: Path) 
     assert [age.table for age in panel.ages] == ["errors_minute"]
 
 
-def test_a_table_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
+def test_a_missing_table_is_not_a_failure(tmp_path: Path) -> None:
     (panel,) = answered(shop(tmp_path)).panels
 
     assert (panel.missing_tables, panel.problem, panel.rows) == (("errors_minute",), "", ())

@@ -50,7 +50,7 @@ def test_a_variable_that_holds_no_address_is_refused_with_its_place(monkeypatch:
     assert "airflow in include/environments/prod.yaml: url: write the address" in raised.value.message
 
 
-def test_the_variable_wins_over_the_declaration() -> None:
+def test_the_environment_variable_overrides_the_spec() -> None:
     declared = environment(url="https://airflow.example.com", token="env:TOKEN")
 
     assert airflow_login(declared, {CONNECTION_VARIABLE: VARIABLE}).url == "http://airflow:8080"
