@@ -37,11 +37,11 @@ _COLUMNS = {
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparison."""
-    from benchmarks import places
+    from benchmarks import storages
 
     batches = list(_batches(options.events))
     payload_bytes = sum(batch.column("value").nbytes for batch in batches)
-    with places.local_disk().new_root() as storage:
+    with storages.local_disk().new_root() as storage:
         ours = partial(_land, storage, _spec(archive=True), batches)
         other = partial(_land, storage, _spec(archive=False), batches)
         comparison = Comparison(
@@ -97,18 +97,18 @@ def _batches(events: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _event(drawn: random.Random, number: int) -> dict[str, Any]:
+def _event(rng: random.Random, number: int) -> dict[str, Any]:
     return {
         "kind": "activity",
-        "event_id": f"{drawn.getrandbits(96):024x}",
+        "event_id": f"{rng.getrandbits(96):024x}",
         "at": f"2026-01-01T{number % 24:02}:{number % 60:02}:00.{number % 1000:03}Z",
-        "org_id": f"org-{drawn.randrange(1_000):05}",
-        "engagement_id": f"{drawn.getrandbits(64):016x}",
-        "contact_id": f"contact-{drawn.randrange(100_000):07}",
-        "activity_type": drawn.choice(["email_open", "email_click", "call", "meeting", "form"]),
-        "template_id": f"template-{drawn.randrange(200)}",
-        "channel": drawn.choice(["email", "phone", "web"]),
-        "duration_seconds": drawn.randrange(3_600),
+        "org_id": f"org-{rng.randrange(1_000):05}",
+        "engagement_id": f"{rng.getrandbits(64):016x}",
+        "contact_id": f"contact-{rng.randrange(100_000):07}",
+        "activity_type": rng.choice(["email_open", "email_click", "call", "meeting", "form"]),
+        "template_id": f"template-{rng.randrange(200)}",
+        "channel": rng.choice(["email", "phone", "web"]),
+        "duration_seconds": rng.randrange(3_600),
     }
 
 
@@ -138,7 +138,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     landed = sum(file.rows for file in output.files["activities"])
     if landed != events or (archived and sum(file.rows for file in archived["archive"]) != events):
         raise RuntimeError(f"{landed} of {events} events landed, archived: {archived}")
-    clock.note(
+    clock.record(
         cpu_microseconds_per_event=(time.process_time() - cpu) * 1e6 / events,
         table_bytes_per_event=sum(file.size for file in output.files["activities"]) / events,
         archive_bytes_per_event=sum(file.size for files in archived.values() for file in files) / events,

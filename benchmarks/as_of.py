@@ -57,10 +57,10 @@ def run(options: Options) -> list[Figure]:
         make_rows(connection, prices=prices, facts=facts)
         connection.execute(_INTERVALS)
         answers: set[tuple[object, ...]] = set()
-        intervals = Side("intervals", _asks(connection, _BY_INTERVALS, answers))
-        built = Side("intervals_built", _asks(connection, _BY_INTERVALS, answers, before=_INTERVALS))
-        maximum = Side("range_join_and_max", _asks(connection, _BY_MAXIMUM, answers))
-        native = Side("native_asof", _asks(connection, _NATIVE, answers))
+        intervals = Side("intervals", _measure_queries(connection, _BY_INTERVALS, answers))
+        built = Side("intervals_built", _measure_queries(connection, _BY_INTERVALS, answers, before=_INTERVALS))
+        maximum = Side("range_join_and_max", _measure_queries(connection, _BY_MAXIMUM, answers))
+        native = Side("native_asof", _measure_queries(connection, _NATIVE, answers))
         sizes = {"prices": prices, "facts": facts, "companies": COMPANIES}
         comparisons = [
             Comparison(metric="intervals_vs_range_max", ours=intervals, other=maximum, sizes=sizes),
@@ -92,7 +92,7 @@ def make_rows(connection: duckdb.DuckDBPyConnection, *, prices: int, facts: int)
     )
 
 
-def _asks(
+def _measure_queries(
     connection: duckdb.DuckDBPyConnection, sql: str, answers: set[tuple[object, ...]], *, before: str = ""
 ) -> Callable[[Clock], None]:
     def run_side(clock: Clock) -> None:

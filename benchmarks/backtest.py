@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 
-from benchmarks.harness import Benchmark, Figure, Options, measured_once
+from benchmarks.harness import Benchmark, Figure, Options, measure_once
 
 DAYS, LABEL_SETS = 30, 10
 
@@ -17,7 +17,7 @@ DAYS, LABEL_SETS = 30, 10
 def run(options: Options) -> list[Figure]:
     """One figure."""
     from benchmarks.rule_lakes import START, rules_lake
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
     from deltaworks.rules.backtest import backtest
 
     with scratch_folder("backtest") as folder:
@@ -32,7 +32,7 @@ def run(options: Options) -> list[Figure]:
         raise RuntimeError(f"{result.minutes} minutes were judged")
     sizes = {"days": DAYS, "label_sets": LABEL_SETS, "episodes": len(result.episodes)}
     sides = (DAYS * 86_400.0, seconds)
-    return [measured_once(BENCHMARK.name, "speedup", sides, other_name="the backtest", sizes=sizes)]
+    return [measure_once(BENCHMARK.name, "speedup", sides, other_name="the backtest", sizes=sizes)]
 
 
 BENCHMARK = Benchmark(name="backtest", summary="a rule over 30 days, against the time in which they passed", run=run)

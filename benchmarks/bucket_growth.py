@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _SHARE = 100
-_MOST_FILES = 100_000
-_NEW = 10
-_PER_FOLDER = 1_000
-_PER_APPEND = 10_000
+_MAX_FILES = 100_000
+_NEW_FILES = 10
+_FILES_PER_FOLDER = 1_000
+_FILES_PER_APPEND = 10_000
 _BATCHES_OF_LOG, _BATCHES_OF_FOLDER = 12, 1
 
 
@@ -42,7 +42,7 @@ def run(options: Options) -> list[Figure]:
 
     spark = sides.session()
     root = bench_folder() / f"growth-{uuid.uuid4().hex[:8]}"
-    objects, few, files = options.events, options.events // _SHARE, min(options.events, _MOST_FILES)
+    objects, few, files = options.events, options.events // _SHARE, min(options.events, _MAX_FILES)
     try:
         with (
             _log_query(spark, root / "few", few, options) as log_of_few,
@@ -50,7 +50,7 @@ def run(options: Options) -> list[Figure]:
             _folder_query(spark, root / "folder", files, options) as folder,
         ):
             ours = Side("log_of_many_objects", log_of_many)
-            sizes = {"objects": objects, "new_objects": _NEW}
+            sizes = {"objects": objects, "new_objects": _NEW_FILES}
             comparisons = [
                 Comparison(
                     metric="plan_many_vs_hundredth",
@@ -89,25 +89,27 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
 
     def land(first: int, count: int) -> None:
         events = [
-            FileEvent("b", f"events/{n // _PER_FOLDER:05}/{n:09}.json", 9, f"{n}", None, at, "ObjectCreated:Put", None)
+            FileEvent(
+                "b", f"events/{n // _FILES_PER_FOLDER:05}/{n:09}.json", 9, f"{n}", None, at, "ObjectCreated:Put", None
+            )
             for n in range(first, first + count)
         ]
         writer.append([ReceivedEvent(event, "m", at) for event in events])
 
-    for first in range(0, objects, _PER_APPEND):
-        land(first, min(_PER_APPEND, objects - first))
+    for first in range(0, objects, _FILES_PER_APPEND):
+        land(first, min(_FILES_PER_APPEND, objects - first))
     limits = SliceLimits(max_files=MAX_BATCH_FILES, max_bytes=None)
     batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
-    with _running(planned_frame(spark, batches), root) as query:
+    with _start_query(planned_frame(spark, batches), root) as query:
         _await(query, lambda: _read_to(query) == objects, "a batch that reads the last object")
-        yield _repetition(query, lambda: land(writer.last_seq, _NEW), batches=_BATCHES_OF_LOG)
+        yield _repetition(query, lambda: land(writer.last_seq, _NEW_FILES), batches=_BATCHES_OF_LOG)
 
 
 def _read_to(query: StreamingQuery) -> int:
     """The seq that the query has read to."""
     from deltaworks.sources.objects.source import finished_seq
 
-    planned = _planned(query)
+    planned = _planned_batch(query)
     return finished_seq(planned[-1]["sources"][0] if planned else None)
 
 
@@ -122,25 +124,25 @@ def _folder_query(spark: SparkSession, root: Path, objects: int, options: Option
             (folder / f"{number:09}.json").write_bytes(b'{"n": 1}\n')
         return folder
 
-    for first in range(0, objects, _PER_FOLDER):
-        make(root / "files" / f"{first // _PER_FOLDER:05}", _PER_FOLDER)
+    for first in range(0, objects, _FILES_PER_FOLDER):
+        make(root / "files" / f"{first // _FILES_PER_FOLDER:05}", _FILES_PER_FOLDER)
 
     def land() -> None:
         # Renamed as a whole, so that one batch takes all.
-        make(root / uuid.uuid4().hex, _NEW).rename(root / "files" / f"new-{uuid.uuid4().hex}")
+        make(root / uuid.uuid4().hex, _NEW_FILES).rename(root / "files" / f"new-{uuid.uuid4().hex}")
 
     frame = spark.readStream.schema("n long").option("recursiveFileLookup", "true").json(str(root / "files"))
-    with _running(frame, root) as query:
+    with _start_query(frame, root) as query:
         yield _repetition(query, land, batches=_BATCHES_OF_FOLDER)
 
 
 @contextmanager
-def _running(frame: DataFrame, root: Path) -> Iterator[StreamingQuery]:
+def _start_query(frame: DataFrame, root: Path) -> Iterator[StreamingQuery]:
     """The query, once it has read what is there. Its batches are planned, and not read: reading is not what counts."""
     writer = frame.writeStream.foreachBatch(lambda batch, batch_id: None).trigger(processingTime="250 milliseconds")
     query = writer.option("checkpointLocation", str(root / "checkpoint")).start()
     try:
-        _await(query, lambda: bool(_planned(query)), "its first batch")
+        _await(query, lambda: bool(_planned_batch(query)), "its first batch")
         yield query
     finally:
         query.stop()
@@ -154,26 +156,26 @@ def _repetition(query: StreamingQuery, land: Callable[[], None], *, batches: int
             planned.append((durations["latestOffset"] + durations.get("getBatch", 0)) / 1000)
             whole.append(durations["triggerExecution"] / 1000)
         clock.seconds = statistics.fmean(planned)
-        clock.note(batch_seconds=statistics.fmean(whole))
+        clock.record(batch_seconds=statistics.fmean(whole))
 
     return run
 
 
 def _next_batch(query: StreamingQuery, land: Callable[[], None]) -> dict[str, int]:
     """What the batch of what is landed now took, in milliseconds."""
-    newest = _newest(query)
+    newest = _newest_batch(query)
     land()
-    _await(query, lambda: _newest(query) > newest, "a batch of what has landed")
-    return dict(_planned(query)[-1]["durationMs"])
+    _await(query, lambda: _newest_batch(query) > newest, "a batch of what has landed")
+    return dict(_planned_batch(query)[-1]["durationMs"])
 
 
-def _newest(query: StreamingQuery) -> int:
+def _newest_batch(query: StreamingQuery) -> int:
     """The newest batch; progress is kept of the last hundred triggers alone."""
-    planned = _planned(query)
+    planned = _planned_batch(query)
     return int(planned[-1]["batchId"]) if planned else -1
 
 
-def _planned(query: StreamingQuery) -> list[dict[str, Any]]:
+def _planned_batch(query: StreamingQuery) -> list[dict[str, Any]]:
     """The progress of every batch so far; triggers without one have no `addBatch`."""
     by_batch: dict[int, dict[str, Any]] = {}
     for batch in query.recentProgress:

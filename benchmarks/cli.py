@@ -41,7 +41,7 @@ def _side(name: str, command: tuple[str, ...]) -> Side:
         with clock:
             for _ in range(STARTS):
                 subprocess.run(command, env=environment, cwd=_ROOT, stdout=subprocess.DEVNULL, check=True)
-        clock.note(seconds_each=clock.seconds / STARTS)
+        clock.record(seconds_each=clock.seconds / STARTS)
 
     return Side(name, start)
 

@@ -77,9 +77,10 @@ def run(options: Options) -> list[Figure]:
 
     rows = max(options.events // 5, 1)
     with _project() as root, standalone_cluster(root, workers=_WORKERS, memory="1g") as master:
-        gold = _Gold(root, master, rows)
+        gold = _GoldProject(root, master, rows)
         beside, idle = (
-            Side(name, _Build(gold, beside=beside)) for name, beside in (("beside_optimize", True), ("idle", False))
+            Side(name, _GoldBuild(gold, concurrent_optimize=beside))
+            for name, beside in (("beside_optimize", True), ("idle", False))
         )
         sizes = {"rows": rows, "workers": _WORKERS, "worker_cores": 1}
         comparison = Comparison(metric="gold_wait", ours=beside, other=idle, sizes=sizes)
@@ -106,7 +107,7 @@ def _project() -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gold:
+class _GoldProject:
     """The project's table of events, and the job that builds gold from it."""
 
     root: Path
@@ -195,11 +196,11 @@ class _Gold:
 
 
 @dataclass(frozen=True, slots=True)
-class _Build:
+class _GoldBuild:
     """From data to answer, once; beside OPTIMIZE or alone."""
 
-    gold: _Gold
-    beside: bool
+    gold: _GoldProject
+    concurrent_optimize: bool
 
     def __call__(self, clock: Clock) -> None:
         with self._optimize() as optimize:
@@ -210,18 +211,20 @@ class _Build:
                 said, _ = optimize.communicate()
                 if optimize.returncode != 0:
                     raise RuntimeError(f"OPTIMIZE ended with {optimize.returncode}")
-                clock.note(optimize_commands=int(said.split()[-1]))
+                clock.record(optimize_commands=int(said.split()[-1]))
 
     @contextmanager
     def _optimize(self) -> Iterator[subprocess.Popen[str] | None]:
         """A maintenance job, from its first command on until the block ends."""
-        if not self.beside:
+        if not self.concurrent_optimize:
             yield None
             return
         from deltaworks.specs.shares import MAINTENANCE_NICENESS
 
         uri, rows = f"file://{self.gold.root}/closed", str(5 * self.gold.rows)
-        process = self.gold.process("-m", "benchmarks.cluster_rewriting", uri, rows, niceness=MAINTENANCE_NICENESS)
+        process = self.gold.process(
+            "-m", "benchmarks.cluster_background_rewrite", uri, rows, niceness=MAINTENANCE_NICENESS
+        )
         try:
             assert process.stdout is not None
             if not any(line.strip() == "began" for line in process.stdout):

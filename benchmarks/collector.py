@@ -33,7 +33,7 @@ import psutil
 
 from benchmarks.collector_server import KEY
 from benchmarks.games_files import bench_folder
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measure_once
 
 _CONNECTIONS = 64
 _EVENT_BYTES = 410
@@ -52,10 +52,10 @@ def run(options: Options) -> list[Figure]:
         _server("kinesis") as kinesis,
         _server("spool", folder) as spool,
     ):
-        single = Side("spool_single", _loaded(spool, _request(1), requests))
-        batches = Side("spool_batches_of_50", _loaded(spool, _request(_BATCH), requests // _BATCH))
-        bare_side = Side("bare_asgi", _loaded(bare, _request(1), requests))
-        lean_side = Side("lean_asgi", _loaded(lean, _request(1), requests))
+        single = Side("spool_single", _measure_load(spool, _request(1), requests))
+        batches = Side("spool_batches_of_50", _measure_load(spool, _request(_BATCH), requests // _BATCH))
+        bare_side = Side("bare_asgi", _measure_load(bare, _request(1), requests))
+        lean_side = Side("lean_asgi", _measure_load(lean, _request(1), requests))
         put_record = Side("put_record", _put_record(kinesis, requests))
         comparisons = [
             _comparison("spool_vs_bare_asgi", single, bare_side, requests),
@@ -64,7 +64,7 @@ def run(options: Options) -> list[Figure]:
             _comparison("spool_vs_put_record", single, put_record, requests),
         ]
         figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-        return [*figures, _delay(spool, Path(folder), requests)]
+        return [*figures, _sync_delay(spool, Path(folder), requests)]
 
 
 def _comparison(metric: str, ours: Side, other: Side, requests: int) -> Comparison:
@@ -114,13 +114,13 @@ def _request(events: int) -> bytes:
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()
 
 
-def _loaded(server: _Server, request: bytes, requests: int) -> Callable[[Clock], None]:
+def _measure_load(server: _Server, request: bytes, requests: int) -> Callable[[Clock], None]:
     def run(clock: Clock) -> None:
         begun, wall = server.cpu_seconds(), time.perf_counter()
         delays = asyncio.run(_load(server.port, request, requests, _CONNECTIONS))
         wall = time.perf_counter() - wall
         clock.seconds = server.cpu_seconds() - begun
-        clock.note(requests_per_cpu_second=requests / clock.seconds, wall_seconds=wall, p99_seconds=_p99(delays))
+        clock.record(requests_per_cpu_second=requests / clock.seconds, wall_seconds=wall, p99_seconds=_p99(delays))
 
     return run
 
@@ -165,12 +165,12 @@ def _put_record(server: _Server, requests: int) -> Callable[[Clock], None]:
         for _ in range(count):
             client.put_record(StreamName="bench", Data=data, PartitionKey="1")
         clock.seconds = (time.process_time() - begun) * requests / count
-        clock.note(requests_per_cpu_second=requests / clock.seconds)
+        clock.record(requests_per_cpu_second=requests / clock.seconds)
 
     return run
 
 
-def _delay(server: _Server, folder: Path, requests: int) -> Figure:
+def _sync_delay(server: _Server, folder: Path, requests: int) -> Figure:
     """Answers at half the load of one connection after the other, beside syncs of the same disk, in turns."""
     request, delays, syncs = _request(1), [], []
     for _ in range(5):
@@ -179,7 +179,7 @@ def _delay(server: _Server, folder: Path, requests: int) -> Figure:
     ours, other = _p99(delays) - _ALLOWANCE_SECONDS, _p99(syncs)
     parts = {"p99_answer_seconds": _p99(delays), "p50_answer_seconds": statistics.median(delays)}
     parts["p50_fdatasync_seconds"] = statistics.median(syncs)
-    return measured_once(
+    return measure_once(
         BENCHMARK.name,
         "p99_vs_fdatasync",
         (max(0.0, ours), other),

@@ -42,7 +42,7 @@ def run(options: Options) -> list[Figure]:
         root = Path(folder)
         _write_project(root)
         taken = root / "taken"
-        _take(root, taken, options.events)  # what the drain reads, each time anew
+        _fill_spool(root, taken, options.events)  # what the drain reads, each time anew
 
         def with_drain(clock: Clock) -> None:
             spool = root / "drained"
@@ -52,7 +52,7 @@ def run(options: Options) -> list[Figure]:
 
         def with_door(clock: Clock) -> None:
             spool = root / "input"
-            clock.seconds += _take(root, spool, options.events)
+            clock.seconds += _fill_spool(root, spool, options.events)
             shutil.rmtree(spool)
 
         comparison = Comparison(
@@ -83,7 +83,7 @@ def _write_project(root: Path) -> None:
     (folder / "edge.yaml").write_text(json.dumps(spec))
 
 
-def _take(root: Path, spool: Path, events: int) -> float:
+def _fill_spool(root: Path, spool: Path, events: int) -> float:
     """Post events to a collector that only keeps them; the CPU seconds of its process."""
     command = [sys.executable, "-m", "collector", "edge", "--spool", str(spool / "w0"), "--project", str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT_ROOT / "include") as process:

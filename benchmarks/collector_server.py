@@ -46,7 +46,7 @@ def spec() -> CollectorSpec:
     )
 
 
-def bare(answer: bytes) -> Any:
+def bare_application(answer: bytes) -> Any:
     """An application that reads a body and answers."""
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
 
@@ -68,7 +68,7 @@ def main() -> int:
     if options.kind == "spool":
         return CollectorProcess(spec(), options.folder / "w0").run()
     config = uvicorn.Config(
-        bare(_RECORD if options.kind == "kinesis" else b'{"success":true}'),
+        bare_application(_RECORD if options.kind == "kinesis" else b'{"success":true}'),
         interface="asgi3",
         log_level="warning",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -35,7 +35,7 @@ from deltaworks.control.summaries.stream import BatchSummary, HourSummary, Recen
 
 PIPELINES, TABLES = 30, 1_000
 _REQUESTS = 40
-_AT_ONCE = 10
+_CONCURRENT_READERS = 10
 _ENVIRONMENT = 'environment: local\nlake: {root: "file://%s"}\nlanding: {root: "file://%s"}\nmessaging: {}\n'
 _RELAY = "relay: landing\ndescription: d\nowner: o\nqueue_url: env:QUEUE\nbuckets: [landing]\n"
 
@@ -123,23 +123,26 @@ def p95(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=20)[-1]
 
 
-def _timed(client: httpx.Client, path: str) -> float:
+def _request_seconds(client: httpx.Client, path: str) -> float:
     began = time.perf_counter()
     client.get(path).raise_for_status()
     return time.perf_counter() - began
 
 
-def ask(base_url: str, cookies: dict[str, str], ended: Any, slow: Any) -> None:
+def request_until(base_url: str, cookies: dict[str, str], ended: Any, slow: Any) -> None:
     """Ask for the overview, so many at once, until it has ended. Puts what the first requests took, then all others."""
-    with httpx.Client(base_url=base_url, cookies=cookies, timeout=60) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
-        slow.put(list(pool.map(lambda _: _timed(client, "/"), range(_AT_ONCE))))
+    with (
+        httpx.Client(base_url=base_url, cookies=cookies, timeout=60) as client,
+        ThreadPoolExecutor(_CONCURRENT_READERS) as pool,
+    ):
+        slow.put(list(pool.map(lambda _: _request_seconds(client, "/"), range(_CONCURRENT_READERS))))
         taken: list[float] = []
 
         def asks() -> None:
             while not ended.is_set():
-                taken.append(_timed(client, "/"))
+                taken.append(_request_seconds(client, "/"))
 
-        for _ in range(_AT_ONCE):
+        for _ in range(_CONCURRENT_READERS):
             pool.submit(asks)
         pool.shutdown()
         slow.put(taken)
@@ -159,37 +162,37 @@ def run(options: Options) -> list[Figure]:
         try:
             with serving() as opened, httpx.Client(base_url=opened.rpartition("/open/")[0], timeout=60) as client:
                 client.get(opened.removeprefix(str(client.base_url)), follow_redirects=True).raise_for_status()
-                return _measured(client, options)
+                return _measure_pages(client, options)
         finally:
             for name, value in before.items():
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _measured(client: httpx.Client, options: Options) -> list[Figure]:
+def _measure_pages(client: httpx.Client, options: Options) -> list[Figure]:
     def overview(clock: Clock) -> None:
         before = _cpu_seconds(client)
         with clock:
-            taken = [_timed(client, "/") for _ in range(_REQUESTS)]
-        clock.note(p95_seconds=p95(taken), cpu_seconds=(_cpu_seconds(client) - before) / _REQUESTS)
+            taken = [_request_seconds(client, "/") for _ in range(_REQUESTS)]
+        clock.record(p95_seconds=p95(taken), cpu_seconds=(_cpu_seconds(client) - before) / _REQUESTS)
 
     def idle(clock: Clock) -> None:
         with clock:
-            taken = [_timed(client, "/version") for _ in range(_REQUESTS)]
-        clock.note(api_seconds=statistics.median(taken))
+            taken = [_request_seconds(client, "/version") for _ in range(_REQUESTS)]
+        clock.record(api_seconds=statistics.median(taken))
 
     def beside_ten(clock: Clock) -> None:
         spawn = multiprocessing.get_context("spawn")
         ended, slow = spawn.Event(), spawn.SimpleQueue()
         # A process of their own: what they cost must not be counted as waiting for the server.
-        asking = spawn.Process(target=ask, args=(str(client.base_url), dict(client.cookies), ended, slow))
+        asking = spawn.Process(target=request_until, args=(str(client.base_url), dict(client.cookies), ended, slow))
         asking.start()
         began = slow.get()
         with clock:
-            taken = [_timed(client, "/version") for _ in range(_REQUESTS)]
+            taken = [_request_seconds(client, "/version") for _ in range(_REQUESTS)]
         ended.set()
         every = slow.get()
         asking.join()
-        clock.note(p95_ten_at_once_seconds=p95([*began, *every]), api_seconds=statistics.median(taken))
+        clock.record(p95_ten_at_once_seconds=p95([*began, *every]), api_seconds=statistics.median(taken))
 
     sizes = {"pipelines": PIPELINES, "tables": TABLES}
     sides = Side("overview", overview), Side("version_idle", idle), Side("version_beside_ten", beside_ten)

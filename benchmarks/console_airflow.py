@@ -44,7 +44,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _START_SECONDS = 180.0
 _VERSION = "/api/v2/version"
 #: DAGs as the metadata database has them once they are parsed.
-_ON_RECORD = """
+_REGISTER_DAGS = """
 import sys
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
@@ -113,7 +113,7 @@ def api_server(project: Path, folder: Path, **variables: str) -> Iterator[Server
     with (home.logs / "airflow.log").open("wb") as log:
         streams: dict[str, Any] = {"env": environment, "stdout": log, "stderr": subprocess.STDOUT}
         subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, **streams)
-        subprocess.run([sys.executable, "-c", _ON_RECORD, *dags], check=True, **streams)
+        subprocess.run([sys.executable, "-c", _REGISTER_DAGS, *dags], check=True, **streams)
         process = subprocess.Popen([sys.executable, "-m", "airflow", "api-server"], **streams)
         try:
             url = f"http://{HOST}:{port}"
@@ -156,7 +156,7 @@ def _client(url: str, token: str) -> httpx.Client:
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}", "Accept": "text/html"}, timeout=60)
 
 
-def read_on(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> None:
+def read_until(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> None:
     """Ten people read without a pause until it has ended; says once that all have begun, then what pages took."""
 
     def reads(number: int) -> list[float]:
@@ -185,9 +185,9 @@ def _versions(server: Server) -> list[float]:
     return seconds
 
 
-def _note(clock: Clock, seconds: list[float], **parts: float) -> None:
+def _record_seconds(clock: Clock, seconds: list[float], **parts: float) -> None:
     clock.seconds = p95(seconds)
-    clock.note(p50_seconds=statistics.median(seconds), p95_seconds=p95(seconds), **parts)
+    clock.record(p50_seconds=statistics.median(seconds), p95_seconds=p95(seconds), **parts)
 
 
 @dataclass(frozen=True)
@@ -198,13 +198,13 @@ class _Sides:
     server: Server
 
     def idle(self, clock: Clock) -> None:
-        _note(clock, _versions(self.server))
+        _record_seconds(clock, _versions(self.server))
 
-    def beside_ten(self, clock: Clock) -> None:
+    def with_ten_readers(self, clock: Clock) -> None:
         spawn = multiprocessing.get_context("spawn")
         ended, taken = spawn.Event(), spawn.SimpleQueue()
         # A process of their own: what they cost must not be counted as waiting for the server.
-        readers = spawn.Process(target=read_on, args=(self.server.url, self.server.tokens, ended, taken))
+        readers = spawn.Process(target=read_until, args=(self.server.url, self.server.tokens, ended, taken))
         readers.start()
         taken.get()
         began = time.perf_counter()
@@ -213,25 +213,25 @@ class _Sides:
         pages: list[float] = taken.get()
         took = time.perf_counter() - began
         readers.join()
-        _note(clock, seconds, page_p95_seconds=p95(pages), pages_per_second=len(pages) / (took + 3.0))
+        _record_seconds(clock, seconds, page_p95_seconds=p95(pages), pages_per_second=len(pages) / (took + 3.0))
 
     def pages(self, clock: Clock) -> None:
         with _client(self.server.url, self.server.tokens[0]) as client:
             taken = [_page(client, _paths(0)[number % 6]) for number in range(PAGES)]
-        _note(clock, taken)
+        _record_seconds(clock, taken)
 
     def side(self, what: str) -> Side:
         return Side(f"{what}_{self.name}", getattr(self, what))
 
 
-def _comparisons(apart: _Sides, inside: _Sides, sizes: Mapping[str, int]) -> list[Comparison]:
+def _comparisons(separate: _Sides, inside: _Sides, sizes: Mapping[str, int]) -> list[Comparison]:
     def against(metric: str, ours: Side, other: Side) -> Comparison:
         return Comparison(metric=metric, ours=ours, other=other, sizes=sizes)
 
     return [
-        against("api_version_vs_idle", apart.side("beside_ten"), apart.side("idle")),
+        against("api_version_vs_idle", separate.side("beside_ten"), separate.side("idle")),
         against("api_version_vs_idle_inside", inside.side("beside_ten"), inside.side("idle")),
-        against("pages_vs_inside", apart.side("pages"), inside.side("pages")),
+        against("pages_vs_inside", separate.side("pages"), inside.side("pages")),
     ]
 
 

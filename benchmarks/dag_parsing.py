@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     with ExitStack() as stack:
         if options.task:
             stack.enter_context(_airflow_parsing_context_manager(dag_id=options.task))
-        dags = _bare(options.bare) if options.bare else _dags_of(options.file)
+        dags = _bare_dags(options.bare) if options.bare else _dags_of(options.file)
     parsed = time.perf_counter() - started
     if not options.task:
         for dag in dags:
@@ -57,7 +57,7 @@ def _dags_of(file: str) -> list[Any]:
     return list(dags.values())
 
 
-def _bare(count: int) -> list[Any]:
+def _bare_dags(count: int) -> list[Any]:
     import datetime as dt
 
     from airflow.providers.standard.operators.empty import EmptyOperator

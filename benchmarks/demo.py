@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options, measured_once
+from benchmarks.harness import Benchmark, Figure, Options, measure_once
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def figures(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figur
     """One figure for each phase, and one for the whole with the seconds of the runs in it."""
     for phase in report.phases:
         sides = (phase.seconds, phase.cpu_seconds / cores())
-        yield measured_once(BENCHMARK.name, phase.name, sides, other_name="cpu_over_cores", sizes=sizes)
+        yield measure_once(BENCHMARK.name, phase.name, sides, other_name="cpu_over_cores", sizes=sizes)
     runs = {f"{dag_id}_seconds": round(seconds, 1) for dag_id, seconds in report.jobs}
     parts = runs | {"cpu_seconds": round(sum(phase.cpu_seconds for phase in report.phases), 1)}
     sides = (sum(phase.seconds for phase in report.phases), PROMISED_SECONDS)
-    yield measured_once(BENCHMARK.name, "whole", sides, other_name="promised", parts=parts, sizes=sizes)
+    yield measure_once(BENCHMARK.name, "whole", sides, other_name="promised", parts=parts, sizes=sizes)
 
 
 BENCHMARK = Benchmark(

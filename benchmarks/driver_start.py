@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 
 _ROOT = Path(__file__).resolve().parents[1]
-WITHOUT = "without"
+WITHOUT_ARCHIVE = "without"
 
 
 def run(options: Options) -> list[Figure]:
@@ -31,7 +31,9 @@ def run(options: Options) -> list[Figure]:
 def comparisons(*metrics: str) -> list[Comparison]:
     """The comparisons of these names."""
     return [
-        Comparison(metric=metric, ours=_side("archive", metric), other=_side(WITHOUT, metric), sizes={"rows": 200})
+        Comparison(
+            metric=metric, ours=_side("archive", metric), other=_side(WITHOUT_ARCHIVE, metric), sizes={"rows": 200}
+        )
         for metric in metrics
     ]
 
@@ -46,7 +48,7 @@ def _side(name: str, metric: str) -> Side:
     def start(clock: Clock) -> None:
         with clock:
             done = subprocess.run(command, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
-        clock.note(**json.loads(done.stdout.splitlines()[-1]))
+        clock.record(**json.loads(done.stdout.splitlines()[-1]))
 
     return Side(f"{name}_{metric}", start)
 
@@ -60,7 +62,7 @@ def main(archive: str, metric: str) -> None:
     from deltaworks.specs import spark_conf
     from deltaworks.tables.spark.java_archive_training import exercise_tables, small_session
 
-    if archive == WITHOUT:
+    if archive == WITHOUT_ARCHIVE:
         spark_conf.java_archive_options = lambda root: "-Xlog:disable"
     elif not spark_conf.java_archive_options(_ROOT):
         raise SystemExit("There is no archive of classes: run `make jars`.")

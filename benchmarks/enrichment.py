@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _LINES_PER_OBJECT = 50_000
 #: Requests of one client within a visit, by metric, and clients that visit at the same time.
 _REQUESTS = {"viewers_vs_none": 100, "pages_vs_none": 25, "every_line_another_client": 1}
-_AT_ONCE = 400
+_LINES_PER_BATCH = 400
 _FIELDS = (
     "date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(Referer) cs(User-Agent) "
     "cs-uri-query cs(Cookie) x-edge-result-type x-edge-request-id x-host-header cs-protocol cs-bytes time-taken "
@@ -74,11 +74,11 @@ _ANSWERS = {
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
-    from benchmarks import places
+    from benchmarks import storages
     from deltaworks.control import paths
     from deltaworks.control.objects import open_objects
 
-    with places.local_disk().new_root() as storage:
+    with storages.local_disk().new_root() as storage:
         for name, file in _DATABASES.items():
             open_objects(storage).put(paths.database(name), (_maxmind() / file).read_bytes())
         comparisons = []
@@ -147,7 +147,7 @@ def _payloads(lines: int, requests: int) -> tuple[list[Payload], int]:
     visits: list[list[str]] = []
     payloads, text, clients = [], [f"#Version: 1.0\n#Fields: {_FIELDS}"], set()
     for number in range(lines):
-        if len(visits) < _AT_ONCE:
+        if len(visits) < _LINES_PER_BATCH:
             network = drawn.choice(networks)
             address = str(network[drawn.randrange(min(network.num_addresses, 1 << 40))])
             clients.add(address)
@@ -191,7 +191,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     landed = sum(file.rows for file in output.files["requests"])
     if landed != lines:
         raise RuntimeError(f"{landed} of {lines} lines landed: {output.findings}")
-    clock.note(cpu_microseconds_per_line=(time.process_time() - cpu) * 1e6 / lines)
+    clock.record(cpu_microseconds_per_line=(time.process_time() - cpu) * 1e6 / lines)
 
 
 BENCHMARK = Benchmark(

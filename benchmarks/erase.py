@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
-from benchmarks.scratch import copied, scratch_folder
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measure_once
+from benchmarks.scratch_folders import copy_template, scratch_folder
 from benchmarks.shredding import seconds_to_shredded
 
 _DAYS, _PEOPLE, _MANY = 20, 2_000, 100
@@ -38,7 +38,7 @@ def run(options: Options) -> list[Figure]:
         )
         (figure,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
         written = (figure.ours_parts["bytes_written"], figure.other_parts["bytes_written"])
-        by_bytes = measured_once(
+        by_bytes = measure_once(
             BENCHMARK.name,
             "hundred_vs_one_bytes",
             written,
@@ -47,17 +47,17 @@ def run(options: Options) -> list[Figure]:
             unit="bytes",
             digits=0,
         )
-    return [figure, by_bytes, _to_shredded(options)]
+    return [figure, by_bytes, _shredding_seconds(options)]
 
 
-def _to_shredded(options: Options) -> Figure:
+def _shredding_seconds(options: Options) -> Figure:
     """One request in a vault of many people; beside it a hundred requests in one run."""
     options.progress(f"erase: from a request to the destroyed key, of {_VAULT:,} people")
     with scratch_folder("erase_requests") as root:
         one, many = (
             seconds_to_shredded(root / str(requests), people=_VAULT, requests=requests) for requests in (1, _MANY)
         )
-    return measured_once(
+    return measure_once(
         BENCHMARK.name,
         "request_to_shredded",
         (one, _SHREDDED_SECONDS),
@@ -109,7 +109,7 @@ class _Erase:
         from deltaworks.specs.storage import StorageSpec
         from deltaworks.tables.lake import Lake
 
-        with copied(self.template) as root:
+        with copy_template(self.template) as root:
             storage = StorageSpec(root=f"file://{root}")
             requests = {str(number): TokenSearch([_token(number)]) for number in range(self.people)}
             with clock:
@@ -119,7 +119,7 @@ class _Erase:
                 purge = purger.purge(erasure_step("bench", "events", 1))
             if purge.erased_after or purge.other_rows_after != purge.other_rows_before or not purge.erased_before:
                 raise AssertionError(f"the purge did not do its work: {purge}")
-            clock.note(bytes_written=purge.bytes_written, files=len(purge.removed_files), rows=purge.erased_before)
+            clock.record(bytes_written=purge.bytes_written, files=len(purge.removed_files), rows=purge.erased_before)
 
 
 BENCHMARK = Benchmark(

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.games_files import GamesFiles
-    from benchmarks.places import Place
+    from benchmarks.storages import BenchmarkStorage
 
 _THREADS = 8
 
 
 def run(options: Options) -> list[Figure]:
     """Measure on local disk, then on s3proxy."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
     from benchmarks.games_files import games_files
 
     files = games_files(options.events, progress=options.progress)
     figures = []
-    with places.object_store() as bucket:
+    with storages.object_store() as bucket:
         spark = sides.session(bucket.storage("session"))
-        for place in (places.local_disk(), bucket):
+        for place in (storages.local_disk(), bucket):
             comparisons = list(_comparisons(spark, files, place))
             figures += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
         spark.stop()
     return figures
 
 
-def _comparisons(spark: SparkSession, files: GamesFiles, place: Place) -> Iterator[Comparison]:
+def _comparisons(spark: SparkSession, files: GamesFiles, place: BenchmarkStorage) -> Iterator[Comparison]:
     from benchmarks import sides
 
     spec = sides.games_spec()

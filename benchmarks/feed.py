@@ -51,7 +51,7 @@ class _Server:
 
     def feed(self, clock: Clock) -> None:
         """One look of a feed whose table has all its rows changed, over tables on local disk."""
-        from benchmarks.places import local_disk
+        from benchmarks.storages import local_disk
         from deltaworks.control.objects import open_objects
         from deltaworks.feeds.feed import Feed
         from deltaworks.feeds.sinks import open_sink
@@ -74,7 +74,7 @@ class _Server:
             sink.close()
         if record.changes != self.rows:
             raise RuntimeError(f"{record.changes} changes were delivered, not {self.rows}")
-        clock.note(rows_per_second=self.rows / clock.seconds)
+        clock.record(rows_per_second=self.rows / clock.seconds)
 
     def batches(self, clock: Clock) -> None:
         """The same bodies in batches, kept nowhere."""
@@ -92,7 +92,7 @@ class _Server:
         clock.seconds = time.perf_counter() - started
         if sent != self.rows:
             raise RuntimeError(f"{sent} messages were sent, not {self.rows}")
-        clock.note(rows_per_second=self.rows / clock.seconds)
+        clock.record(rows_per_second=self.rows / clock.seconds)
 
     def _queue(self) -> tuple[AwsSpec, str, Any]:
         import boto3

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, of_parts
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, figures_of_parts, measure
 from benchmarks.project import declare_project
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 _SIZES = {"10kB": 10_000, "1MB": 1_000_000, "100MB": 100_000_000}
-_MOST_FILES = 5_000
+_MAX_FILES = 5_000
 _BYTES_PER_EVENT = 200
 _KINDS = ("view", "click", "buy")
 _SCHEMA = "name string, id string, at long, price double, path string, device struct<os: string, version: string>"
@@ -57,7 +57,7 @@ def run(options: Options) -> list[Figure]:
     comparisons = []
     try:
         for name, size in _SIZES.items():
-            count = max(1, min(_MOST_FILES, options.events * _BYTES_PER_EVENT // size))
+            count = max(1, min(_MAX_FILES, options.events * _BYTES_PER_EVENT // size))
             files = _files(bench_folder() / f"sizes-{name}-{count}", size, count, options)
             comparisons.append(
                 Comparison(
@@ -68,16 +68,16 @@ def run(options: Options) -> list[Figure]:
                 )
             )
         whole = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-        return [part for figure in whole for part in (figure, _of_batches(figure))]
+        return [part for figure in whole for part in (figure, _batch_figures(figure))]
     finally:
         spark.stop()
 
 
-def _of_batches(figure: Figure) -> Figure:
+def _batch_figures(figure: Figure) -> Figure:
     """The same without what starting and ending a query costs."""
     ours = figure.ours_parts["relay_seconds"] + figure.ours_parts["batch_seconds"]
     other = figure.other_parts["batch_seconds"]
-    return of_parts(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
+    return figures_of_parts(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class _Batches:
 
 
 @contextmanager
-def _heard(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
+def _listen(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
     """Listens to a query, to its end."""
     from deltaworks.engine.queries import IngestListener, listener_attached
 
@@ -166,7 +166,7 @@ class _Ingest:
 
         with _project(self.files.folder) as catalog:
             environment = catalog.environment
-            with _heard(self.spark, "sizes.ingest") as batches, clock:
+            with _listen(self.spark, "sizes.ingest") as batches, clock:
                 began = time.perf_counter()
                 relay = catalog.relay("landing")
                 counts = Relay(
@@ -176,7 +176,7 @@ class _Ingest:
                 result = IngestRun(self.spark, catalog, "sizes", available_now=True).run()
         if (counts.events, result.rows) != (self.files.count, self.files.events):
             raise RuntimeError(f"not all was landed: {counts.events} files, {result.rows} rows")
-        clock.note(
+        clock.record(
             relay_seconds=relayed,
             batch_seconds=batches.seconds,
             batches=result.batches,
@@ -196,12 +196,12 @@ class _FileSource:
             frame = self.spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 500).json(str(self.files.folder))
             writer = frame.selectExpr("*", "timestamp_seconds(at) AS event_time").writeStream.format("delta")
             writer = writer.queryName("sizes.plain").option("checkpointLocation", f"{root}/c")
-            with _heard(self.spark, "sizes.plain") as batches, clock:
+            with _listen(self.spark, "sizes.plain") as batches, clock:
                 writer.trigger(availableNow=True).start(f"{root}/t").awaitTermination()
             rows = self.spark.read.format("delta").load(f"{root}/t").count()
         if rows != self.files.events:
             raise RuntimeError(f"{rows} rows were landed, not {self.files.events}")
-        clock.note(batch_seconds=batches.seconds, **self.files.rates(clock.seconds))
+        clock.record(batch_seconds=batches.seconds, **self.files.rates(clock.seconds))
 
 
 @contextmanager

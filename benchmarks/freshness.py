@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options, measured_once
+from benchmarks.harness import Benchmark, Figure, Options, measure_once
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BRONZE_SECONDS = 15.0
 #: By percentile, of gold that a stream builds.
 _GOLD_SECONDS = {"p50": 90.0, "p95": 90.0, "p99": 120.0}
-_WATCHED = ("stream", "relay")
+_MONITORED_PROCESSES = ("stream", "relay")
 
 
 def run(options: Options) -> list[Figure]:
@@ -80,7 +80,7 @@ def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -
 
     began = report.memory_samples[0].at + timedelta(seconds=started)
     landing = [
-        sum(size for kind, size in sample.by_kind.items() if kind in _WATCHED)
+        sum(size for kind, size in sample.by_kind.items() if kind in _MONITORED_PROCESSES)
         for sample in report.memory_samples
         if START_SECONDS <= (sample.at - began).total_seconds() <= 60 * sizes["minutes"]
     ]
@@ -98,7 +98,7 @@ def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -
 def _figure(
     metric: str, sides: tuple[float, float], unit: str, other_name: str, sizes: dict[str, int | float]
 ) -> Figure:
-    return measured_once(BENCHMARK.name, metric, sides, unit=unit, other_name=other_name, sizes=sizes, digits=2)
+    return measure_once(BENCHMARK.name, metric, sides, unit=unit, other_name=other_name, sizes=sizes, digits=2)
 
 
 BENCHMARK = Benchmark(

@@ -75,12 +75,12 @@ def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRa
 
     def make() -> dict[str, int]:
         progress(f"generating {events:,} events once (about a minute a million)")
-        return _make(settings, folder)
+        return _generate(settings, folder)
 
-    return kept_files(folder, make)
+    return cached_files(folder, make)
 
 
-def kept_files(folder: Path, make: Callable[[], Mapping[str, int]]) -> GamesFiles:
+def cached_files(folder: Path, make: Callable[[], Mapping[str, int]]) -> GamesFiles:
     """The files in `folder`, made on first use; `make` puts them there and says how much they hold."""
     record = folder / "record.json"
     if not record.is_file():
@@ -91,7 +91,7 @@ def kept_files(folder: Path, make: Callable[[], Mapping[str, int]]) -> GamesFile
     return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
 
 
-def many_times(files: GamesFiles, times: int) -> GamesFiles:
+def repeat_files(files: GamesFiles, times: int) -> GamesFiles:
     """The same events `times` over, in as many more files: links, so that they take no room."""
     if times == 1:
         return files
@@ -106,10 +106,10 @@ def many_times(files: GamesFiles, times: int) -> GamesFiles:
                     (beside / f"{copy:03d}-{path.name}").hardlink_to(path)
         return {name: number * times for name, number in files.sizes().items()}
 
-    return kept_files(folder, link)
+    return cached_files(folder, link)
 
 
-def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:
+def _generate(settings: GamesSettings, folder: Path) -> dict[str, int]:
     truth = write_files(settings, folder / "landed")
     paths = landed_objects(folder / "landed")
     for form in ("lines", "unwrapped"):

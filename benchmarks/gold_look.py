@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, of_parts
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, figures_of_parts, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,28 +33,28 @@ _OBJECTS, _BATCHES = 2, 4
 
 def run(options: Options) -> list[Figure]:
     """Measure both sides."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
     from benchmarks.games_files import games_files
 
     files = games_files(_EVENTS, progress=options.progress)
-    with places.object_store() as bucket:
+    with storages.object_store() as bucket:
         spark = sides.session(bucket.storage("session"))
         with bucket.new_root() as storage:
-            landed = _Landed(spark, files, storage)
+            landed = _LandedGames(spark, files, storage)
             landed.land_half()
             comparison = Comparison(
                 metric="look_seconds",
-                ours=Side("in_the_driver", landed.look),
-                other=Side("left_to_spark", _left_to_spark(landed.look)),
+                ours=Side("in_the_driver", landed.refresh),
+                other=Side("left_to_spark", _by_spark(landed.refresh)),
                 sizes={"events": files.events, "tables": landed.tables},
             )
             (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
         spark.stop()
     cpu = seconds.ours_parts["cpu_seconds"], seconds.other_parts["cpu_seconds"]
-    return [seconds, of_parts(seconds, metric="look_cpu_seconds", sides=cpu)]
+    return [seconds, figures_of_parts(seconds, metric="look_cpu_seconds", sides=cpu)]
 
 
-class _Landed:
+class _LandedGames:
     """A lake into which the objects of a game land in order."""
 
     def __init__(self, spark: SparkSession, files: GamesFiles, storage: StorageSpec) -> None:
@@ -67,7 +67,7 @@ class _Landed:
         environment = catalog.environment.model_copy(update={"lake": storage, "landing": storage})
         self._catalog = replace(catalog, environment=environment)
         self._gold = [table.name for table in catalog.pipeline("games").gold.stream_refreshed_tables]
-        self._processor, _ = sides.processor_of(spark, sides.games_spec(), files, storage)
+        self._processor, _ = sides.open_processor(spark, sides.games_spec(), files, storage)
         self._objects = landed_objects(files.landed)
         self._slices, self._batch = self._in_order(), 0
 
@@ -79,9 +79,9 @@ class _Landed:
     def land_half(self) -> None:
         """Land half of the objects, and build what they make."""
         self._land(len(self._objects) // _OBJECTS // 2)
-        self.look(Clock())
+        self.refresh(Clock())
 
-    def look(self, clock: Clock) -> None:
+    def refresh(self, clock: Clock) -> None:
         """Land some more, and build against the clock."""
         from deltaworks.gold.build import rebuild_gold
 
@@ -92,7 +92,7 @@ class _Landed:
         if any(table.skipped for table in result.tables):
             raise RuntimeError(f"a table had nothing to build: {result}")
         copies = sum(table.duplicates_dropped for table in result.tables)
-        clock.note(cpu_seconds=_cpu_seconds() - before, duplicates_dropped=copies)
+        clock.record(cpu_seconds=_cpu_seconds() - before, duplicates_dropped=copies)
 
     def _land(self, batches: int) -> None:
         for _ in range(batches):
@@ -100,13 +100,13 @@ class _Landed:
             self._batch += 1
 
     def _in_order(self) -> Iterator[ObjectSlice]:
-        from benchmarks.sides import slice_of
+        from benchmarks.sides import make_slice
 
         for start in range(0, len(self._objects), _OBJECTS):
-            yield slice_of(self._files, self._objects[start : start + _OBJECTS], first_seq=start + 1)
+            yield make_slice(self._files, self._objects[start : start + _OBJECTS], first_seq=start + 1)
 
 
-def _left_to_spark(look: Run) -> Run:
+def _by_spark(look: Run) -> Run:
     from deltaworks.gold import event_keys, input_views
 
     def run(clock: Clock) -> None:

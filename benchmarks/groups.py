@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Figure, Options
-from benchmarks.submitted import link_library, submit
+from benchmarks.spark_submit import link_library, submit
 from benchmarks.versions import cores, versions
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def run(options: Options) -> list[Figure]:
 
     room = int(psutil.virtual_memory().available // _DRIVER_BYTES)
     drivers = max(1, min(_PIPELINES, room, cores()))
-    grouped = _measured(_PIPELINES, is_group=True, options=options)
-    alone = _measured(drivers, is_group=False, options=options)
+    grouped = _measure_group(_PIPELINES, is_group=True, options=options)
+    alone = _measure_group(drivers, is_group=False, options=options)
     sizes = {"pipelines": _PIPELINES, "drivers_measured": drivers, "minutes": options.minutes, "events": _EVENTS}
     scaled = alone["memory"] * _PIPELINES / drivers
     return [
@@ -53,10 +53,10 @@ def run(options: Options) -> list[Figure]:
     ]
 
 
-def _measured(pipelines: int, *, is_group: bool, options: Options) -> dict[str, float]:
+def _measure_group(pipelines: int, *, is_group: bool, options: Options) -> dict[str, float]:
     side = "one driver" if is_group else f"{pipelines} drivers"
     with tempfile.TemporaryDirectory(prefix="deltaworks-groups-") as folder:
-        stage = _Stage(Path(folder), pipelines, is_group=is_group)
+        stage = _GroupProject(Path(folder), pipelines, is_group=is_group)
         with stage.running() as processes:
             stage.await_first_batches(processes)
             options.progress(f"groups: {side}: all {pipelines} pipelines land")
@@ -71,7 +71,7 @@ def _measured(pipelines: int, *, is_group: bool, options: Options) -> dict[str, 
     return {"memory": memory, "freshness": freshness, **{f"{kind}_bytes": size for kind, size in parts.items()}}
 
 
-class _Stage:
+class _GroupProject:
     """A project of small pipelines on local disk."""
 
     def __init__(self, root: Path, pipelines: int, *, is_group: bool) -> None:

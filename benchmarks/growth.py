@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from deltaworks.engine.batch_report import BatchReport
 
 _TABLES = (1, 10, 100)
-_SHARES = (10_000, 100, 1)
-_MOST_MADE = 1_000_000
+_EVENT_SHARES = (10_000, 100, 1)
+_MAX_GENERATED_EVENTS = 1_000_000
 
 
 def run(options: Options) -> list[Figure]:
@@ -34,7 +34,7 @@ def run(options: Options) -> list[Figure]:
 
     spark = sides.session()
     figures = []
-    for share in _SHARES:
+    for share in _EVENT_SHARES:
         comparisons = list(_comparisons(spark, max(1, options.events // share), options.progress))
         figures += measure(
             BENCHMARK.name, comparisons, repeats=options.repeats, warm=share == 1, progress=options.progress
@@ -45,29 +45,29 @@ def run(options: Options) -> list[Figure]:
 
 def _comparisons(spark: SparkSession, events: int, progress: Progress) -> Iterator[Comparison]:
     """So many events into each number of tables."""
-    from benchmarks import places, sides
-    from benchmarks.games_files import games_files, many_times
+    from benchmarks import sides, storages
+    from benchmarks.games_files import games_files, repeat_files
     from benchmarks.spread_files import spread_files, spread_spec
 
-    games, place = sides.games_spec(), places.local_disk()
-    made, times = min(events, _MOST_MADE), max(1, round(events / _MOST_MADE))
+    games, place = sides.games_spec(), storages.local_disk()
+    made, times = min(events, _MAX_GENERATED_EVENTS), max(1, round(events / _MAX_GENERATED_EVENTS))
     whole, events = games_files(made, progress=progress), made * times
     other: Side | None = None
     for tables in _TABLES:
-        files = many_times(spread_files(whole, games, tables, progress=progress), times)
+        files = repeat_files(spread_files(whole, games, tables, progress=progress), times)
         spec = spread_spec(games, tables)
         read = partial(sides.read_wrapped, spark, spec, files)
         other = other or Side(f"single_write_{events}_events", sides.single_write(read, place))
         size = f"{events}_events_{tables}_tables"
         yield Comparison(
             metric=f"fan_out_vs_single_write_{size}",
-            ours=Side(f"fan_out_{size}", sides.FanOut(spark, spec, files, place, check=_all_landed)),
+            ours=Side(f"fan_out_{size}", sides.FanOut(spark, spec, files, place, check=_require_all_landed)),
             other=other,
             sizes=files.sizes() | {"tables": tables + 1},
         )
 
 
-def _all_landed(report: BatchReport, files: GamesFiles) -> bool:
+def _require_all_landed(report: BatchReport, files: GamesFiles) -> bool:
     return report.rows + report.quarantined == files.events
 
 

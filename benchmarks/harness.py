@@ -37,7 +37,7 @@ class Clock:
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter() - self._started
 
-    def note(self, **parts: float) -> None:
+    def record(self, **parts: float) -> None:
         """Keep figures of this repetition beside its time: seconds of phases, counts."""
         self.parts.update(parts)
 
@@ -149,7 +149,7 @@ def _medians(clocks: Sequence[Clock]) -> dict[str, float]:
     return {name: round(statistics.median(clock.parts[name] for clock in clocks), 4) for name in names}
 
 
-def measured_once(
+def measure_once(
     benchmark: str,
     metric: str,
     sides: tuple[float, float],
@@ -181,7 +181,7 @@ def measured_once(
     )
 
 
-def of_parts(figure: Figure, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Figure:
+def figures_of_parts(figure: Figure, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Figure:
     """Another figure of the same comparison, made of the parts of both sides."""
     ours, other = (round(side, 4) for side in sides)
     return replace(
@@ -196,7 +196,7 @@ def of_parts(figure: Figure, *, metric: str, sides: tuple[float, float], unit: s
     )
 
 
-def held_to(
+def against_target(
     benchmark: str,
     metric: str,
     seconds: Sequence[float],
@@ -208,7 +208,7 @@ def held_to(
     """The figure of what is run several times and held against a promise; `parts` are those of each time."""
     middle = {name: round(statistics.median(taken[name] for taken in parts), 3) for name in parts[0]}
     sides = (statistics.median(seconds), promised)
-    figure = measured_once(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
+    figure = measure_once(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
     return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
 
 

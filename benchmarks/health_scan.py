@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from deltaworks.specs.storage import StorageSpec
 
 TABLES = 1_000
-_OPENED = 200
+_SAMPLED_TABLES = 200
 _COMMITS = 20
 _PARTITIONS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparison."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
 
-    with places.local_disk().new_root() as storage:
+    with storages.local_disk().new_root() as storage:
         tables = make_tables(storage, TABLES)
         options.progress(f"{BENCHMARK.name}: made {len(tables):,} tables")
         spark = sides.session()
@@ -97,12 +97,12 @@ def _describe(spark: SparkSession, storage: StorageSpec, tables: list[DeclaredTa
 
     jvm: Any = spark.sparkContext._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    opened = tables[:: TABLES // _OPENED]
+    opened = tables[:: TABLES // _SAMPLED_TABLES]
     with clock, ThreadPoolExecutor(cores()) as pool:
         file_counts = list(pool.map(files_of, opened))
-    clock.seconds *= TABLES / _OPENED
-    clock.note(opened=len(opened))
-    _check(len(file_counts), set(file_counts), of=_OPENED)
+    clock.seconds *= TABLES / _SAMPLED_TABLES
+    clock.record(opened=len(opened))
+    _check(len(file_counts), set(file_counts), of=_SAMPLED_TABLES)
 
 
 def _check(tables: int, files: set[int], *, of: int = TABLES) -> None:

@@ -66,7 +66,7 @@ class _Appends:
         with _table() as uri:
             for day in range(_CLOSED_DAYS):
                 self._append(uri, half // _CLOSED_DAYS, day, files=_FILES_A_DAY)
-            with _beside(uri, self.niceness) as rewriting:
+            with _start_optimize(uri, self.niceness) as rewriting:
                 with clock:
                     for _ in range(_COMMITS):
                         self._append(uri, half // _COMMITS, _CLOSED_DAYS, files=1)
@@ -76,7 +76,7 @@ class _Appends:
             rows = self.spark.read.format("delta").load(uri).count()
         if rows != expected:
             raise RuntimeError(f"{rows} rows are there, not {expected}")
-        clock.note(optimize_commands=commands, rows_per_second=half / clock.seconds)
+        clock.record(optimize_commands=commands, rows_per_second=half / clock.seconds)
 
     def _append(self, uri: str, rows: int, day: int, *, files: int) -> None:
         frame = self.spark.range(0, rows, 1, files).selectExpr(
@@ -88,7 +88,7 @@ class _Appends:
 
 
 @contextmanager
-def _beside(uri: str, niceness: int | None) -> Iterator[subprocess.Popen[str] | None]:
+def _start_optimize(uri: str, niceness: int | None) -> Iterator[subprocess.Popen[str] | None]:
     """The process that rewrites, from its first command on until the block ends; None without a niceness."""
     if niceness is None:
         yield None
@@ -96,21 +96,21 @@ def _beside(uri: str, niceness: int | None) -> Iterator[subprocess.Popen[str] | 
     from deltaworks.airflow.child_process import child_options
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.rewriting", uri],
+        [sys.executable, "-m", "benchmarks.background_rewrite", uri],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         **child_options(niceness=niceness) | {"stdin": subprocess.PIPE},
     )
     try:
-        _await(process, "began")
+        _await_line(process, "began")
         yield process
     finally:
         process.kill()
         process.wait()
 
 
-def _await(process: subprocess.Popen[str], word: str) -> None:
+def _await_line(process: subprocess.Popen[str], word: str) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == word:

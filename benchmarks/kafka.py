@@ -111,7 +111,7 @@ def _batch(records: int) -> int:
 
 
 def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
-    from benchmarks import places
+    from benchmarks import storages
     from deltaworks.control import paths
     from deltaworks.engine.runner import IngestRun
     from deltaworks.specs.catalog import Catalog, project_root
@@ -120,7 +120,7 @@ def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
     from deltaworks.tables.lake import Lake
 
     def run(clock: Clock) -> None:
-        with places.local_disk().new_root() as storage:
+        with storages.local_disk().new_root() as storage:
             environment = EnvironmentSpec(environment="bench", lake=storage, landing=storage, messaging=AwsSpec())
             catalog = Catalog(environment, {}, {spec.pipeline: spec}, project_root())
             began = time.perf_counter()
@@ -137,8 +137,8 @@ def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
         if rows != records:
             raise RuntimeError(f"{rows} of {records} records are in {spec.tables[0].name} or in quarantine")
         batches = [row for row in progress.to_pylist() if row["kind"] == "batch"]
-        _note(clock, [json.loads(row["phases_ms"]) for row in batches], records, ran)
-        clock.note(
+        _record_phases(clock, [json.loads(row["phases_ms"]) for row in batches], records, ran)
+        clock.record(
             prepare_seconds=sum(row["prepare_seconds"] for row in batches),
             commit_seconds=sum(row["commit_seconds"] for row in batches),
             complete_seconds=sum(row["complete_seconds"] for row in batches),
@@ -150,7 +150,7 @@ def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
 def _plain(spark: SparkSession, spec: PipelineSpec, bootstrap: str, records: int) -> Run:
     from pyspark.sql import functions as F
 
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
 
     options = {
         "kafka.bootstrap.servers": bootstrap,
@@ -161,7 +161,7 @@ def _plain(spark: SparkSession, spec: PipelineSpec, bootstrap: str, records: int
     }
 
     def run(clock: Clock) -> None:
-        with places.local_disk().new_root() as storage:
+        with storages.local_disk().new_root() as storage:
             began = time.perf_counter()
             wrapped = spark.readStream.format("kafka").options(**options).load().select(F.col("value").cast("string"))
             bodies = wrapped.select(F.from_json("value", "body string").alias("wrapper"))
@@ -176,15 +176,15 @@ def _plain(spark: SparkSession, spec: PipelineSpec, bootstrap: str, records: int
             batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
         if rows != records:
             raise RuntimeError(f"{rows} of {records} records have landed")
-        _note(clock, [progress["durationMs"] for progress in batches], records, ran)
+        _record_phases(clock, [progress["durationMs"] for progress in batches], records, ran)
 
     return run
 
 
-def _note(clock: Clock, phases: list[dict[str, int]], records: int, ran: float) -> None:
+def _record_phases(clock: Clock, phases: list[dict[str, int]], records: int, ran: float) -> None:
     seconds = sum(phase["triggerExecution"] for phase in phases) / 1000
     clock.seconds += seconds
-    clock.note(records_per_second=records / seconds, batches=len(phases), run_seconds=ran)
+    clock.record(records_per_second=records / seconds, batches=len(phases), run_seconds=ran)
 
 
 BENCHMARK = Benchmark(

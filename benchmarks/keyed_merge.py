@@ -41,13 +41,13 @@ def run(options: Options) -> list[Figure]:
     spark, keys = sides.session(), options.events
     updates = max(1, int(keys * UPDATE_SHARE))
     try:
-        spread = _Market(folder / "spread", keys, [], options)
-        by_day = _Market(folder / "by_day", keys, ["day"], options)
+        spread = _MarketTable(folder / "spread", keys, [], options)
+        by_day = _MarketTable(folder / "by_day", keys, ["day"], options)
         batch, of_a_day = _rows(keys, updates, batch=1), _rows(keys, updates, batch=1, one_day=True)
         sizes = {"keys": keys, "updates": updates}
         left: dict[str, set[int]] = {}
 
-        def side(name: str, market: _Market, rows: pa.Table, engine: str, same: str) -> Side:
+        def side(name: str, market: _MarketTable, rows: pa.Table, engine: str, same: str) -> Side:
             return Side(name, _Repetition(spark, market, rows, engine, left.setdefault(same, set())))
 
         ours = side("delta_rs", spread, batch, "delta_rs", "spread")
@@ -84,7 +84,7 @@ def run(options: Options) -> list[Figure]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Market:
+class _MarketTable:
     """A history of one row a key, and the keyed table beside it."""
 
     def __init__(self, folder: Path, keys: int, partition_by: list[str], options: Options) -> None:
@@ -97,10 +97,10 @@ class _Market:
 @dataclass(frozen=True, slots=True)
 class _Repetition:
     spark: SparkSession
-    market: _Market
+    market: _MarketTable
     rows: pa.Table
     engine: str
-    left: set[int]
+    digests: set[int]
 
     def __call__(self, clock: Clock) -> None:
         from deltaworks.engine.keyed import merge
@@ -113,13 +113,13 @@ class _Repetition:
             land(self.market, copy, self.rows, batch=1)
             with mock.patch.object(merge, "choose_engine", return_value=(self.engine, "measured")), clock:
                 followed = follow(self.market, copy, self.spark)
-            clock.note(rows=followed.rows, inner_seconds=followed.seconds)
-            self.left.add(_digest(copy))
+            clock.record(rows=followed.rows, inner_seconds=followed.seconds)
+            self.digests.add(_digest(copy))
         finally:
             shutil.rmtree(copy)
 
 
-def land(market: _Market, folder: Path, rows: pa.Table, *, batch: int) -> None:
+def land(market: _MarketTable, folder: Path, rows: pa.Table, *, batch: int) -> None:
     """Append a batch to the history."""
     from deltaworks.tables.commit import Step
 
@@ -128,7 +128,7 @@ def land(market: _Market, folder: Path, rows: pa.Table, *, batch: int) -> None:
     lake.append(opened, "tables/market/ticks", rows, step=Step("market/g1/ticks", batch), user_metadata="{}")
 
 
-def follow(market: _Market, folder: Path, spark: SparkSession | None) -> Any:
+def follow(market: _MarketTable, folder: Path, spark: SparkSession | None) -> Any:
     """Bring the keyed table up to date, as a new owner does."""
     from deltaworks.engine.keyed.catchup_threads import KeyedTables
     from deltaworks.engine.ledger import owner_step

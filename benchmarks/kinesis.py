@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SIZES = (200, 1000)
 _SHARD = "shardId-000000000000"
-Reading = Callable[[str, int], "Iterator[pa.RecordBatch]"]
+Reader = Callable[[str, int], "Iterator[pa.RecordBatch]"]
 
 
 def run(options: Options) -> list[Figure]:
@@ -37,10 +37,10 @@ def run(options: Options) -> list[Figure]:
     figures = []
     for size in _SIZES:
         with _server(records, size) as endpoint:
-            ours = Side(f"read_share_{size}_bytes", _measured(_ours, endpoint, records))
+            ours = Side(f"read_share_{size}_bytes", _measure_reader(_ours, endpoint, records))
             others = {
-                "boto3_tuples": Side(f"boto3_tuples_{size}_bytes", _measured(_boto3_tuples, endpoint, records)),
-                "boto3_arrow": Side(f"boto3_arrow_{size}_bytes", _measured(_boto3_arrow, endpoint, records)),
+                "boto3_tuples": Side(f"boto3_tuples_{size}_bytes", _measure_reader(_boto3_tuples, endpoint, records)),
+                "boto3_arrow": Side(f"boto3_arrow_{size}_bytes", _measure_reader(_boto3_arrow, endpoint, records)),
             }
             comparisons = [
                 Comparison(
@@ -64,7 +64,7 @@ def _server(records: int, size: int) -> Iterator[str]:
         process.terminate()
 
 
-def _measured(reading: Reading, endpoint: str, records: int) -> Callable[[Clock], None]:
+def _measure_reader(reading: Reader, endpoint: str, records: int) -> Callable[[Clock], None]:
     def run(clock: Clock) -> None:
         cpu = time.process_time()
         with clock:
@@ -72,7 +72,7 @@ def _measured(reading: Reading, endpoint: str, records: int) -> Callable[[Clock]
         cpu = time.process_time() - cpu
         if rows != records:
             raise AssertionError(f"{rows} of {records} records were read")
-        clock.note(records_per_second=records / clock.seconds, records_per_cpu_second=records / cpu)
+        clock.record(records_per_second=records / clock.seconds, records_per_cpu_second=records / cpu)
 
     return run
 

@@ -59,18 +59,18 @@ def run(options: Options) -> list[Figure]:
                     other=Side(f"{name}_compacted", _Queries(spark, other, query)),
                     sizes={"rows": options.events, "files": len(_parquet(ours)), "other_files": len(_parquet(other))},
                 )
-                for name, query in (("point", _point), ("range", _range))
+                for name, query in (("point", _point_query), ("range", _range_query))
             ]
             return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
     finally:
         spark.stop()
 
 
-def _point(chance: random.Random) -> str:
+def _point_query(chance: random.Random) -> str:
     return f"player_id = {chance.randrange(_PLAYERS)}"
 
 
-def _range(chance: random.Random) -> str:
+def _range_query(chance: random.Random) -> str:
     player, hour = chance.randrange(_PLAYERS * 98 // 100), chance.randrange(18)
     start = _START + hour * _HOUR
     return (
@@ -183,7 +183,7 @@ class _Queries:
                 files, size = files + read["numFiles"], size + read["filesSize"]
         finally:
             self.spark.conf.unset("spark.sql.adaptive.enabled")
-        clock.note(files_read=files / _QUERIES, megabytes_read=size / 1e6 / _QUERIES, rows=rows)
+        clock.record(files_read=files / _QUERIES, megabytes_read=size / 1e6 / _QUERIES, rows=rows)
 
     def _frame(self, condition: str) -> DataFrame:
         table = self.spark.read.format("delta").load(f"file://{self.folder}").where(condition)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Figure, Options, measured_once
+from benchmarks.harness import Benchmark, Figure, Options, measure_once
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -39,7 +39,7 @@ _P50_SECONDS, _P95_SECONDS = 15.0, 30.0
 def run(options: Options) -> list[Figure]:
     """Put objects for that long; ends with an error where one does not become visible."""
     from benchmarks import sides
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
     from deltaworks.control import paths
     from deltaworks.control.health.stop import StopFlag
     from deltaworks.control.objects import open_objects
@@ -74,7 +74,7 @@ def _figures(seconds: list[float], options: Options) -> list[Figure]:
     sizes = {"objects": len(seconds), "minutes": options.minutes, "views": _VIEWS, "trigger_seconds": TRIGGER_SECONDS}
 
     def figure(metric: str, ours: float, other: float, other_name: str) -> Figure:
-        return measured_once(
+        return measure_once(
             BENCHMARK.name, metric, (ours, other), unit="seconds", other_name=other_name, sizes=sizes, digits=2
         )
 

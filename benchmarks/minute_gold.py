@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measure_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ _BY_DATE = {"name": "by_date"}
 def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
     from benchmarks import sides
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
 
     spark = sides.session()
     try:
@@ -67,7 +67,7 @@ def run(options: Options) -> list[Figure]:
             figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
             for traffic in (plain, copies):
                 traffic.compare()
-            return [*figures, _over_reach(_Traffic(folder / "late"), options)]
+            return [*figures, _excess_rebuilds(_Traffic(folder / "late"), options)]
     finally:
         spark.stop()
 
@@ -140,7 +140,7 @@ class _BuiltTraffic(_Traffic):
             self.land([start + self._chosen.random() for _ in range(self._a_minute)])
             with clock:
                 (result,) = rebuild_gold(self._spark, self.catalog, "traffic", tables=[table]).tables
-            clock.note(rows=result.rows, parts=len(result.partitions or ()))
+            clock.record(rows=result.rows, parts=len(result.partitions or ()))
 
         return run_side
 
@@ -182,7 +182,7 @@ def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
     )
 
 
-def _over_reach(traffic: _Traffic, options: Options) -> Figure:
+def _excess_rebuilds(traffic: _Traffic, options: Options) -> Figure:
     """Plan what each minute's requests would rebuild, and hold it against the hours they lie in."""
     from deltaworks.control import paths
     from deltaworks.gold.plan import plan_rebuild
@@ -201,7 +201,7 @@ def _over_reach(traffic: _Traffic, options: Options) -> Figure:
         differing += len({int(minute // 60) for minute in minutes})
         spanned += 24 * len({int(minute // _DAY_MINUTES) for minute in minutes})
         before = version
-    return measured_once(
+    return measure_once(
         BENCHMARK.name,
         "over_reach",
         (rebuilt, differing),

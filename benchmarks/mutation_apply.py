@@ -55,15 +55,16 @@ def run(options: Options) -> list[Figure]:
     spark = sides.session()
     try:
         tables = {
-            scheme.name: _loaded(spark, folder, scheme.name, workload, options.progress) for scheme in (BY_ORG, BY_DATE)
+            scheme.name: _load_table(spark, folder, scheme.name, workload, options.progress)
+            for scheme in (BY_ORG, BY_DATE)
         }
         batch = rename_requests(spark, workload, 1, workload.load_batches).localCheckpoint()
         changed: dict[str, int] = {}
         by_org, by_date = tables[BY_ORG.name], tables[BY_DATE.name]
-        ours = _side("mutation_batch", by_org, _Batch(spark, batch), changed)
-        by_spark = _side("mutation_batch_by_spark", by_org, _Batch(spark, batch, by_spark=True), changed)
-        plain = _side("plain_merge", by_date, _Plain(spark, batch), changed)
-        delta_rs = _side("delta_rs_merge", by_org, _DeltaRs(batch), changed)
+        ours = _side("mutation_batch", by_org, _MutationBatch(spark, batch), changed)
+        by_spark = _side("mutation_batch_by_spark", by_org, _MutationBatch(spark, batch, by_spark=True), changed)
+        plain = _side("plain_merge", by_date, _PlainMerge(spark, batch), changed)
+        delta_rs = _side("delta_rs_merge", by_org, _DeltaRsMerge(batch), changed)
         sizes = {
             "events": workload.rows_per_batch * workload.load_batches,
             "orgs": workload.orgs,
@@ -90,7 +91,9 @@ def run(options: Options) -> list[Figure]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _loaded(spark: SparkSession, folder: Path, name: str, workload: Workload, progress: Callable[[str], None]) -> Path:
+def _load_table(
+    spark: SparkSession, folder: Path, name: str, workload: Workload, progress: Callable[[str], None]
+) -> Path:
     """A table in one layout, as a stream loads it batch by batch; optimised where the layout says so."""
     from deltaworks.specs.storage import StorageSpec
     from sandbox.experiments.engagement_rows import batch_rows
@@ -112,7 +115,7 @@ def _files(table: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _MutationBatch:
     """The merge of a mutation batch, by the engine that it chooses itself, or by Spark's."""
 
     spark: SparkSession
@@ -136,7 +139,7 @@ class _Batch:
                 self._by_delta_rs(lake, table.name, declared, stretches, reach)
             else:
                 self._by_spark(table, declared, stretches, reach, plan.target_bytes)
-        clock.note(target_mb=plan.target_bytes / 1e6, by_delta_rs=plan.engine == "delta_rs")
+        clock.record(target_mb=plan.target_bytes / 1e6, by_delta_rs=plan.engine == "delta_rs")
 
     def _stretches(self) -> DataFrame:
         from pyspark.sql import functions as F
@@ -175,7 +178,7 @@ class _Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plain:
+class _PlainMerge:
     """The merge most would write."""
 
     spark: SparkSession
@@ -195,7 +198,7 @@ class _Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class _DeltaRs:
+class _DeltaRsMerge:
     """The merge of a mutation batch through delta-rs."""
 
     requests: DataFrame
@@ -219,12 +222,12 @@ class _DeltaRs:
             )
 
 
-def _side(name: str, table: Path, merge: _Batch | _Plain | _DeltaRs, changed: dict[str, int]) -> Side:
+def _side(name: str, table: Path, merge: _MutationBatch | _PlainMerge | _DeltaRsMerge, changed: dict[str, int]) -> Side:
     """The merge into a copy of the table each time, and how many rows it changed."""
 
     def repetition(clock: Clock) -> None:
         copy = table.with_name(f"{table.name}-{uuid.uuid4().hex[:8]}")
-        shutil.copytree(table, copy, copy_function=_linked)
+        shutil.copytree(table, copy, copy_function=_hard_link)
         try:
             merge(copy, clock)
             changed[name] = _changed(copy)
@@ -234,7 +237,7 @@ def _side(name: str, table: Path, merge: _Batch | _Plain | _DeltaRs, changed: di
     return Side(name, repetition)
 
 
-def _linked(source: str, target: str) -> None:
+def _hard_link(source: str, target: str) -> None:
     # A log is written to, a data file never is.
     if source.endswith(".parquet") and "_delta_log" not in source:
         os.link(source, target)

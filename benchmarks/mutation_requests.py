@@ -28,7 +28,7 @@ def requests_file(spark: SparkSession, *, requests: int, longest: int, hub: int)
         )
         long = spark.range(1).select(F.lit(-1).cast("long").alias("chain"), F.lit(longest).alias("length"))
         renames = _chain(chains).limit(requests - longest - (hub + 1 if hub else 0))
-        _shaped(renames.unionByName(_chain(long)), hub).write.mode("overwrite").parquet(str(folder))
+        _request_rows(renames.unionByName(_chain(long)), hub).write.mode("overwrite").parquet(str(folder))
     return folder
 
 
@@ -47,7 +47,7 @@ def _chain(chains: DataFrame) -> DataFrame:
     )
 
 
-def _shaped(renames: DataFrame, hub: int) -> DataFrame:
+def _request_rows(renames: DataFrame, hub: int) -> DataFrame:
     columns = ("org_id", "op", "id", "new_id", "time")
     spokes = renames.sparkSession.range(hub).select(
         F.lit("org-0").alias("org_id"),

@@ -32,7 +32,7 @@ _SIZES = (10_000, 100_000, 1_000_000, 3_000_000)
 _CHAINS = (2, 64, 4_096)
 _USUAL_CHAIN, _REQUESTS_OF_CHAINS = 64, 100_000
 _HUB = 100_000
-_ROUNDS_RUN = 64
+_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def run(options: Options) -> list[Figure]:
     try:
         sizes = [size for size in _SIZES if size <= options.requests]
         resolved = _sides(spark, sizes, options)
-        comparisons = _against_others(sizes, resolved)
+        comparisons = _against_peers(sizes, resolved)
         growth = _growth(sizes, resolved)
         named = [*comparisons, *(comparison for comparison, _ in growth)]
         figures = measure(BENCHMARK.name, named, repeats=min(options.repeats, 3), progress=options.progress)
@@ -83,7 +83,7 @@ def _sides(spark: SparkSession, sizes: list[int], options: Options) -> _Sides:
     )
 
 
-def _against_others(sizes: list[int], resolved: _Sides) -> list[Comparison]:
+def _against_peers(sizes: list[int], resolved: _Sides) -> list[Comparison]:
     return [
         *(
             Comparison(
@@ -135,10 +135,10 @@ def _with_growth(figure: Figure, doublings: dict[str, float]) -> Figure:
 def _ours(spark: SparkSession, name: str, path: Path) -> Side:
     from deltaworks.mutations.resolve import resolve
 
-    return Side(name, _to_all_intervals(spark, path, resolve))
+    return Side(name, _resolve_all_intervals(spark, path, resolve))
 
 
-def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataFrame], DataFrame]) -> Run:
+def _resolve_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataFrame], DataFrame]) -> Run:
     from deltaworks.mutations.requests import resolve_settings
 
     def side(clock: Clock) -> None:
@@ -146,7 +146,7 @@ def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataF
         requests = spark.read.parquet(str(path)).count()
         with clock, resolve_settings(spark, requests=requests):
             resolved(spark.read.parquet(str(path))).write.format("noop").mode("overwrite").save()
-        clock.note(peak_mb=_peak_mb(spark))
+        clock.record(peak_mb=_peak_mb(spark))
 
     return side
 
@@ -158,7 +158,7 @@ def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
     from deltaworks.mutations.resolve import Trace, build_intervals
 
     rounds = longest - 1
-    bound = min(rounds, _ROUNDS_RUN)
+    bound = min(rounds, _ROUNDS)
     in_rounds: list[float] = []
 
     def resolved(requests: DataFrame) -> DataFrame:
@@ -177,9 +177,9 @@ def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
         return build_intervals(Trace(happened, updates, settled))
 
     def side(clock: Clock) -> None:
-        _to_all_intervals(spark, path, resolved)(clock)
+        _resolve_all_intervals(spark, path, resolved)(clock)
         clock.seconds += in_rounds.pop() * (rounds - bound) / bound
-        clock.note(rounds=rounds, rounds_run=bound)
+        clock.record(rounds=rounds, rounds_run=bound)
 
     return side
 
@@ -189,7 +189,7 @@ def _networkx(path: Path) -> Run:
         command = [sys.executable, "-m", "benchmarks.networkx_components", str(path)]
         measured = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         clock.seconds = measured["seconds"]
-        clock.note(peak_mb=measured["peak_mb"])
+        clock.record(peak_mb=measured["peak_mb"])
 
     return side
 

@@ -75,7 +75,7 @@ class Bids:
 def run(options: Options) -> list[Figure]:
     """Measure the three queries."""
     from benchmarks import sides
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
 
     spark = sides.session()
     try:
@@ -143,7 +143,7 @@ class _Engine:
                 if self.query == "side_input":
                     rebuild_gold(self.spark, catalog, "auctions")
             answer = lake.rows(paths.table("auctions", _TABLES[self.query]), columns=["price"])
-            _hold(self.bids, self.query, answer)
+            _require_equal(self.bids, self.query, answer)
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
@@ -166,7 +166,7 @@ class _Plain:
             with clock:
                 self._write(self._read(), root).awaitTermination()
             lake = Lake(StorageSpec(root=f"file://{root}"))
-            _hold(self.bids, self.query, lake.rows("table", columns=["price"]))
+            _require_equal(self.bids, self.query, lake.rows("table", columns=["price"]))
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
@@ -250,7 +250,7 @@ def _declared(root: Path, landing: Path, query: str) -> Catalog:
     return declare_project(root, pipeline, landing=landing, source={"max_files_per_batch": 1})
 
 
-def _hold(bids: Bids, query: str, rows: pa.Table | None) -> None:
+def _require_equal(bids: Bids, query: str, rows: pa.Table | None) -> None:
     """Hold what is in a table against what the query comes to.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
-from benchmarks.scratch import copied, scratch_folder
+from benchmarks.scratch_folders import copy_template, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 _TABLES = 15
-_IN_NEED = 3
+_TABLES_TO_COMPACT = 3
 _DAYS = 4
 _SMALL_FILES = 20
 _NIGHT = dt.datetime(2026, 1, 6, 3, 30, tzinfo=dt.UTC)
@@ -43,8 +43,8 @@ def run(options: Options) -> list[Figure]:
             comparison = Comparison(
                 metric="night_vs_optimize_everything",
                 ours=Side("night_by_health", _Night(spark, template)),
-                other=Side("optimize_everything", _Everything(spark, template)),
-                sizes={"tables": _TABLES, "in_need": _IN_NEED, "rows": options.events},
+                other=Side("optimize_everything", _CompactEverything(spark, template)),
+                sizes={"tables": _TABLES, "in_need": _TABLES_TO_COMPACT, "rows": options.events},
             )
             return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
     finally:
@@ -76,7 +76,7 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
             raise RuntimeError("the earlier nights did not put everything in order")
         for number in range(_TABLES):
             folder = root / "lake" / paths.table(PIPELINE, table_name(number))
-            files = _SMALL_FILES if number < _IN_NEED else 1
+            files = _SMALL_FILES if number < _TABLES_TO_COMPACT else 1
             _land(folder, rows, days=[_DAYS - 1], files=files)
         yield root
 
@@ -98,7 +98,7 @@ def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
 
 @contextmanager
 def _copy(template: Path) -> Iterator[Catalog]:
-    with copied(template) as root:
+    with copy_template(template) as root:
         yield project(root, tables=_TABLES)
 
 
@@ -115,9 +115,9 @@ class _Night:
         with _copy(self.template) as catalog, clock:
             done = optimize_tables(lambda: self.spark, catalog, PIPELINE, now=_NIGHT, policy=_policy())
         touched = [result for result in done if not result.skipped]
-        if [result.table for result in touched] != [table_name(number) for number in range(_IN_NEED)]:
+        if [result.table for result in touched] != [table_name(number) for number in range(_TABLES_TO_COMPACT)]:
             raise RuntimeError(f"touched {[result.table for result in touched]}")
-        clock.note(
+        clock.record(
             tables=len(touched),
             files_rewritten=sum(result.files_before for result in touched),
             megabytes_rewritten=sum(result.bytes_before for result in touched) / 1e6,
@@ -125,7 +125,7 @@ class _Night:
 
 
 @dataclass(frozen=True, slots=True)
-class _Everything:
+class _CompactEverything:
     """One command a table."""
 
     spark: SparkSession
@@ -142,7 +142,7 @@ class _Everything:
                     metrics = self.spark.sql(f"OPTIMIZE delta.`{uri}` ZORDER BY (player)").collect()[0]["metrics"]
                 files += metrics["numFilesRemoved"]
                 size += metrics["filesRemoved"]["totalSize"] or 0
-        clock.note(tables=_TABLES, files_rewritten=files, megabytes_rewritten=size / 1e6)
+        clock.record(tables=_TABLES, files_rewritten=files, megabytes_rewritten=size / 1e6)
 
 
 BENCHMARK = Benchmark(

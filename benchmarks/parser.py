@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
 #: More than this many events say nothing more.
-_MOST_EVENTS = 100_000
+_MAX_EVENTS = 100_000
 
 
 class _CpuClock(Clock):
@@ -59,7 +59,7 @@ def run(options: Options) -> list[Figure]:
     )
     figures = []
     for metric, faults in (("columnar_vs_rows", none), ("columnar_vs_rows_faulty", None)):
-        events = min(options.events, _MOST_EVENTS)
+        events = min(options.events, _MAX_EVENTS)
         files = games_files.games_files(events, progress=options.progress, faults=faults)
         payloads = _payloads(files)
         comparison = Comparison(
@@ -97,7 +97,7 @@ def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_co
         if rows != events:
             raise RuntimeError(f"{rows} events came out, {events} were generated")
         clock.seconds = cpu.seconds
-        clock.note(microseconds_an_event=cpu.seconds / rows * 1e6, events_by_columns=parser.columnar_count)
+        clock.record(microseconds_an_event=cpu.seconds / rows * 1e6, events_by_columns=parser.columnar_count)
 
     return parse
 

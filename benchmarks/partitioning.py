@@ -23,10 +23,10 @@ def run(options: Options) -> list[Figure]:
     from benchmarks.games_files import bench_folder
     from deltaworks.specs.storage import StorageSpec
 
-    return measured(options, StorageSpec(root=f"file://{bench_folder()}"), name=BENCHMARK.name)
+    return measure_layouts(options, StorageSpec(root=f"file://{bench_folder()}"), name=BENCHMARK.name)
 
 
-def measured(options: Options, storage: StorageSpec, *, name: str) -> list[Figure]:
+def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> list[Figure]:
     """Measure the layouts in a new folder of a storage, as benchmark `name`."""
     from benchmarks import sides
     from sandbox.experiments.engagement_rows import Workload
@@ -42,10 +42,10 @@ def measured(options: Options, storage: StorageSpec, *, name: str) -> list[Figur
         progress=lambda line: options.progress(f"{name}: {line}"),
     )
     spark.stop()
-    return figures_of(result, name=name)
+    return to_figures(result, name=name)
 
 
-def figures_of(result: PartitioningResult, *, name: str) -> list[Figure]:
+def to_figures(result: PartitioningResult, *, name: str) -> list[Figure]:
     """The experiment's outcome as figures: the new layout is ours."""
     from sandbox.experiments.partitioning import PUBLISHED
     from sandbox.experiments.schemes import BY_DATE, BY_ORG

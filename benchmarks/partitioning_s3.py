@@ -12,10 +12,10 @@ from benchmarks.harness import Benchmark, Figure, Options
 
 def run(options: Options) -> list[Figure]:
     """Measure the layouts on s3proxy."""
-    from benchmarks import places
+    from benchmarks import storages
 
-    with places.object_store() as bucket:
-        return partitioning.measured(options, bucket.storage("layouts"), name=BENCHMARK.name)
+    with storages.object_store() as bucket:
+        return partitioning.measure_layouts(options, bucket.storage("layouts"), name=BENCHMARK.name)
 
 
 BENCHMARK = Benchmark(

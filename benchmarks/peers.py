@@ -32,8 +32,8 @@ from benchmarks.versions import cores
 
 if TYPE_CHECKING:
     from benchmarks.games_files import GamesFiles
-    from benchmarks.peer_rows import Content
-    from benchmarks.places import Place
+    from benchmarks.landed_content import Content
+    from benchmarks.storages import BenchmarkStorage
     from deltaworks.specs.pipeline import PipelineSpec
 
 DLT = "dlt[deltalake]==1.31.0"
@@ -43,19 +43,19 @@ _SCRIPT = Path(__file__).with_name("peers_dlt.py")
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparisons, of at most 300,000 events."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
     from benchmarks.games_files import games_files
-    from benchmarks.peer_rows import expecting
+    from benchmarks.landed_content import with_check
     from generator.settings import FaultRates
 
     files = games_files(min(options.events, _EVENTS), progress=options.progress, faults=FaultRates.none())
     spec = sides.games_spec()
-    expected = sent(files, spec)
-    place = expecting(places.local_disk(), expected, column="event_id")
+    expected = expected_content(files, spec)
+    place = with_check(storages.local_disk(), expected, column="event_id")
     others: dict[str, Callable[[Clock], None]] = {}
     python = dlt_python(options.progress)
     if python is not None:
-        others["dlt"] = DltRun(python, job_of(files, spec), place)
+        others["dlt"] = DltRun(python, dlt_job(files, spec), place)
     spark = sides.session()
     others["spark_loop"] = sides.write_tables(lambda: sides.read_unwrapped(spark, spec, files), spec.tables, place)
     ours = Side("deltaworks", sides.FanOut(spark, spec, files, place))
@@ -73,9 +73,9 @@ def run(options: Options) -> list[Figure]:
     return figures
 
 
-def sent(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:
+def expected_content(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:
     """What every table must hold, from the events as they were sent, read with Python's own JSON."""
-    from benchmarks.peer_rows import content_of
+    from benchmarks.landed_content import get_content
 
     ids: dict[str, list[str | None]] = {table.name: [] for table in spec.tables}
     takers = {table.name: table.when.get("eventName") for table in spec.tables}
@@ -85,10 +85,10 @@ def sent(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:
             for name, names in takers.items():
                 if names is None or event["eventName"] in names:
                     ids[name].append(event["eventParams"].get("event_id"))
-    return {name: content_of(iter(of_table)) for name, of_table in ids.items()}
+    return {name: get_content(iter(of_table)) for name, of_table in ids.items()}
 
 
-def job_of(files: GamesFiles, spec: PipelineSpec) -> dict[str, Any]:
+def dlt_job(files: GamesFiles, spec: PipelineSpec) -> dict[str, Any]:
     """What the script of dlt has to know: where the events are, and the declared tables."""
     return {
         "events": str(files.unwrapped),
@@ -113,7 +113,7 @@ class DltRun:
 
     python: Path
     job: dict[str, Any]
-    place: Place
+    place: BenchmarkStorage
 
     def __call__(self, clock: Clock) -> None:
         with self.place.new_root() as storage:

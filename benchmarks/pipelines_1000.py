@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.declared_project import write_project
-from benchmarks.far_queue import FarQueue, moved_by_consumer, moved_by_relay
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
-from benchmarks.slow_storage import FarObjects
+from benchmarks.simulated_queue import SimulatedQueue, move_by_consumer, move_by_relay
+from benchmarks.slow_storage import DelayedObjects
 
 if TYPE_CHECKING:
     from deltaworks.control.objects import ObjectStore
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.storage import StorageSpec
 
 PIPELINES, FILES_PER_MINUTE = 1_000, 100_000
-_READ_ONE_BY_ONE = 100
+_READ_INDIVIDUALLY = 100
 _PREFIX = "tenant_0050/"
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,11 +52,11 @@ def run(options: Options) -> list[Figure]:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaworks-pipelines-")))
         write_project(root, pipelines=PIPELINES)
         options.progress(f"{BENCHMARK.name}: declared {PIPELINES:,} pipelines")
-        dags, health, log = _DagFiles(root), _Health(root), _Log(root, files)
+        dags, health, log = _DagFiles(root), _HealthCheck(root), _EventLog(root, files)
         comparisons = [
             _comparison("dag_files_vs_bare_dags", dags.parse_all, dags.parse_bare, pipelines=PIPELINES),
             _comparison("task_vs_whole_file", dags.parse_for_a_task, dags.parse_whole_file, pipelines=PIPELINES),
-            _comparison("health_vs_one_by_one", health.check, health.one_by_one, pipelines=PIPELINES),
+            _comparison("health_vs_one_by_one", health.check, health.check_individually, pipelines=PIPELINES),
             _comparison("relay_vs_bare_consumer", log.relay, log.consume, files=files),
             _comparison("slice_vs_delta_read", log.next_slice, log.delta_read, files=files, pipelines=PIPELINES),
         ]
@@ -80,13 +80,13 @@ class _DagFiles:
         self.dags = int(sum(record["dags"] for record in self.taken.values()))
         clock.seconds = sum(record["seconds"] for record in self.taken.values())
         slowest = max(self.taken.values(), key=lambda record: record["seconds"])
-        clock.note(dags=self.dags, slowest_seconds=slowest["seconds"], slowest_cpu_seconds=slowest["cpu_seconds"])
-        clock.note(**{f"{name}_seconds": record["seconds"] for name, record in self.taken.items()})
+        clock.record(dags=self.dags, slowest_seconds=slowest["seconds"], slowest_cpu_seconds=slowest["cpu_seconds"])
+        clock.record(**{f"{name}_seconds": record["seconds"] for name, record in self.taken.items()})
 
     def parse_bare(self, clock: Clock) -> None:
         record = self._parsed("--bare", str(self.dags))
         clock.seconds = record["seconds"]
-        clock.note(dags=record["dags"], cpu_seconds=record["cpu_seconds"])
+        clock.record(dags=record["dags"], cpu_seconds=record["cpu_seconds"])
 
     def parse_for_a_task(self, clock: Clock) -> None:
         record = self._parsed(str(_ROOT / "dags" / "streams.py"), "--task", "stream__tenant_0050")
@@ -115,7 +115,7 @@ class _DagFiles:
 
 
 @dataclass
-class _Health:
+class _HealthCheck:
     root: Path
 
     def check(self, clock: Clock) -> None:
@@ -124,7 +124,7 @@ class _Health:
         from deltaworks.control.clock import utc_now
         from deltaworks.control.health import report
 
-        objects, now = FarObjects(self._objects(self._catalog())), utc_now()
+        objects, now = DelayedObjects(self._objects(self._catalog())), utc_now()
         with clock:
             catalog = self._catalog()
             judged = report.check_subjects(report.subjects(catalog), objects, now=now)
@@ -135,17 +135,17 @@ class _Health:
             resolve_restart_alerts(objects, [verdict.name for verdict in verdicts if not verdict.is_unhealthy], now=now)
         if len(verdicts) != PIPELINES + 1:
             raise RuntimeError(f"{len(verdicts)} relays and streams were judged")
-        clock.note(requests=objects.requests)
+        clock.record(requests=objects.requests)
 
-    def one_by_one(self, clock: Clock) -> None:
+    def check_individually(self, clock: Clock) -> None:
         from deltaworks.control.health import report
 
         catalog = self._catalog()
-        objects = FarObjects(self._objects(catalog))
+        objects = DelayedObjects(self._objects(catalog))
         with clock:
-            for subject in report.subjects(catalog)[:_READ_ONE_BY_ONE]:
+            for subject in report.subjects(catalog)[:_READ_INDIVIDUALLY]:
                 report.check_subject(subject, objects)
-        clock.seconds *= PIPELINES / _READ_ONE_BY_ONE
+        clock.seconds *= PIPELINES / _READ_INDIVIDUALLY
 
     def _catalog(self) -> Catalog:
         from deltaworks.specs.project import load_catalog
@@ -168,17 +168,17 @@ class _Health:
 
 
 @dataclass
-class _Log:
+class _EventLog:
     root: Path
     files: int
 
     def relay(self, clock: Clock) -> None:
-        clock.seconds = moved_by_relay(FarQueue(self.files, prefixes=PIPELINES), self._storage())
-        clock.note(files_per_minute=60 * self.files / clock.seconds)
+        clock.seconds = move_by_relay(SimulatedQueue(self.files, prefixes=PIPELINES), self._storage())
+        clock.record(files_per_minute=60 * self.files / clock.seconds)
 
     def consume(self, clock: Clock) -> None:
-        clock.seconds = moved_by_consumer(FarQueue(self.files, prefixes=PIPELINES))
-        clock.note(files_per_minute=60 * self.files / clock.seconds)
+        clock.seconds = move_by_consumer(SimulatedQueue(self.files, prefixes=PIPELINES))
+        clock.record(files_per_minute=60 * self.files / clock.seconds)
 
     def next_slice(self, clock: Clock) -> None:
         from deltaworks.sources.objects.file_event_log import FileEventLog

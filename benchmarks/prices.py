@@ -24,16 +24,18 @@ RULES = (
     {"name": "known_country", "check": "country IS NULL OR length(country) = 2", "on_fail": "quarantine"},
     {"name": "has_a_device", "check": "length(device_id) > 0", "on_fail": "quarantine"},
 )
-_BAD = FaultRates(malformed=0.02, without_time=0.01, unknown_name=0.01, type_mismatch=0.005, missing_required=0.005)
+_FAULT_RATES = FaultRates(
+    malformed=0.02, without_time=0.01, unknown_name=0.01, type_mismatch=0.005, missing_required=0.005
+)
 
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
 
     clean = games_files(options.events, faults=FaultRates.none(), progress=options.progress)
-    bad = games_files(options.events, faults=_BAD, progress=options.progress)
-    spec, spark, place = sides.games_spec(), sides.session(), places.local_disk()
+    bad = games_files(options.events, faults=_FAULT_RATES, progress=options.progress)
+    spec, spark, place = sides.games_spec(), sides.session(), storages.local_disk()
 
     def fan_out(declared: PipelineSpec, files: GamesFiles) -> sides.FanOut:
         return sides.FanOut(spark, declared, files, place)

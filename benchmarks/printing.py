@@ -26,8 +26,8 @@ def print_table(figures: Sequence[Figure], console: Console) -> None:
         table.add_row(
             figure.benchmark,
             figure.metric,
-            f"{figure.ours_name} {_shown(figure.ours, figure.unit)}",
-            f"{figure.other_name} {_shown(figure.other, figure.unit)}",
+            f"{figure.ours_name} {_format(figure.ours, figure.unit)}",
+            f"{figure.other_name} {_format(figure.other, figure.unit)}",
             f"{figure.ratio:.2f}",
             f"{figure.sizes.get('events', 0):,}",
             f"{figure.sizes.get('tables', 0):,}",
@@ -37,5 +37,5 @@ def print_table(figures: Sequence[Figure], console: Console) -> None:
         console.print(f"Medians of {len(figures[0].ours_all)} on {figures[0].cores} cores.", highlight=False)
 
 
-def _shown(value: float, unit: str) -> str:
+def _format(value: float, unit: str) -> str:
     return f"{value:.2f} s" if unit == "seconds" else f"{value:,.0f} {unit}"

@@ -27,7 +27,7 @@ _EVENTS_PER_PLAYER = 60
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparison."""
-    from benchmarks import places
+    from benchmarks import storages
     from deltaworks.specs.catalog import PROJECT_ROOT
     from deltaworks.specs.project import load_catalog
 
@@ -38,7 +38,7 @@ def run(options: Options) -> list[Figure]:
     stripped.privacy.bind_service(None)
     plain = stripped.model_copy(update={"privacy": None})
     payloads = _payloads(options.events)
-    with places.local_disk().new_root() as storage:
+    with storages.local_disk().new_root() as storage:
         comparison = Comparison(
             metric="parser_with_vs_without",
             ours=Side("stripped", partial(_land, storage, stripped, payloads)),
@@ -79,7 +79,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     events = output.findings.events
     if spec.privacy is not None and not output.findings.privacy["tokens"]:
         raise RuntimeError("nothing was stripped")
-    clock.note(events=events, cpu_microseconds_per_event=cpu * 1e6 / events)
+    clock.record(events=events, cpu_microseconds_per_event=cpu * 1e6 / events)
 
 
 BENCHMARK = Benchmark(

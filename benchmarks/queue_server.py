@@ -11,13 +11,13 @@ import sys
 from moto.server import main
 from moto.sqs.models import Message, Queue
 
-_MOST_MESSAGES = 50
+_MAX_MESSAGES = 50
 _add_message = Queue.add_message
 
 
 def _add_and_consume(queue: Queue, message: Message) -> None:
     _add_message(queue, message)
-    del queue._messages[:-_MOST_MESSAGES]
+    del queue._messages[:-_MAX_MESSAGES]
 
 
 if __name__ == "__main__":

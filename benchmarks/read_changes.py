@@ -22,13 +22,13 @@ _BATCHES = 8
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
-    from benchmarks import places, sides
-    from benchmarks.followed_table import FollowedTable
+    from benchmarks import sides, storages
+    from benchmarks.change_reads import ChangedTable
     from sandbox.experiments.engagement_rows import Workload
 
     spark, workload = sides.session(), Workload(rows=options.events, days=_BATCHES, batches_per_day=1)
-    with places.local_disk().new_root() as storage:
-        table = FollowedTable(spark, storage, workload)
+    with storages.local_disk().new_root() as storage:
+        table = ChangedTable(spark, storage, workload)
         counts = table.fill(lambda line: options.progress(f"{BENCHMARK.name}: {line}"))
         if len(set(counts.values())) != 1:
             raise RuntimeError(f"the ways of reading give different numbers of rows: {counts}")

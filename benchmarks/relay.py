@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from deltaworks.sources.objects.relay.queue import NotificationQueue
 
 #: The server looks at every message of a queue for each request: of more it would measure the server's own search.
-_MOST_MESSAGES = 500
+_MAX_MESSAGES = 500
 _THREADS = 4
 
 
 def run(options: Options) -> list[Figure]:
     """Measure both sides on queues of as many messages."""
-    messages = min(_MOST_MESSAGES, max(100, options.events // 2_000))
+    messages = min(_MAX_MESSAGES, max(100, options.events // 2_000))
     with running_server() as endpoint:
         server = _Server(endpoint, messages)
         comparison = Comparison(
@@ -77,7 +77,7 @@ class _Server:
 
     def relay(self, clock: Clock) -> None:
         """One relay from start to an empty queue."""
-        from benchmarks.places import local_disk
+        from benchmarks.storages import local_disk
         from deltaworks.sources.objects.relay.relay import Relay
         from deltaworks.specs.relay import RelaySpec
 
@@ -96,7 +96,7 @@ class _Server:
         # A send that was repeated for a late answer leaves a message twice.
         if counts.events != self.messages or counts.deleted < self.messages:
             raise RuntimeError(f"the relay did not move what was sent: {counts}")
-        clock.note(messages_per_second=self.messages / clock.seconds, appends=counts.appends)
+        clock.record(messages_per_second=self.messages / clock.seconds, appends=counts.appends)
 
     def bare(self, clock: Clock) -> None:
         """Receive and delete."""
@@ -115,7 +115,7 @@ class _Server:
         clock.seconds = time.perf_counter() - started - 1
         if taken < self.messages:
             raise RuntimeError(f"{taken} messages were consumed, not {self.messages}")
-        clock.note(messages_per_second=self.messages / clock.seconds)
+        clock.record(messages_per_second=self.messages / clock.seconds)
 
     def _filled(self) -> tuple[NotificationQueue, str]:
         """A new queue that holds the messages."""

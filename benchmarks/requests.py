@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, of_parts
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, figures_of_parts, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.games_files import GamesFiles
     from benchmarks.harness import Run
-    from benchmarks.places import Place
+    from benchmarks.storages import BenchmarkStorage
     from sandbox.servers.fault_proxy import FaultProxy
 
 _BATCHES = 10
@@ -34,46 +34,46 @@ _DELAY_SECONDS = 0.01
 
 def run(options: Options) -> list[Figure]:
     """Measure both sides."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
     from benchmarks.games_files import games_files
     from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
     files = games_files(_EVENTS, progress=options.progress)
-    with places.object_store() as bucket:
+    with storages.object_store() as bucket:
         spark = sides.session(bucket.storage("session"))
         away = [Fault(action=Action.DELAY, delay_seconds=_DELAY_SECONDS)]
         with running_fault_proxy(os.environ["DELTAWORKS_LAKE_ENDPOINT"], faults=away) as proxy:
             comparison = Comparison(
                 metric="batch_seconds",
                 ours=Side("few_requests", _landing(spark, files, bucket, proxy)),
-                other=Side("as_libraries_do", _left_to_libraries(_landing(spark, files, bucket, proxy))),
+                other=Side("as_libraries_do", _library_requests(_landing(spark, files, bucket, proxy))),
                 sizes=files.sizes() | {"batches": _BATCHES, "delay_seconds": _DELAY_SECONDS},
             )
             (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
             spark.stop()
     requests = seconds.ours_parts["requests"], seconds.other_parts["requests"]
-    return [seconds, of_parts(seconds, metric="batch_requests", sides=requests, unit="requests")]
+    return [seconds, figures_of_parts(seconds, metric="batch_requests", sides=requests, unit="requests")]
 
 
-def _landing(spark: SparkSession, files: GamesFiles, bucket: Place, proxy: FaultProxy) -> Run:
+def _landing(spark: SparkSession, files: GamesFiles, bucket: BenchmarkStorage, proxy: FaultProxy) -> Run:
     from benchmarks import sides
 
-    spec, source = sides.games_spec(), sides.slice_of(files)
+    spec, source = sides.games_spec(), sides.make_slice(files)
 
     def run(clock: Clock) -> None:
         with patch.dict(os.environ, {"DELTAWORKS_LAKE_ENDPOINT": proxy.endpoint}), bucket.new_root() as storage:
-            processor, _ = sides.processor_of(spark, spec, files, storage)
+            processor, _ = sides.open_processor(spark, spec, files, storage)
             proxy.incidents.clear()
             with clock:
                 for batch in range(_BATCHES):
                     processor.process(source, batch)
         clock.seconds /= _BATCHES
-        clock.note(requests=len(proxy.incidents) / _BATCHES)
+        clock.record(requests=len(proxy.incidents) / _BATCHES)
 
     return run
 
 
-def _left_to_libraries(landing: Run) -> Run:
+def _library_requests(landing: Run) -> Run:
     def run(clock: Clock) -> None:
         with _defaults_of_libraries():
             landing(clock)

@@ -11,16 +11,16 @@ import datetime as dt
 import statistics
 import time
 
-from benchmarks.harness import Benchmark, Figure, Options, measured_once
+from benchmarks.harness import Benchmark, Figure, Options, measure_once
 
 RULES, LABEL_SETS = 100, 200
-_BEFORE = 30
+_HISTORY = 30
 
 
 def run(options: Options) -> list[Figure]:
     """One figure."""
     from benchmarks.rule_lakes import START, rules_lake, write_minutes
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
     from deltaworks.control.objects import open_objects
     from deltaworks.rules.inputs import RuleTables
     from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
@@ -29,11 +29,11 @@ def run(options: Options) -> list[Figure]:
     taken: list[float] = []
     cpu: list[float] = []
     with scratch_folder("rules") as folder:
-        catalog = rules_lake(folder, rules=RULES, edges=LABEL_SETS, minutes=_BEFORE)
+        catalog = rules_lake(folder, rules=RULES, edges=LABEL_SETS, minutes=_HISTORY)
         storage = catalog.environment.lake
         tables = RuleTables(Lake(storage))
         judge = PipelineEvaluator(catalog, "delivery", open_objects(storage), tables)
-        for minute in range(_BEFORE, _BEFORE + options.repeats + 1):
+        for minute in range(_HISTORY, _HISTORY + options.repeats + 1):
             write_minutes(catalog, first=minute, minutes=1, edges=LABEL_SETS)
             now = START + dt.timedelta(minutes=minute, seconds=91)
             tables.mark_stale()
@@ -43,12 +43,12 @@ def run(options: Options) -> list[Figure]:
             cpu.append(time.process_time() - cpu_started)
             if judged != RULES:
                 raise RuntimeError(f"{judged} of {RULES} rules were judged")
-            options.progress(f"rules: minute {minute - _BEFORE}: {taken[-1]:.2f} s")
+            options.progress(f"rules: minute {minute - _HISTORY}: {taken[-1]:.2f} s")
     sizes = {"rules": RULES, "label_sets": LABEL_SETS, "figures": RULES * LABEL_SETS}
     sides = (statistics.median(taken[1:]), 60.0)
     parts = {"cpu_seconds": round(statistics.median(cpu[1:]), 3)}
     return [
-        measured_once(
+        measure_once(
             BENCHMARK.name, "share_of_minute", sides, other_name="a minute", sizes=sizes, digits=3, parts=parts
         )
     ]

@@ -1,6 +1,6 @@
 """The sides benchmarks share: Deltaworks' fan-out of a batch, and what plain Spark does with the same events.
 
-All work in one Spark session with two cores and write to a place (`benchmarks.places`) under a new root each time.
+All work in one Spark session with two cores and write to a place (`benchmarks.storages`) under a new root each time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.games_files import GamesFiles, bench_folder, landed_objects
 from benchmarks.harness import Clock, Run
-from benchmarks.places import Place
+from benchmarks.storages import BenchmarkStorage
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
@@ -71,7 +71,7 @@ class _WithoutQuery(BatchProcessor):
         return {"seq": spark_batch_id}
 
 
-def processor_of(
+def open_processor(
     spark: SparkSession, spec: PipelineSpec, files: GamesFiles, storage: StorageSpec
 ) -> tuple[BatchProcessor, TableSet]:
     """What lands batches of a new pipeline at `storage`, its tables created and fenced."""
@@ -90,19 +90,19 @@ def processor_of(
     return processor, tables
 
 
-def opener_of(files: GamesFiles) -> FileOpener:
+def open_files(files: GamesFiles) -> FileOpener:
     """Opens landed objects inside a task."""
     return FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto")
 
 
-def slice_of(files: GamesFiles, objects: Sequence[Path] | None = None, *, first_seq: int = 1) -> ObjectSlice:
+def make_slice(files: GamesFiles, objects: Sequence[Path] | None = None, *, first_seq: int = 1) -> ObjectSlice:
     """Landed objects, by default all, as what one batch reads."""
     landed = landed_objects(files.landed) if objects is None else objects
     references = [
         FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(landed, first_seq)
     ]
     sizes = [path.stat().st_size for path in landed]
-    return ObjectSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)}, opener_of(files))
+    return ObjectSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)}, open_files(files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +117,20 @@ class FanOut:
     spark: SparkSession
     spec: PipelineSpec
     files: GamesFiles
-    place: Place
+    place: BenchmarkStorage
     check: Callable[[BatchReport, GamesFiles], bool] = lambda report, files: report.quarantined == files.quarantined
 
     def __call__(self, clock: Clock) -> None:
-        source = slice_of(self.files)
+        source = make_slice(self.files)
         with self.place.new_root() as storage:
             opened = time.perf_counter()
-            processor, _ = processor_of(self.spark, self.spec, self.files, storage)
+            processor, _ = open_processor(self.spark, self.spec, self.files, storage)
             opened = time.perf_counter() - opened
             with clock:
                 report = processor.process(source, 0)
         if report is None or not self.check(report, self.files):
             raise RuntimeError(f"the batch did not land as generated: {report}")
-        clock.note(
+        clock.record(
             open_seconds=opened,
             prepare_seconds=report.prepare_seconds,
             commit_seconds=report.commit_seconds,
@@ -142,19 +142,19 @@ class FanOut:
 
 
 def land_again(
-    spark: SparkSession, spec: PipelineSpec, files: GamesFiles, place: Place, clock: Clock, *, before: int
+    spark: SparkSession, spec: PipelineSpec, files: GamesFiles, place: BenchmarkStorage, clock: Clock, *, before: int
 ) -> None:
     """Land the files `before` times, and once more against the clock."""
-    source = slice_of(files)
+    source = make_slice(files)
     with place.new_root() as storage:
-        processor, _ = processor_of(spark, spec, files, storage)
+        processor, _ = open_processor(spark, spec, files, storage)
         for batch in range(before):
             processor.process(source, batch)
         with clock:
             report = processor.process(source, before)
     if report is None or report.quarantined != files.quarantined:
         raise RuntimeError(f"the batch did not land as generated: {report}")
-    clock.note(prepare_seconds=report.prepare_seconds, rows=report.rows, files_written=report.files_written)
+    clock.record(prepare_seconds=report.prepare_seconds, rows=report.rows, files_written=report.files_written)
 
 
 def event_schema(spec: PipelineSpec) -> str:
@@ -186,7 +186,7 @@ def write_table(
     (writer.partitionBy(*partition_by) if partition_by else writer).save(storage.spark_uri(name))
 
 
-def single_write(read: Callable[[], DataFrame], place: Place, *, form: str = "delta") -> Run:
+def single_write(read: Callable[[], DataFrame], place: BenchmarkStorage, *, form: str = "delta") -> Run:
     """A side that writes all events as one table without partitions."""
 
     def run(clock: Clock) -> None:
@@ -196,7 +196,9 @@ def single_write(read: Callable[[], DataFrame], place: Place, *, form: str = "de
     return run
 
 
-def write_tables(read: Callable[[], DataFrame], tables: Sequence[TableSpec], place: Place, *, threads: int = 1) -> Run:
+def write_tables(
+    read: Callable[[], DataFrame], tables: Sequence[TableSpec], place: BenchmarkStorage, *, threads: int = 1
+) -> Run:
     """A side that writes table after table, or several at once, from filters over the cached events."""
 
     def run(clock: Clock) -> None:

@@ -22,11 +22,11 @@ from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, mea
 
 def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
     from benchmarks.games_files import games_files
 
     files = games_files(options.events, progress=options.progress)
-    spec, spark, place = sides.games_spec(), sides.session(), places.local_disk()
+    spec, spark, place = sides.games_spec(), sides.session(), storages.local_disk()
     ours = Side("fan_out", sides.FanOut(spark, spec, files, place))
     others = {
         "ingest_vs_plain_delta": Side(

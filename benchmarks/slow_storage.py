@@ -10,7 +10,7 @@ from deltaworks.control.objects import ObjectStore, StoredObject
 REQUEST_SECONDS = 0.02
 
 
-class FarObjects:
+class DelayedObjects:
     """Another store's objects, each request `REQUEST_SECONDS` later. Counts requests."""
 
     def __init__(self, objects: ObjectStore) -> None:

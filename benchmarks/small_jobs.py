@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options, held_to
-from benchmarks.scratch import copied
-from benchmarks.small_reprocess import ODD, PIPELINE, landed, small_project
-from benchmarks.submitted import link_library, submit
+from benchmarks.harness import Benchmark, Figure, Options, against_target
+from benchmarks.scratch_folders import copy_template
+from benchmarks.small_reprocess import INVALID_KIND, PIPELINE, land_events, small_project
+from benchmarks.spark_submit import link_library, submit
 
 if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
@@ -59,7 +59,7 @@ _JOBS = (
         name="replay",
         entry="replay_quarantine",
         arguments=("--no-dry-run",),
-        table=ODD,
+        table=INVALID_KIND,
         is_done=lambda rows: rows == _ODD_EVENTS,
     ),
     _Job(
@@ -83,11 +83,11 @@ _JOBS = (
 def run(options: Options) -> list[Figure]:
     """Land the events once, and run each job on copies."""
     figures = []
-    with landed(options, events=_EVENTS, odd_every=_ODD_EVERY) as template:
+    with land_events(options, events=_EVENTS, odd_every=_ODD_EVERY) as template:
         for job in _JOBS:
             seconds, parts = [], []
             for repetition in range(options.repeats + 1):
-                with copied(template) as root:
+                with copy_template(template) as root:
                     took, cpu = _run(job, root)
                 options.progress(
                     f"small_jobs: {job.name}: {took:.2f} s, {cpu:.2f} s of CPU{'' if repetition else ' (warm-up)'}"
@@ -97,7 +97,7 @@ def run(options: Options) -> list[Figure]:
                     parts.append({"cpu_seconds": cpu})
             sizes = {"events": _EVENTS}
             figures.append(
-                held_to(BENCHMARK.name, job.name, seconds, promised=_PROMISED_SECONDS, sizes=sizes, parts=parts)
+                against_target(BENCHMARK.name, job.name, seconds, promised=_PROMISED_SECONDS, sizes=sizes, parts=parts)
             )
     return figures
 
@@ -107,10 +107,10 @@ def _run(job: _Job, root: Path) -> tuple[float, float]:
     from deltaworks.control import paths
     from deltaworks.tables.lake import Lake
 
-    lake = Lake(small_project(root, with_odd=job.table == ODD).environment.lake)
+    lake = Lake(small_project(root, with_odd=job.table == INVALID_KIND).environment.lake)
     link_library(root)
     arguments = ("--pipeline", PIPELINE, *job.arguments)
-    before, began = _of_children(), time.monotonic()
+    before, began = _child_cpu_seconds(), time.monotonic()
     with (root / "job.log").open("w") as log:
         if job.by_spark:
             code = submit(root, job.entry, *arguments, log=log).wait()
@@ -120,13 +120,13 @@ def _run(job: _Job, root: Path) -> tuple[float, float]:
             code = subprocess.run(
                 command, env=os.environ | variables, stdout=log, stderr=subprocess.STDOUT, check=False
             ).returncode
-    seconds, cpu = time.monotonic() - began, _of_children() - before
+    seconds, cpu = time.monotonic() - began, _child_cpu_seconds() - before
     if code or not job.is_done(_rows(lake, paths.table(PIPELINE, job.table))):
         raise RuntimeError(f"{job.name} did not do its work:\n{(root / 'job.log').read_text()[-2_000:]}")
     return seconds, cpu
 
 
-def _of_children() -> float:
+def _child_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.project import declare_project
-from benchmarks.scratch import copied, scratch_folder
+from benchmarks.scratch_folders import copy_template, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[1]
 PIPELINE = "small"
-ODD = "odd"
+INVALID_KIND = "odd"
 _DAILY = "gold/daily.sql"
 _KINDS = ("view", "click", "buy")
 _OBJECTS, _EVENTS = 314, 4_270
@@ -37,18 +37,18 @@ _DAY = 86_400
 
 def run(options: Options) -> list[Figure]:
     """Land the objects once, and read them all again from a copy in each repetition."""
-    with landed(options) as template:
+    with land_events(options) as template:
         comparison = Comparison(
             metric="reprocess_without_spark_vs_spark",
-            ours=Side("without_spark", _Again(template, "without")),
-            other=Side("spark", _Again(template, "spark")),
+            ours=Side("without_spark", _Reprocess(template, "without")),
+            other=Side("spark", _Reprocess(template, "spark")),
             sizes={"objects": _OBJECTS, "events": _EVENTS},
         )
         return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
 
 
 @contextmanager
-def landed(options: Options, *, events: int = _EVENTS, odd_every: int = 100) -> Iterator[Path]:
+def land_events(options: Options, *, events: int = _EVENTS, odd_every: int = 100) -> Iterator[Path]:
     """A lake with so many events, of which some are odd: no table takes them, and they are in quarantine."""
     from benchmarks import sides
     from deltaworks.engine.runner import IngestRun
@@ -74,7 +74,7 @@ def landed(options: Options, *, events: int = _EVENTS, odd_every: int = 100) -> 
 
 
 def _event(number: int, odd_every: int) -> str:
-    name = ODD if number % odd_every == 0 else _KINDS[number % 3]
+    name = INVALID_KIND if number % odd_every == 0 else _KINDS[number % 3]
     return json.dumps({"name": name, "id": str(number), "at": 1_767_225_600 + number % 3 * _DAY, "price": number / 4})
 
 
@@ -83,7 +83,7 @@ def small_project(root: Path, *, with_odd: bool = False) -> Catalog:
     price: list[dict[str, Any]] = [{"name": "price", "path": "price", "type": "double"}]
     tables = [{"name": kind, "when": {"name": kind}, "columns": price} for kind in _KINDS]
     if with_odd:
-        tables.append({"name": ODD, "when": {"name": ODD}, "columns": price})
+        tables.append({"name": INVALID_KIND, "when": {"name": INVALID_KIND}, "columns": price})
     file = root / "include" / "pipelines" / PIPELINE / _DAILY
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("SELECT event_date, event_name, count(*) AS events FROM events GROUP BY ALL")
@@ -99,24 +99,24 @@ def small_project(root: Path, *, with_odd: bool = False) -> Catalog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Reprocess:
     """One reprocess of everything, in a process of its own."""
 
     template: Path
-    way: str
+    strategy: str
 
     def __call__(self, clock: Clock) -> None:
         environment = os.environ | {
             "PYTHONPATH": f"{_ROOT / 'include'}{os.pathsep}{_ROOT}",
             "DELTAWORKS_PROJECT": str(_ROOT),
         }
-        with copied(self.template) as root:
-            command = [sys.executable, "-m", "benchmarks.small_reprocess", str(root), self.way]
+        with copy_template(self.template) as root:
+            command = [sys.executable, "-m", "benchmarks.small_reprocess", str(root), self.strategy]
             with clock:
                 done = subprocess.run(
                     command, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True
                 )
-        clock.note(**json.loads(done.stdout.splitlines()[-1]))
+        clock.record(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def main(root: str, way: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
-from benchmarks.scratch import copied, scratch_folder
+from benchmarks.scratch_folders import copy_template, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ class _Night:
 
         session = self.spark
         policy = OptimizePolicy() if session is None else OptimizePolicy(row_group_bytes=0)
-        with copied(self.template) as root:
+        with copy_template(self.template) as root:
             catalog = project(root, tables=_TABLES)
             with clock:
                 done = optimize_tables(
@@ -89,7 +89,7 @@ class _Night:
                 )
         if sum(result.partitions for result in done) != _TABLES * _DAYS:
             raise RuntimeError(f"not all partitions were rewritten: {done}")
-        clock.note(
+        clock.record(
             zordered=sum(result.zordered for result in done),
             files_before=sum(result.files_before for result in done),
             files_after=sum(result.files_after for result in done),

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.games_files import GamesFiles, kept_files, landed_objects, write_lines
+from benchmarks.games_files import GamesFiles, cached_files, landed_objects, write_lines
 from deltaworks.events.formats.json import read_events
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -45,7 +45,7 @@ def spread_files(files: GamesFiles, games: PipelineSpec, tables: int, *, progres
         progress(f"spreading {files.events:,} events over {tables} types once")
         return _make(files, games, tables, folder)
 
-    return kept_files(folder, make)
+    return cached_files(folder, make)
 
 
 def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> dict[str, int]:

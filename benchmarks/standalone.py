@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-_STARTED_WITHIN_SECONDS = 120.0
+_START_TIMEOUT_SECONDS = 120.0
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def _daemon(stack: contextlib.ExitStack, role: str, *arguments: str, ready: str)
     )
     stack.callback(_end, process)
     assert process.stdout is not None
-    timer = threading.Timer(_STARTED_WITHIN_SECONDS, process.kill)
+    timer = threading.Timer(_START_TIMEOUT_SECONDS, process.kill)
     timer.start()
     try:
         answer = _first_match(process.stdout, ready)

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks import driver_start
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, held_to, measure
-from benchmarks.submitted import link_library, submit
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, against_target, measure
+from benchmarks.spark_submit import link_library, submit
 
 if TYPE_CHECKING:
     import psutil
@@ -42,7 +42,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _JOB = _ROOT / "spark_jobs" / "ingest_stream.py"
 _PROMISED_SECONDS = 12.0
 _PATIENCE_SECONDS = 180.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _PHASES = ("launcher_seconds", "session_seconds", "tables_seconds", "planning_seconds", "batch_seconds")
 _CPU = "cpu_seconds"
 _TABLES = ("events", "buys", "quarantine")
@@ -111,25 +111,27 @@ def _environment(project: Path) -> dict[str, str]:
 
 def _first_batches(options: Options) -> Figure:
     """Streams started one after the other, each of a project of its own; the median of their seconds."""
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
 
     starts: list[dict[str, float]] = []
     for number in range(options.repeats + 1):
         with scratch_folder(f"start-{number}") as root:
             phases = _first_batch(root)
-        options.progress(f"start: first batch after {_whole(phases):.2f} s{' (warm-up)' * (not number)}: {phases}")
+        options.progress(
+            f"start: first batch after {_total_seconds(phases):.2f} s{' (warm-up)' * (not number)}: {phases}"
+        )
         starts += [phases] if number else []
-    return held_to(
+    return against_target(
         BENCHMARK.name,
         "spark_submit_to_first_batch",
-        [_whole(phases) for phases in starts],
+        [_total_seconds(phases) for phases in starts],
         promised=_PROMISED_SECONDS,
         sizes={"events": 1_000},
         parts=starts,
     )
 
 
-def _whole(phases: dict[str, float]) -> float:
+def _total_seconds(phases: dict[str, float]) -> float:
     return sum(phases[name] for name in _PHASES)
 
 
@@ -157,7 +159,7 @@ def _first_batch(root: Path) -> dict[str, float]:
         began = time.time()
         process = submit(root, "ingest_stream", "--pipeline", "fresh", log=log)
         try:
-            moments = [began, *_moments(root / "lake", root / "driver.log", process)]
+            moments = [began, *_read_milestones(root / "lake", root / "driver.log", process)]
             cpu_seconds = _cpu_seconds(process)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -193,20 +195,20 @@ def _is_python(process: psutil.Process) -> bool:
         return False
 
 
-def _moments(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[float]:
+def _read_milestones(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[float]:
     """When each phase had ended, in seconds since 1970: by the processes there are, and by what is in the lake."""
     import psutil
 
     from deltaworks.control import paths
 
-    session = _awaited(process, log, lambda: time.time() if "DELTAWORKS_UI" in log.read_text() else None)
+    session = _await_first(process, log, lambda: time.time() if "DELTAWORKS_UI" in log.read_text() else None)
     python = min(child.create_time() for child in psutil.Process(process.pid).children() if _is_python(child))
     checkpoints = lake / Path(paths.checkpoint("fresh", 0, 0)).parents[1]
 
     def written(file: str) -> float | None:
         return min((path.stat().st_mtime for path in checkpoints.glob(f"*/*/{file}")), default=None)
 
-    committed = _awaited(process, log, lambda: written("commits/0"))
+    committed = _await_first(process, log, lambda: written("commits/0"))
     planned = written("offsets/0")
     created = f"_delta_log/{0:020d}.json"
     tables = max((lake / paths.table("fresh", name) / created).stat().st_mtime for name in _TABLES)
@@ -215,13 +217,13 @@ def _moments(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[fl
     return [python, session, tables, planned, committed]
 
 
-def _awaited(process: subprocess.Popen[bytes], log: Path, look: Callable[[], float | None]) -> float:
+def _await_first(process: subprocess.Popen[bytes], log: Path, look: Callable[[], float | None]) -> float:
     """What `look` gives once it gives something."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (moment := look()) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the stream has not come so far:\n{log.read_text()[-2_000:]}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return moment
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _DUCKDB = "1.5.5"
 _PINS = (f"duckdb=={_DUCKDB}", f"duckdb-extension-tpch=={_DUCKDB}")
 _SCRIPT = Path(__file__).with_name("tpch_rows.py")
-_ROWS_AT_ONE = 6_000_000
+_ROWS_AT_SCALE_ONE = 6_000_000
 _LANDED_FILES, _FILES = 40, 8
 #: What a declaration would order each table by; small ones have one file.
 _ZORDER = {
@@ -51,7 +51,7 @@ _ZORDER = {
 def run(options: Options) -> list[Figure]:
     """Make both layouts once, then ask in turns; no figure where DuckDB's extension cannot be had."""
     from benchmarks import sides
-    from benchmarks.scratch import scratch_folder
+    from benchmarks.scratch_folders import scratch_folder
 
     python = python_with(_PINS, name="tpch", benchmark=BENCHMARK.name, progress=options.progress)
     if python is None:
@@ -60,7 +60,7 @@ def run(options: Options) -> list[Figure]:
     try:
         with scratch_folder(BENCHMARK.name) as folder:
             queries = _make(python, folder / "rows", options)
-            ours, other = _laid_out(spark, folder, options)
+            ours, other = _write_layouts(spark, folder, options)
             answers: dict[int, list[tuple[Any, ...]]] = {}
             comparison = Comparison(
                 metric="queries_vs_compaction",
@@ -78,13 +78,13 @@ def _make(python: Path, folder: Path, options: Options) -> list[str]:
     import sqlglot
 
     folder.mkdir(parents=True)
-    command = [str(python), str(_SCRIPT), str(folder), str(options.events / _ROWS_AT_ONE)]
+    command = [str(python), str(_SCRIPT), str(folder), str(options.events / _ROWS_AT_SCALE_ONE)]
     made = subprocess.run(command, check=True, capture_output=True, text=True)
     options.progress(f"{BENCHMARK.name}: tables are made, the largest of {options.events:,} rows")
     return [sqlglot.transpile(query, read="duckdb", write="spark")[0] for query in json.loads(made.stdout)]
 
 
-def _laid_out(spark: SparkSession, folder: Path, options: Options) -> tuple[Path, Path]:
+def _write_layouts(spark: SparkSession, folder: Path, options: Options) -> tuple[Path, Path]:
     """The folders of the tables of both sides."""
     from deltaworks.control import paths
     from deltaworks.specs.storage import StorageSpec
@@ -157,7 +157,7 @@ class _Queries:
             before = clock.seconds
             with clock:
                 rows = self.spark.sql(query).collect()
-            clock.note(**{f"q{number:02}_seconds": clock.seconds - before})
+            clock.record(**{f"q{number:02}_seconds": clock.seconds - before})
             answer = sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
             if self.answers.setdefault(number, answer) != answer:
                 raise RuntimeError(f"query {number} is answered in two ways")

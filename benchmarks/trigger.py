@@ -49,15 +49,17 @@ def _comparisons(spark: SparkSession, files: GamesFiles) -> Iterator[Comparison]
 
 
 def _ours(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
     from deltaworks.sources.base import ObjectSlice
 
     spec = sides.games_spec()
-    source = ObjectSlice([], [], {"files": 0, "bytes": 0}, sides.opener_of(files)) if empty else sides.slice_of(files)
+    source = (
+        ObjectSlice([], [], {"files": 0, "bytes": 0}, sides.open_files(files)) if empty else sides.make_slice(files)
+    )
 
     def run(clock: Clock) -> None:
-        with places.local_disk().new_root() as storage:
-            processor, _ = sides.processor_of(spark, spec, files, storage)
+        with storages.local_disk().new_root() as storage:
+            processor, _ = sides.open_processor(spark, spec, files, storage)
             with clock:
                 for batch in range(_BATCHES):
                     processor.process(source, batch)
@@ -67,12 +69,12 @@ def _ours(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
 
 
 def _plain(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
-    from benchmarks import places, sides
+    from benchmarks import sides, storages
 
     spec = sides.games_spec()
 
     def run(clock: Clock) -> None:
-        with places.local_disk().new_root() as storage:
+        with storages.local_disk().new_root() as storage:
             events = sides.read_unwrapped(spark, spec, files)
             sides.write_table(events.limit(0), storage, "events")
             with clock:

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
-from benchmarks.scratch import copied, scratch_folder
+from benchmarks.scratch_folders import copy_template, scratch_folder
 
 if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _TABLES, _FILES, _ROWS = 31, 5, 1_000
 _AGE_SECONDS = 10 * 86_400
-_KEPT_HOURS = 168
+_RETENTION_HOURS = 168
 
 
 def run(options: Options) -> list[Figure]:
@@ -79,15 +79,15 @@ def _replace(folder: Path) -> None:
 class _Vacuum:
     """One night, as a process."""
 
-    how: str
+    engine: str
     template: Path
 
     def __call__(self, clock: Clock) -> None:
-        with copied(self.template) as root:
+        with copy_template(self.template) as root:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             with clock:
                 done = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.vacuum", self.how, str(root)],
+                    [sys.executable, "-m", "benchmarks.vacuum", self.engine, str(root)],
                     check=True,
                     capture_output=True,
                     text=True,
@@ -95,9 +95,9 @@ class _Vacuum:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
         files = int(done.stdout.splitlines()[-1])
         if files != _TABLES * _FILES:
-            raise RuntimeError(f"{self.how} deleted {files} files")
+            raise RuntimeError(f"{self.engine} deleted {files} files")
         cpu = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
-        clock.note(cpu_seconds=cpu, files=files)
+        clock.record(cpu_seconds=cpu, files=files)
 
 
 def main(how: str, root: str) -> int:
@@ -118,7 +118,14 @@ def _in_process(lake: Lake) -> int:
     objects = open_objects(lake.storage)
     return sum(
         vacuum_files(
-            lake, objects, _key(number), hours=_KEPT_HOURS, full=True, dry_run=False, now=utc_now(), user_metadata="{}"
+            lake,
+            objects,
+            _key(number),
+            hours=_RETENTION_HOURS,
+            full=True,
+            dry_run=False,
+            now=utc_now(),
+            user_metadata="{}",
         )[0]
         for number in range(_TABLES)
     )
@@ -132,7 +139,7 @@ def _by_spark(lake: Lake) -> int:
     files = 0
     for number in range(_TABLES):
         files += vacuum_with_spark(
-            spark, lake, _key(number), hours=_KEPT_HOURS, full=True, dry_run=False, version=0, metadata="{}"
+            spark, lake, _key(number), hours=_RETENTION_HOURS, full=True, dry_run=False, version=0, metadata="{}"
         )[0]
     gateway = spark.sparkContext._gateway
     spark.stop()

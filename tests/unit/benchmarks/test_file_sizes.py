@@ -11,7 +11,7 @@ from benchmarks.harness import Clock, Comparison, Side, measure
 def side(name: str, seconds: float, **parts: float) -> Side:
     def run(clock: Clock) -> None:
         clock.seconds = seconds
-        clock.note(**parts)
+        clock.record(**parts)
 
     return Side(name, run)
 
@@ -24,7 +24,7 @@ def test_the_figure_of_batches_leaves_out_what_starting_costs() -> None:
     )
     (whole,) = measure("file_sizes", [comparison], repeats=1)
 
-    batches = file_sizes._of_batches(whole)
+    batches = file_sizes._batch_figures(whole)
 
     assert (whole.metric, whole.ours, whole.other, whole.ratio) == ("ingest_1MB_vs_file_source", 9.0, 4.0, 2.25)
     assert (batches.metric, batches.ours, batches.other, batches.ratio) == ("batches_1MB_vs_file_source", 4.0, 2.0, 2.0)

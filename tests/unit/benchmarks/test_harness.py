@@ -34,7 +34,7 @@ class Ticking:
             self.now += 1000  # preparation, which must not count
             with clock:
                 self.now += next(left)
-            clock.note(rows=float(len(self.calls)))
+            clock.record(rows=float(len(self.calls)))
 
         return Side(name, run)
 

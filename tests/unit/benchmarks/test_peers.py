@@ -12,8 +12,8 @@ import pytest
 from deltalake import write_deltalake
 
 from benchmarks import environments, peers, peers_dlt
-from benchmarks.peer_rows import Content, content_of, differences, expecting, read_contents
-from benchmarks.places import Place
+from benchmarks.landed_content import Content, differences, get_content, read_contents, with_check
+from benchmarks.storages import BenchmarkStorage
 
 _NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _TABLES: list[dict[str, Any]] = [
@@ -37,14 +37,14 @@ def lake(folder: Path, **tables: list[str | None]) -> Path:
 
 
 def test_the_order_of_ids_does_not_matter_and_how_often_they_come_does() -> None:
-    assert content_of(iter(["a", "b", None])) == content_of(iter([None, "b", "a"]))
-    assert content_of(iter(["a", "b"])) != content_of(iter(["a", "b", "b"]))
-    assert content_of(iter(["a", "a"])) != content_of(iter(["b", "b"]))
-    assert content_of(iter([None])) != content_of(iter(["None"]))
+    assert get_content(iter(["a", "b", None])) == get_content(iter([None, "b", "a"]))
+    assert get_content(iter(["a", "b"])) != get_content(iter(["a", "b", "b"]))
+    assert get_content(iter(["a", "a"])) != get_content(iter(["b", "b"]))
+    assert get_content(iter([None])) != get_content(iter(["None"]))
 
 
 def test_a_table_with_a_row_swapped_for_another_differs(tmp_path: Path) -> None:
-    sent = {"events": content_of(iter(["a", "b"])), "purchase": content_of(iter(["a"]))}
+    sent = {"events": get_content(iter(["a", "b"])), "purchase": get_content(iter(["a"]))}
     whole = read_contents(
         lake(tmp_path / "whole", events=["b", "a"], purchase=["a"]), frozenset(sent), column="event_id"
     )
@@ -58,13 +58,15 @@ def test_a_table_with_a_row_swapped_for_another_differs(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_missing_differs_unless_it_has_no_rows() -> None:
-    assert differences({"events": content_of(iter(()))}, {}) == []
+    assert differences({"events": get_content(iter(()))}, {}) == []
     assert len(differences({"events": Content(1, 7)}, {})) == 1
 
 
 def test_a_repetition_that_lost_an_event_is_refused(tmp_path: Path) -> None:
-    place = expecting(
-        Place("local", f"file://{tmp_path}", tmp_path), {"events": content_of(iter(["a", "b"]))}, column="event_id"
+    place = with_check(
+        BenchmarkStorage("local", f"file://{tmp_path}", tmp_path),
+        {"events": get_content(iter(["a", "b"]))},
+        column="event_id",
     )
     with place.new_root() as storage:
         lake(Path(storage.root.removeprefix("file://")), events=["b", "a"])

@@ -1,4 +1,4 @@
-"""A process that Z-orders closed days of a table again and again: `python -m benchmarks.rewriting URI`.
+"""A process that Z-orders closed days of a table again and again: `python -m benchmarks.background_rewrite URI`.
 
 It prints `began` before its first command and, once its standard input is closed, how many commands it has ended.
 """

@@ -26,7 +26,7 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def copied(template: Path) -> Iterator[Path]:
+def copy_template(template: Path) -> Iterator[Path]:
     """A copy of a folder with the ages of its files, beside it; removed with the block."""
     folder = template.with_name(f"{template.name}-{uuid.uuid4().hex[:8]}")
     try:

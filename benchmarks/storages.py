@@ -18,7 +18,7 @@ _BUCKET = "bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BenchmarkStorage:
     """A storage to write to. `served` is the folder behind it, from which a repetition's tables are removed."""
 
     name: str
@@ -41,21 +41,21 @@ class Place:
             shutil.rmtree(self.served / folder, ignore_errors=True)
 
 
-def local_disk() -> Place:
+def local_disk() -> BenchmarkStorage:
     """The benchmark folder."""
     folder = bench_folder() / "tables"
-    return Place("local", f"file://{folder}", folder)
+    return BenchmarkStorage("local", f"file://{folder}", folder)
 
 
 @contextmanager
-def object_store() -> Iterator[Place]:
+def object_store() -> Iterator[BenchmarkStorage]:
     """s3proxy over the benchmark folder while the block runs; its keys are in the environment meanwhile."""
     directory = bench_folder() / "s3"
     with running_object_store(directory, buckets=[_BUCKET]) as address:
         before = {name: os.environ.get(name) for name in address.environment()}
         os.environ.update(address.environment())
         try:
-            yield Place("s3proxy", f"s3://{_BUCKET}", directory / _BUCKET)
+            yield BenchmarkStorage("s3proxy", f"s3://{_BUCKET}", directory / _BUCKET)
         finally:
             for name, value in before.items():
                 if value is None:

@@ -18,7 +18,7 @@ THREADS = 8
 _BATCH = 10
 
 
-class FarQueue:
+class SimulatedQueue:
     """A message an object, which lie under so many prefixes in turn. Stands in for `NotificationQueue`."""
 
     url = "memory"
@@ -85,7 +85,7 @@ class FarQueue:
         return json.dumps({"Records": [record]})
 
 
-def moved_by_relay(queue: FarQueue, storage: StorageSpec) -> float:
+def move_by_relay(queue: SimulatedQueue, storage: StorageSpec) -> float:
     """Seconds in which a relay moves all messages into a log of its own, made anew."""
     from deltaworks.control import paths
     from deltaworks.sources.objects.relay.relay import Relay
@@ -110,7 +110,7 @@ def moved_by_relay(queue: FarQueue, storage: StorageSpec) -> float:
     return seconds
 
 
-def moved_by_consumer(queue: FarQueue) -> float:
+def move_by_consumer(queue: SimulatedQueue) -> float:
     """Seconds in which as many threads receive and delete all messages."""
 
     def consume(_thread: int) -> None:

@@ -19,12 +19,12 @@ from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_req
 from sandbox.experiments.schemes import BY_ORG, SchemeTable
 
 PIPELINE, DATA, NOTIFICATIONS = "engagement", "activities", "notifications"
-WAYS: tuple[ChangeSource, ...] = ("notifications", "change_feed")
+CHANGE_SOURCES: tuple[ChangeSource, ...] = ("notifications", "change_feed")
 _NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _FILE_BYTES = 32 << 20
 
 
-class FollowedTable:
+class ChangedTable:
     """The table at the place the engagement pipeline has it, and the same beside it without a feed."""
 
     def __init__(self, spark: SparkSession, storage: StorageSpec, workload: Workload) -> None:
@@ -44,29 +44,29 @@ class FollowedTable:
         last = self.workload.load_batches - 1
         for batch in range(last + 1):
             if batch == last:
-                self._since = {way: self._changes(way, None).position for way in WAYS}
+                self._since = {way: self._changes(way, None).position for way in CHANGE_SOURCES}
             # Identifies a row, as a stream numbers its rows.
             rows = batch_rows(self._spark, self.workload, batch)
             rows = rows.withColumn("_seq", F.xxhash64("engagement_id")).withColumn("_position", F.lit(0).cast("long"))
             for table in (self._feed, self._plain):
                 table.append(rows)
-            self._tell(rows, batch, "stream")
+            self._append_notifications(rows, batch, "stream")
             progress(f"batch {batch + 1} of {last + 1}")
         requests = rename_requests(self._spark, self.workload, 1, last + 1)
         for table in (self._feed, self._plain):
             table.update(requests, 1)
-        self._tell(self._whole().where("_mutation = 1"), 1, "mutation")
-        return {way: self._changes(way, self._since[way]).rows.count() for way in WAYS}
+        self._append_notifications(self._read_table().where("_mutation = 1"), 1, "mutation")
+        return {way: self._changes(way, self._since[way]).rows.count() for way in CHANGE_SOURCES}
 
     def poll(self, way: ChangeSource, clock: Clock) -> None:
         """Read what changed since the position, every row of it."""
         with clock:
-            _take(self._changes(way, self._since[way]).rows)
+            _collect(self._changes(way, self._since[way]).rows)
 
     def full_read(self, clock: Clock) -> None:
         """Read every row of the table."""
         with clock:
-            _take(self._whole())
+            _collect(self._read_table())
 
     def merge(self, feed: bool, clock: Clock) -> None:
         """Apply another mutation batch, to the table with a feed or to the one without."""
@@ -78,14 +78,14 @@ class FollowedTable:
             (self._feed if feed else self._plain).update(requests, number)
         requests.unpersist()
 
-    def _whole(self) -> DataFrame:
+    def _read_table(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._feed.uri)
 
     def _changes(self, way: ChangeSource, since: ChangePosition | None) -> Changes:
         name = f"{PIPELINE}.{DATA}"
         return read_changes(self._spark, name, since, tombstones=True, source=way, catalog=self._catalog)
 
-    def _tell(self, rows: DataFrame, number: int, kind: str) -> None:
+    def _append_notifications(self, rows: DataFrame, number: int, kind: str) -> None:
         gathered = rows.groupBy("org_id", "engagement_date").agg(F.collect_list("engagement_id").alias("keys"))
         notifications = gathered.select(
             "org_id",
@@ -104,5 +104,5 @@ class FollowedTable:
         )
 
 
-def _take(rows: DataFrame) -> None:
+def _collect(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.places import Place
+from benchmarks.storages import BenchmarkStorage
 from deltaworks.specs.storage import StorageSpec
 
 _MASK = (1 << 63) - 1
@@ -26,7 +26,7 @@ class Content:
     ids: int
 
 
-def content_of(ids: Iterator[str | None]) -> Content:
+def get_content(ids: Iterator[str | None]) -> Content:
     """The content of a table with these ids; one that is repeated counts as often as it comes."""
     rows = total = 0
     for value in ids:
@@ -53,7 +53,7 @@ def read_contents(root: Path, tables: frozenset[str], *, column: str) -> dict[st
             raise RuntimeError(f"{root} holds two tables {name}")
         files = fs.SubTreeFileSystem(str(log.parent), fs.LocalFileSystem())
         table = DeltaTable(str(log.parent)).to_pyarrow_table(columns=[column], filesystem=files)
-        contents[name] = content_of(iter(table.column(column).to_pylist()))
+        contents[name] = get_content(iter(table.column(column).to_pylist()))
     return contents
 
 
@@ -68,7 +68,7 @@ def differences(expected: Mapping[str, Content], contents: Mapping[str, Content]
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedPlace(Place):
+class CheckedStorage(BenchmarkStorage):
     """A place that looks at what a repetition has left in its root before that is removed."""
 
     check: Callable[[Path], None]
@@ -76,12 +76,12 @@ class CheckedPlace(Place):
     @contextmanager
     def new_root(self) -> Iterator[StorageSpec]:
         """As any place's; `check` is called with the folder of a repetition that ended without an error."""
-        with Place.new_root(self) as storage:
+        with BenchmarkStorage.new_root(self) as storage:
             yield storage
             self.check(Path(storage.root.removeprefix("file://")))
 
 
-def expecting(place: Place, expected: Mapping[str, Content], *, column: str) -> CheckedPlace:
+def with_check(place: BenchmarkStorage, expected: Mapping[str, Content], *, column: str) -> CheckedStorage:
     """`place` on a local disk, whose repetitions must leave the expected rows in these tables."""
     tables = frozenset(expected)
 
@@ -89,4 +89,4 @@ def expecting(place: Place, expected: Mapping[str, Content], *, column: str) -> 
         if wrong := differences(expected, read_contents(root, tables, column=column)):
             raise RuntimeError(f"{len(wrong)} of {len(tables)} tables hold other rows than were sent: {wrong[:3]}")
 
-    return CheckedPlace(place.name, place.root, place.served, check)
+    return CheckedStorage(place.name, place.root, place.served, check)

@@ -1,4 +1,4 @@
-"""A maintenance job that Z-orders a table on a cluster: `python -m benchmarks.cluster_rewriting URI ROWS`.
+"""A maintenance job that Z-orders a table on a cluster: `python -m benchmarks.cluster_background_rewrite URI ROWS`.
 
 It does so again and again. It prints `began` before its first command and, once its standard input is closed, how
 many commands it has ended.
