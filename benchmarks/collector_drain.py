@@ -116,7 +116,7 @@ def _drain(path: Path, client: Any) -> float:
     drain = Drain(folder, {"shop": way})
     before = time.process_time()
     drain.start()
-    if not drain.stop(within_seconds=600):
+    if not drain.stop(timeout_seconds=600):
         raise RuntimeError("the spool was not drained")
     spent = time.process_time() - before
     folder.close()

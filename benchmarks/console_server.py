@@ -12,12 +12,12 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from deltaworks.console.alone import OneReader, build_alone
+from deltaworks.console.standalone import SingleUser, build_standalone
 
 WORD = "CONSOLE_LISTENING"
 
 
-def application(reader: OneReader) -> FastAPI:
+def application(reader: SingleUser) -> FastAPI:
     """The console, the version, and what the process has cost so far."""
     outer = FastAPI()
 
@@ -30,15 +30,15 @@ def application(reader: OneReader) -> FastAPI:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {"seconds": used.ru_utime + used.ru_stime}
 
-    outer.mount("/", build_alone(reader))
+    outer.mount("/", build_standalone(reader))
     return outer
 
 
 def main() -> None:
     """Serve until the process is ended."""
-    reader = OneReader()
+    reader = SingleUser()
     listener = socket.create_server(("127.0.0.1", 0))
-    print(f"{WORD} http://127.0.0.1:{listener.getsockname()[1]}/open/{reader.key}", flush=True)
+    print(f"{WORD} http://127.0.0.1:{listener.getsockname()[1]}/open/{reader.login_key}", flush=True)
     uvicorn.Server(uvicorn.Config(application(reader), log_level="error", access_log=False)).run([listener])
 
 

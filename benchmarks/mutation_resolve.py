@@ -144,7 +144,7 @@ def _resolve_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[
     def side(clock: Clock) -> None:
         _reset_peak(spark)
         requests = spark.read.parquet(str(path)).count()
-        with clock, resolve_settings(spark, requests=requests):
+        with clock, resolve_settings(spark, request_count=requests):
             resolved(spark.read.parquet(str(path))).write.format("noop").mode("overwrite").save()
         clock.record(peak_mb=_peak_mb(spark))
 
