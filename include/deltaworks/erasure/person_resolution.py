@@ -81,7 +81,7 @@ class OriginalIdLookup(Protocol):
 def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[OriginalIdLookup] = ()) -> Person:
     """Resolves a token to a person. Read-only.
 
-    Original ids are looked up once: intervals contain the final id, whatever the intermediate ones.
+    Original ids are looked up once: intervals contain the final id of every intermediate one.
     """
     subjects = identities.subjects_of([token])
     if identities.links(subjects=[token]):

@@ -12,7 +12,7 @@ from deltaworks.tables.query import QUARANTINE
 
 
 def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRecorder | None:
-    """What takes the numbers out of rows of a table; None where nobody looks for them there."""
+    """Returns the recorder for rows of a table; None if its sequence numbers are not checked."""
     collected = find_collected_table(spec)
     if collected is None or table not in (collected.table, QUARANTINE):
         return None

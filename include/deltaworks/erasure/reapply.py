@@ -55,7 +55,7 @@ class ErasureReapplier:
         self._objects = open_objects(catalog.environment.lake)
 
     def reapply(self, table: str, *, step: Step, check: Callable[[], None]) -> PurgedTable | None:
-        """Purges rows of erased people from a restored table. Idempotent per step; returns None if nobody is erased.
+        """Purges rows of erased people from a restored table. Idempotent per step; returns None without erased people.
 
         Args:
             step: a step of the restoring operation, with a name of its own.
@@ -114,7 +114,7 @@ class ErasureReapplier:
         return purges
 
     def _purger(self, table: str) -> TablePurger | None:
-        """Returns a purger; None if nobody is erased, or the table is exempt."""
+        """Returns a purger; None without erased people, or if the table is exempt."""
         if table in self._exempt_tables or self._erased_tokens is None:
             return None
         return TablePurger(

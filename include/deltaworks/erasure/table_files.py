@@ -75,7 +75,8 @@ class TableFiles:
         except (OSError, pa.ArrowInvalid) as error:
             raise ContractError(
                 "ERASURE_FILE_DAMAGED",
-                f"{self._key}/{added['path']} cannot be read, so nobody can say whose rows it has: {error}"[:400] + ".",
+                f"{self._key}/{added['path']} cannot be read, so the owners of its rows are unknown: {error}"[:400]
+                + ".",
                 hint="Run `deltaworks tables check` for ways to restore it, then run the window again.",
             ) from error
 

@@ -22,8 +22,8 @@ from deltaworks.specs.sources.payload import BudgetSpec
 BYTES_PER_VALUE = 100
 #: Charged for each attempt to parse at an offset, however soon it fails.
 PARSE_ATTEMPT_BYTES = 128
-#: Lower bound for small payloads, whose broken events are scanned many times: 2,000 attempts, 30 ms at most. The worst
-#: payload of 5 KB found needs no more.
+#: Lower bound for small payloads, whose broken events are scanned many times: 2,000 attempts, 30 ms at most. This
+#: suffices for the worst payload of 5 KB that was found.
 _MIN_SCANNABLE_BYTES = 256 << 10
 
 #: Defaults: a minimum for small payloads, a number per byte, and a maximum. A record takes up to 16 us and a value 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Events per block.
 _BLOCK_EVENTS = 256
-#: Represents a decoded event in its chunk: no table keeps undeclared fields of it.
+#: Represents a decoded event in its chunk: no table stores its undeclared fields.
 EMPTY_EVENT: Mapping[str, Any] = {}
 
 

@@ -289,13 +289,15 @@ class EventTypeRedactor:
             if tokens.field_path not in raw:
                 continue
             column, sent = values[tokens.field_path], raw[tokens.field_path]
-            made = [column[index] if type(sent[index]) is str else None for index in indexes]
-            if not tokens.goes_to_vault and made == index_subjects:
+            new_tokens = [column[index] if type(sent[index]) is str else None for index in indexes]
+            if not tokens.goes_to_vault and new_tokens == index_subjects:
                 continue
-            sealed = [sent[index] if one else None for index, one in zip(indexes, made, strict=True)]
+            sealed = [sent[index] if one else None for index, one in zip(indexes, new_tokens, strict=True)]
             firsts = dict(
                 zip(
-                    zip(index_subjects, made, sealed if tokens.goes_to_vault else made, strict=True), at_ms, strict=True
+                    zip(index_subjects, new_tokens, sealed if tokens.goes_to_vault else new_tokens, strict=True),
+                    at_ms,
+                    strict=True,
                 )
             )
             for (subject, token, value), first_ms in firsts.items():

@@ -1,7 +1,7 @@
 """Tombstones: replace the events of erased people in landed objects.
 
-Positions of events identify rows of tables and of quarantine, so an erased event must keep its position. Readers skip
-and count tombstones, whatever pipeline they read for.
+Positions of events identify rows of tables and of quarantine, so an erased event must keep its position. Readers of all
+pipelines skip and count tombstones.
 """
 
 from __future__ import annotations

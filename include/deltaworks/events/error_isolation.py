@@ -23,7 +23,7 @@ def unexpected_error_reason(doing: str, kind: str) -> Reason:
 
 
 def number_events(frame: Callable[[], Iterable[tuple[Any, bytes]]], *, rest: bytes = b"") -> Iterator[PositionedEvent]:
-    """Yields the events from `frame` with their positions (of a run, that of its first event), whatever it raises.
+    """Yields the events from `frame` with their positions (of a run, that of its first event), even if it fails.
 
     Events before a failure are yielded normally. The rest of the payload is one `Malformed` piece at the next position,
     so parsing again yields the same events at the same positions.

@@ -286,8 +286,8 @@ class Parser:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
 
     def _convert_chunk(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[TableRows], list[RejectedEvent]]:
-        """Returns the rows of the chunk's tables and its rejected events. Findings are recorded once, whatever is
-        raised.
+        """Returns the rows of the chunk's tables and its rejected events. Findings are recorded once, even after
+        errors.
         """
         findings, counts_before = TaskFindings(), self.redaction.snapshot_counts()
         try:

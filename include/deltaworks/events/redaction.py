@@ -178,12 +178,12 @@ class EventRedaction:
         at_ms, scanner = self.arrival_ms(arrived_at_us), self._redactor.scanner
         # Record metadata is not part of the raw bytes.
         scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_contain(raw))
-        is_kept = (
+        is_accepted = (
             self._redactor.redact(event, at_ms=at_ms, result=self._result, scan_texts=scans) is RedactionOutcome.KEPT
         )
-        if not is_kept:
+        if not is_accepted:
             self._findings.dropped_sequence_numbers.add_event(event)
-        return is_kept
+        return is_accepted
 
     def record_dropped(self, value: Any) -> None:
         """Records the sequence number of an event that columnar redaction dropped."""
@@ -238,7 +238,7 @@ class EventRedaction:
 
     def seal_identities(self) -> None:
         """Seals the found identities, for the driver to write to the vault."""
-        # Of equal identities the earliest arrival is kept, in whatever order they were found.
+        # Of equal identities the earliest arrival is kept, in any order of events.
         earliest = sorted(dict.fromkeys(self._result.identities), key=lambda item: item.at_ms)
         new = [item for item in earliest if self._is_new(item)]
         self._result.identities.clear()
@@ -251,7 +251,7 @@ class EventRedaction:
             self._findings.sealed_frames.append((SealedKind.IDENTITIES, payload))
 
     def _is_new(self, identity: Identity) -> bool:
-        """Returns whether this parse has not sealed the identity yet, whatever its time."""
+        """Returns whether this parse has not sealed the identity yet, at any time."""
         timeless = identity._replace(at_ms=0)
         if timeless in self._sealed_identities:
             return False

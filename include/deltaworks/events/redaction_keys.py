@@ -33,8 +33,9 @@ from deltaworks.specs.storage import StorageSpec
 
 @dataclass
 class _NamespaceAccess:
-    """Clients and keys of a namespace, cached per process: opening a store's client costs more than a parse
-    asks of it."""
+    """Clients and keys of a namespace, cached per process: opening a store's client costs more than all requests of a
+    parse.
+    """
 
     service: KeyService
     objects: ObjectStore

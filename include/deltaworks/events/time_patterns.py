@@ -213,8 +213,8 @@ class _TextBytes:
         """Returns the bytes of rows of this length, one matrix row each."""
         if rows.size == self._lengths.size:
             return self._data[self._begins[0] : self._begins[-1]].reshape(rows.size, length)
-        gathered: Bytes = self._data[self._begins[rows][:, None] + np.arange(length)]
-        return gathered
+        matrix: Bytes = self._data[self._begins[rows][:, None] + np.arange(length)]
+        return matrix
 
 
 class _Layout:

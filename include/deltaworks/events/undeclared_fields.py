@@ -24,7 +24,7 @@ from deltaworks.specs.types import ColumnType, Struct, parse_type
 
 #: Surrogates: invalid UTF-8 bytes in decoded text, and unpaired halves.
 _SURROGATE = re.compile("[\ud800-\udfff]")
-#: Read field names: None where the value is read completely, a nested dict where parts of it are.
+#: Read field names: None where the value is read completely, a nested dict where only parts are read.
 ReadFields = dict[str, "ReadFields | None"]
 Path = tuple[str, ...]
 _JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}

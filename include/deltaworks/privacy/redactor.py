@@ -159,7 +159,7 @@ class Redactor:
         return bool(self._suppression.until_us)
 
     def suppressed_tokens(self, tokens: Iterable[str]) -> set[str]:
-        """Returns the tokens on the suppression list, whatever the event's time."""
+        """Returns the tokens on the suppression list, for events of any time."""
         return {token_text for token_text in tokens if self._digest(token_text) in self._suppression}
 
     def _subject_token(self, event: dict[str, Any]) -> str | None:

@@ -1,8 +1,8 @@
 """Suppression lists: tokens of erased subjects, whose events are dropped wherever they arrive.
 
 The list of a namespace is a series of immutable records in the lake, numbered without gaps and created if absent. A
-record contains a second HMAC of each token, so the list identifies nobody. The highest number read tells which requests
-are applied: a batch prepared with this or a higher number has no rows of them.
+record contains a second HMAC of each token, so the list does not identify anyone. The highest number read tells which
+requests are applied: a batch prepared with this or a higher number has no rows of them.
 """
 
 from __future__ import annotations

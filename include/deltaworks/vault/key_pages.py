@@ -137,11 +137,11 @@ class SubjectKeys:
             existing: set[str] = set()
 
             def remove_keys(
-                page_record: KeyPage, targets: Collection[str] = members, found: set[str] = existing
+                page_record: KeyPage, targets: Collection[str] = members, removed_subjects: set[str] = existing
             ) -> KeyPage | None:
                 present = page_record.keys.keys() & set(targets)
                 # Includes keys removed by an attempt whose reply was lost.
-                found |= present
+                removed_subjects |= present
                 remaining = {subject: key for subject, key in page_record.keys.items() if subject not in present}
                 return page_record.replace(keys=remaining) if present else None
 

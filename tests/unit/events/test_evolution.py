@@ -251,7 +251,7 @@ class TestOnDisk:
             add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
 
-# A whole number of more than 64 bits is a double, as reference/pipeline.md says.
+# A whole number of more than 64 bits is a double, as reference/pipeline/index.md says.
 WHOLE_NUMBERS = st.integers(-(2**63), 2**64 - 1)
 VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(WHOLE_NUMBERS, max_size=2)
 FIELDS = st.dictionaries(st.sampled_from(["level", "color", "ratio", "campaign", "x y"]), VALUES, max_size=5)

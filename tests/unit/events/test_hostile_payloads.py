@@ -356,7 +356,7 @@ class TestParquet:
             Budget(size=3_000_000).check_announced_records(3_000_001)
         with pytest.raises(BudgetExceededError, match="at most 10000000"):
             Budget(size=1 << 30).check_announced_records(10_000_001)
-        with pytest.raises(BudgetExceededError, match=r"at most 5 are read$"):
+        with pytest.raises(BudgetExceededError, match=r"at most 5 are allowed$"):
             Budget(BudgetSpec(max_records=5), size=3_000_000).check_announced_records(6)
 
     def test_long_lists_are_expanded_in_small_batches(self) -> None:

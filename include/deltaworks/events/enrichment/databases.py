@@ -167,7 +167,7 @@ def _local_copy(name: str, etag: str, objects: Any) -> Path:
 
 
 def _cache_folder() -> Path:
-    """Returns the local cache folder. Only this user may access it, so nobody else can supply look-up data."""
+    """Returns the local cache folder. Only this user may access it, so other users cannot supply look-up data."""
     folder = Path(tempfile.gettempdir()) / f"deltaworks-databases-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

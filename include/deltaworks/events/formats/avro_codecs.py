@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 
 _CHECKSUM_BYTES = 4
-#: Memory limit for LZMA, whatever the content requests.
+#: Memory limit for LZMA, independent of the content.
 _MAX_LZMA_BYTES = 128 << 20
 
 Codec = Callable[[bytes, int], bytes]

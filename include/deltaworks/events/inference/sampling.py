@@ -34,7 +34,7 @@ class Sample:
 
     def to_record(self) -> dict[str, Any]:
         """Returns the values stored in a schema version."""
-        counts = ("objects", "unusable", "events", "unread", "bytes")
+        counts = ("objects", "unusable_objects", "events", "skipped_values", "bytes")
         return {name: getattr(self, name) for name in counts} | {"keys": self.keys}
 
 

@@ -92,7 +92,7 @@ def test_a_parse_uses_the_pinned_version(storage: StorageSpec) -> None:
     assert travelled.ledger_entries() == [
         {"database": "geo/City.mmdb", "etag": first, "build_epoch": fixed.ledger_entries()[0]["build_epoch"]}
     ]
-    assert "city" in (travelled.reader("geo/City.mmdb").record("81.2.69.142") or {})
+    assert "city" in (travelled.open_lookup("geo/City.mmdb").lookup("81.2.69.142") or {})
     assert fix(storage).ledger_entries()[0]["etag"] == second
 
 

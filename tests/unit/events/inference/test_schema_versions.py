@@ -97,7 +97,7 @@ def test_concurrently_added_columns_are_all_kept(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_always_loses_the_race_fails_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(ConcurrencyError, match=r"SCHEMA_CONTENDED.*a place of its own"):
+    with pytest.raises(ConcurrencyError, match=r"SCHEMA_CONTENDED.*separate schema location"):
         SchemaVersions(Overtaken(tmp_path, times=1000), "here").update(lambda _: FIRST)
 
 
