@@ -98,9 +98,9 @@ def test_every_relay_and_stream_whose_dag_is_on_record_is_shown(server: Any, pro
 
     assert [row["name"] for row in shown["streams"]] == ["edits", "games"]
     assert [row["name"] for row in shown["other_processes"]] == ["landing"]
-    assert {row["may_act"] for row in shown["streams"]} == {False}
+    assert {row["may_restart"] for row in shown["streams"]} == {False}
     by_admin = server.get("/deltaworks/?format=json", headers=as_user(*ADA)).json()["view"]
-    assert {row["may_act"] for row in by_admin["streams"]} == {True}
+    assert {row["may_restart"] for row in by_admin["streams"]} == {True}
 
 
 def test_a_dag_of_others_is_told_kindly_that_there_is_nothing(server: Any, project: Path) -> None:

@@ -77,7 +77,7 @@ def test_every_route_is_in_the_table_of_answers(harness: ConsoleHarness) -> None
 
 @pytest.mark.parametrize("route", ANSWERS)
 def test_who_is_answered_what(harness: ConsoleHarness, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult())
+    monkeypatch.setattr(table_read_pages, "read_tables", lambda *_, **__: TableReadResult())
     authenticator = (None, "mallory", "eve", "vic", "ada")
     put_tables(harness.objects, "games", table("events"))
 

@@ -171,9 +171,9 @@ def test_what_tables_hold(catalog: Catalog, tmp_path: Path, name: str) -> None:
     stretch = {"id": name, "final_id": name, "valid_from": name, "deleted": False}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample, commit), problem=name)
+            table_read_pages, "read_tables", lambda *_, **__: TableReadResult(rows=(sample, commit), problem=name)
         )
-        patched.setattr(mutations, "read_cold", lambda *_, **__: TableReadResult(rows=(stretch,), problem=name))
+        patched.setattr(mutations, "read_tables", lambda *_, **__: TableReadResult(rows=(stretch,), problem=name))
         samples = table_read_pages.view_samples(page_context(catalog, objects, values=GAMES))
         history = table_read_pages.view_history(page_context(catalog, objects, values={**GAMES, "table": "events"}))
         query = {"org": name, "id": name}

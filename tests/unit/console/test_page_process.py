@@ -72,7 +72,7 @@ def test_a_right_that_is_taken_away_is_gone_with_the_next_page(harness: ConsoleH
     apart.people["ada"] = apart.people["eve"]
 
     assert {row["name"] for row in apart.view("/")["streams"]} == {"edits"}
-    assert {row["may_act"] for row in apart.view("/")["streams"]} == {False}
+    assert {row["may_restart"] for row in apart.view("/")["streams"]} == {False}
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])

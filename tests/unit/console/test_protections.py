@@ -125,7 +125,7 @@ def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(pro
     lock = threading.Lock()
 
     class Slow(Console):
-        def answer(self, *_: Any) -> Response:
+        def render(self, *_: Any) -> Response:
             with lock:
                 inside.append(1)
                 most.append(len(inside))

@@ -49,7 +49,7 @@ def test_nothing_can_be_started(project: Path) -> None:
     browser.get(f"/open/{reader.login_key}")
 
     assert UnavailableActions().unavailable_reason()
-    assert {row["may_act"] for row in browser.get("/?format=json").json()["view"]["streams"]} == {False}
+    assert {row["may_restart"] for row in browser.get("/?format=json").json()["view"]["streams"]} == {False}
     assert {route.methods == {"GET"} for route in browser.app.routes if hasattr(route, "methods")} == {True}  # type: ignore[attr-defined]
 
 

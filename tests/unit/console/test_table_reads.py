@@ -64,7 +64,7 @@ def test_a_program_that_is_not_there_is_a_problem_too() -> None:
 
 
 def test_one_child_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reads, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(table_reads, "_LOCK_TIMEOUT_SECONDS", 0.0)
     begun, go = tmp_path / "begun", tmp_path / "go"
     waits = (
         f"import pathlib, time; pathlib.Path({str(begun)!r}).touch()\n"
@@ -87,7 +87,7 @@ COMMIT = {"version": 3, "at": "2026-03-01T12:00:00+00:00", "operation": "WRITE",
 
 def test_the_history_of_a_table_is_a_table(harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(COMMIT, {"version": None}))
+        table_read_pages, "read_tables", lambda *_, **__: TableReadResult(rows=(COMMIT, {"version": None}))
     )
     page = harness.get("/tables/games/events/history").text
 
@@ -100,7 +100,7 @@ def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
     harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = {"event": "<b>", "reasons": [{"code": "malformed", "path": "", "detail": "x"}, 3], "raw": "<script>"}
-    monkeypatch.setattr(table_read_pages, "read_cold", lambda *_, **__: TableReadResult(rows=(sample,)))
+    monkeypatch.setattr(table_read_pages, "read_tables", lambda *_, **__: TableReadResult(rows=(sample,)))
     answer = harness.get("/quarantine/games/samples")
 
     assert "&lt;script&gt;" in answer.text

@@ -92,7 +92,7 @@ _SORT_KEYS = {
     "deadline": lambda row: (not row.open, row.deadline_at) if row.deadline_at else None,
     "request": lambda row: (row.namespace, row.request_id),
     "received": lambda row: row.received_at,
-    "state": lambda row: (row.place or 0, row.state),
+    "state": lambda row: (row.step or 0, row.state),
     "purge": lambda row: row.purge_by,
 }
 

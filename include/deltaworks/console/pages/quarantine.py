@@ -85,7 +85,7 @@ class QuarantineView:
 _PIPELINE_SORT_KEYS = {
     "pipeline": lambda row: row.pipeline,
     "rows": lambda row: row.rows,
-    "kinds": lambda row: row.kinds,
+    "groups": lambda row: row.groups,
     "since": lambda row: row.since,
 }
 _GROUP_SORT_KEYS = {

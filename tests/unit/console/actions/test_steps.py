@@ -90,7 +90,7 @@ def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: Consol
 @pytest.mark.parametrize("ends", ["failed", "running"])
 def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleHarness, ends: str) -> None:
     counted = send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]
-    acting.actions.ends = ends
+    acting.actions.end_state = ends
 
     answer = send(acting, VACUUM, {"_nonce": "n" * 20, "_count_run": counted.rpartition("/")[2]})
 
@@ -152,7 +152,7 @@ def test_a_viewer_is_shown_the_command_and_no_button(acting: ConsoleHarness) -> 
 
 
 def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleHarness) -> None:
-    acting.actions.stopped = "Airflow's scheduler is unhealthy: nothing would run."
+    acting.actions.outage = "Airflow's scheduler is unhealthy: nothing would run."
 
     page = acting.get(f"{CONTROL}?verb=restart").text
 
@@ -190,4 +190,4 @@ def test_a_form_and_a_run_are_data_too(acting: ConsoleHarness) -> None:
     run = send(acting, CONTROL, {**opened(acting, CONTROL), "verb": "stop"}).headers["location"]
 
     assert [field["name"] for field in acting.view(CONTROL)["fields"]] == ["verb", "target", "reason", "wait_seconds"]
-    assert acting.view(run)["seen"]["conf"]["verb"] == "stop"
+    assert acting.view(run)["status"]["conf"]["verb"] == "stop"

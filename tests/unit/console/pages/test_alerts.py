@@ -78,7 +78,7 @@ def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: Console
     assert shown(alarmed, by="eve") == ["DATA_LOSS_NEAR"]
     assert shown(alarmed, "silenced", by="eve") == []
     view = alarmed.view("/alerts", by="eve")
-    assert (view["silences"], view["waiting"], view["silenced"]) == ([], None, 0)
+    assert (view["silences"], view["waiting_notifications"], view["silenced"]) == ([], None, 0)
     assert "backfill" not in alarmed.get("/alerts", by="eve").text
 
 
@@ -89,7 +89,7 @@ def test_who_may_silence_is_who_may_start_its_dag(alarmed: ConsoleHarness) -> No
 
 
 def test_notices_that_wait_are_counted(alarmed: ConsoleHarness) -> None:
-    assert alarmed.view("/alerts")["waiting"] == len(alarmed.objects.list(paths.alerts("spool/"))) > 0
+    assert alarmed.view("/alerts")["waiting_notifications"] == len(alarmed.objects.list(paths.alerts("spool/"))) > 0
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])

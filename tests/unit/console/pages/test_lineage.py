@@ -85,8 +85,8 @@ def test_the_list_says_the_same_as_the_drawing(harness: ConsoleHarness) -> None:
     listed_too = {(entry["node"]["name"], one["name"]) for entry in shown["entries"] for one in entry["readers"]}
 
     assert listed == listed_too
-    assert len(listed) == len(shown["drawing"]["curves"])
-    assert {entry["node"]["name"] for entry in shown["entries"]} == {box["name"] for box in shown["drawing"]["boxes"]}
+    assert len(listed) == len(shown["layout"]["curves"])
+    assert {entry["node"]["name"] for entry in shown["entries"]} == {box["name"] for box in shown["layout"]["boxes"]}
 
 
 @pytest.mark.parametrize("depth", ["0", "9", "x", "-1", "99999999999", ""])

@@ -147,7 +147,7 @@ def test_two_hundred_moves_are_shown_and_more_are_said(
     many = TableReadResult(rows=tuple(stretch(f"id{n}", "end", None) for n in range(MAX_INTERVALS + 1)))
     page = cascade(catalog, objects, monkeypatch, many)
 
-    assert (sum(len(entity.moves) for entity in page.entities), page.cut) == (MAX_INTERVALS, True)
+    assert (sum(len(entity.intervals) for entity in page.entities), page.is_truncated) == (MAX_INTERVALS, True)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def test_a_night_says_what_it_rewrote_and_freed_and_what_was_left_out(harness: C
     shown = harness.view("/nights/games")
     page = harness.get("/nights/games").text
 
-    chosen = shown["chosen"]
+    chosen = shown["selected"]
     assert (chosen["state"], chosen["rewritten_files"], chosen["freed_files"]) == ("complete", 4_102, 22)
     assert chosen["freed_bytes"] == 12 * 10**9, "what was only counted was not freed"
     assert chosen["put_off"] == 2
@@ -37,7 +37,7 @@ def test_an_earlier_night_is_shown_by_its_run(harness: ConsoleHarness) -> None:
 
     address = "/nights/games?run=scheduled__2026-03-01T02%3A10%3A00%2B00%3A00"
     assert f'href="{address}"' in page
-    assert harness.view(address)["chosen"]["run"].startswith("scheduled__")
+    assert harness.view(address)["selected"]["run"].startswith("scheduled__")
     assert harness.get("/nights/games?run=none").status_code == 404
 
 
@@ -60,7 +60,7 @@ def test_a_torn_summary_is_a_word_on_the_page(harness: ConsoleHarness, torn: byt
 def test_instants_that_are_none_are_left_open(harness: ConsoleHarness) -> None:
     put_nights(harness.objects, "games", night("r1", started_at="soon", ended_at=""))
 
-    assert harness.view("/nights/games")["chosen"]["seconds"] is None
+    assert harness.view("/nights/games")["selected"]["seconds"] is None
     assert harness.get("/nights/games").status_code == 200
 
 

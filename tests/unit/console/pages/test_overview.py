@@ -125,7 +125,7 @@ def test_another_trouble_of_the_same_stream_is_not_hidden_by_its_verdict(harness
     for cause in ("DATA_LOSS_NEAR", "STREAM_HUNG"):
         raise_alert(harness.objects, cause=cause, subject="stream games", summary="seen")
 
-    assert needs(harness) == [("HEARTBEAT_STALE", "stream games"), ("DATA_LOSS_NEAR", "stream games")]
+    assert needs(harness) == [("DATA_LOSS_NEAR", "stream games"), ("HEARTBEAT_STALE", "stream games")]
 
 
 def health_ran(harness: ConsoleHarness, *, seconds_ago: float) -> None:
@@ -160,7 +160,7 @@ def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
 
 
 def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(harness: ConsoleHarness) -> None:
-    harness.actions.questions_open = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
+    harness.actions.approvals = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
 
     assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
     assert [one["dag_id"] for one in harness.view("/", by="eve")["approvals"]] == ["stream__edits"]
@@ -190,7 +190,7 @@ def test_rows_that_have_the_words_are_kept(harness: ConsoleHarness) -> None:
     shown = harness.view("/?only=EDIT")
 
     assert [row["name"] for row in shown["streams"]] == ["edits"]
-    assert shown["hidden"] == 2
+    assert shown["hidden_rows"] == 2
 
 
 def test_a_relay_shows_its_dead_letters(harness: ConsoleHarness) -> None:

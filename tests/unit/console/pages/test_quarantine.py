@@ -56,7 +56,7 @@ def test_pipelines_with_most_open_rows_come_first_and_clean_ones_are_named(count
     assert [(row["pipeline"], row["rows"], row["reason"]) for row in shown["listed"]["rows"]] == [
         ("games", 1_211, "type_mismatch")
     ]
-    assert shown["clean"] == ["edits"]
+    assert shown["pipelines_without_rows"] == ["edits"]
 
 
 def test_somebody_sees_what_they_may_see(counted: ConsoleHarness) -> None:

@@ -130,13 +130,13 @@ def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleHarness) -> None
         ("purchase", 0, 0),
     ]
     assert ["seq", "10240"] in shown["offsets"]
-    assert (shown["previous"], shown["following"]) == (811, None)
+    assert (shown["previous_batch"], shown["next_batch"]) == (811, None)
 
 
 def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: ConsoleHarness) -> None:
     shown = busy.view("/streams/games/batches/800")
 
-    assert (shown["rows"], shown["shares"], shown["following"]) == (100, [], 801)
+    assert (shown["rows"], shown["shares"], shown["next_batch"]) == (100, [], 801)
     assert "has been removed" in busy.get("/streams/games/batches/800").text
 
 
@@ -148,7 +148,7 @@ def test_a_batch_that_is_not_there_is_missing(busy: ConsoleHarness, number: str)
 def test_a_stream_that_never_ran_has_its_page(harness: ConsoleHarness) -> None:
     shown = harness.view("/streams/edits")
 
-    assert (shown["batches"], shown["running"], shown["owner"]["epoch"]) == ([], "", None)
+    assert (shown["batches"], shown["running_spec"], shown["owner"]["epoch"]) == ([], "", None)
 
 
 def test_a_pipeline_that_is_declared_wrongly_has_its_page(harness: ConsoleHarness) -> None:
