@@ -208,7 +208,7 @@ class BatchProcessor:
             return None
         return self._commit_and_complete(prepared, resumed=True, prepare_seconds=0.0)
 
-    def _crash_isolation(self, batch_id: int, on_job: Callable[[], None]) -> CrashIsolation:
+    def _crash_isolation(self, batch_id: int, on_job_start: Callable[[], None]) -> CrashIsolation:
         return CrashIsolation(
             objects=self._home.objects,
             storage=self._lake.storage,
@@ -216,7 +216,7 @@ class BatchProcessor:
             max_crashes=self._spec.stream.crashes_per_object,
             payload_timeout_seconds=self._spec.stream.object_timeout_seconds,
             start_isolated=self._isolate_next,
-            on_job_start=on_job,
+            on_job_start=on_job_start,
         )
 
     def _prepare(
