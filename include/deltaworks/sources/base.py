@@ -1,7 +1,7 @@
-"""What a source is: it gives Spark a streaming DataFrame, says what a batch of it holds, and how far behind a query is.
+"""The interface of a source: a streaming DataFrame, the content of each batch, and the backlog of the query.
 
-Objects are named in the driver and opened in tasks. Records of a stream are read in tasks and never seen by the driver.
-Everything after that, from parsing to the ledger, is the same for all sources.
+The driver lists objects and tasks open them. Records of a stream are read in tasks only. Parsing, commits and the
+ledger are the same for all sources.
 """
 
 from __future__ import annotations
@@ -37,65 +37,70 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-#: The work of a task: payloads to files.
+#: Processes the payloads of one task and writes files.
 Task = Callable[[Iterable[Payload]], TaskOutput]
 PayloadOpener = Callable[[Any], Payload]
-#: Turns the rows of a task, as they come, into payloads.
+#: Converts the Arrow batches of a task into records.
 PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable[Record]]
-#: How many ranges of lost records the ledger names.
+#: Maximum number of lost ranges named in the ledger.
 MAX_LOST_RANGE_EXAMPLES = 5
-#: What a task reads at least where there is another: in less than that it opens more files than it reads events.
+#: Minimum input per task if there are several. With less input, a task opens more files than it reads events.
 MIN_BYTES_PER_TASK: Final = 4 << 20
-#: What opening an object counts for beside its bytes, since it is a wait.
+#: Estimated cost of opening an object, as bytes read in the same time.
 OPEN_COST_BYTES: Final = 128 << 10
 _OUTPUT_SCHEMA = "output binary"
 
 
 class Slice(Protocol):
-    """What one batch reads."""
+    """The input of one batch."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Facts about it for the prepared batch and the ledger. Complete once a pass has read it."""
+        """Facts for the prepared batch and the ledger. Complete after a pass over the slice."""
 
     def is_empty(self) -> bool:
-        """Whether it holds nothing, as far as is known without reading it."""
+        """Returns whether the slice has no input, as far as that is known without reading it."""
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
-        """Run `task` over all payloads, in at most `tasks` tasks; their outputs, in the order of tasks.
+        """Runs `task` over all payloads in at most `tasks` tasks; returns the outputs in task order.
 
-        Reading a slice again gives the same payloads.
+        Reading a slice again yields the same payloads.
         """
 
     def read_isolated(
         self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
     ) -> list[TaskOutput]:
-        """As `read`, where tasks died: what they die on is told apart and quarantined, and the rest is read.
+        """Reads the slice after workers crashed: isolates and quarantines the payloads that crash workers, and reads
+        the rest.
 
         Raises:
-            Exception: what failed otherwise.
+            Exception: any failure other than a worker crash.
         """
 
 
 class Source(Protocol):
-    """One pipeline's source. Used by the driver of its stream alone."""
+    """The source of one pipeline. Used only by the driver of its stream."""
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """The streaming DataFrame, beginning after the offset `start`, or where the declaration says if that is None.
+        """Returns the streaming DataFrame that begins after the offset `start`, or as declared if `start` is None.
 
-        `start` is an offset as Spark wrote it for a query of this source.
+        `start` is an offset that Spark wrote for a query of this source.
         """
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
-        """What this batch reads. `batch_id` is ours, not Spark's; `span` reads between which offsets the batch lies."""
+        """Returns the input of a batch. `batch_id` is the pipeline's batch number, not Spark's; `offsets` reads the
+        offsets between which the batch lies.
+        """
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Heartbeat fields: how far behind the query is. `progress` is its last one, of this source; None before."""
+        """Returns the heartbeat fields for the query's backlog. `progress` is the last progress of this source, None
+        before the first.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectSlice:
-    """Objects: references to them, their sizes in bytes, and what opens one inside a task."""
+    """Objects to read: references, their sizes in bytes, and the function that opens one inside a task."""
 
     references: Sequence[Any]
     sizes: Sequence[int]
@@ -109,50 +114,52 @@ class ObjectSlice:
         opener = self.opener
         shares = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
 
-        def work(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
+        def process_partition(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
             for references in share:
                 yield replace(task(map(opener, references)), task=number).encode()
 
-        encoded = spark.sparkContext.parallelize(shares, len(shares)).mapPartitionsWithIndex(work).collect()
+        encoded = (
+            spark.sparkContext.parallelize(shares, len(shares)).mapPartitionsWithIndex(process_partition).collect()
+        )
         return sort_by_task(map(TaskOutput.decode, encoded))
 
     def read_isolated(
         self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
     ) -> list[TaskOutput]:
-        opener, record = self.opener, isolation.marker
+        opener, marker = self.opener, isolation.marker
 
         def run(references: Sequence[Any]) -> TaskOutput:
-            blamed = isolation.skip_reasons()
+            skip_reasons = isolation.skip_reasons()
 
-            def work(shares: Iterable[Sequence[Any]]) -> Iterator[bytes]:
+            def process_partition(shares: Iterable[Sequence[Any]]) -> Iterator[bytes]:
                 for share in shares:
-                    yield task(open_isolated(share, opener, marker=record, skip_reasons=blamed)).encode()
+                    yield task(open_isolated(share, opener, marker=marker, skip_reasons=skip_reasons)).encode()
 
-            (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(work).collect()
+            (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(process_partition).collect()
             return TaskOutput.decode(encoded)
 
         return read_objects_isolated(split_balanced(self.references, self.sizes, tasks), run, isolation)
 
 
 class ReadRanges(Protocol):
-    """Notes which ranges of its stream a task reads. One for each task."""
+    """Tracks the ranges of the stream that a task reads. One instance per task."""
 
     def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches, noted on their way."""
+        """Yields the batches and records the ranges they cover."""
 
     def ranges(self) -> list[Any]:
-        """What was noted, as plain JSON values."""
+        """Returns the recorded ranges as plain JSON values."""
 
 
 class NoReadRanges:
-    """Of a source that needs no notes of its tasks to say what was lost."""
+    """Tracks nothing, for sources that detect losses without the ranges their tasks read."""
 
     def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches."""
+        """Yields the batches unchanged."""
         return iter(batches)
 
     def ranges(self) -> list[Any]:
-        """Nothing."""
+        """Returns an empty list."""
         return []
 
 
@@ -166,13 +173,14 @@ def _no_expiry_error(error: Exception) -> DeltaworksError | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCheck:
-    """Notifications what a source had removed before it was read.
+    """Detects records that a source deleted before they were read.
 
     Attributes:
-        seen: made in every task, which notes with it what it reads.
-        lost: called in the driver with all notes once everything has been read, where losses are allowed: a payload for
-            each range that is gone, which becomes its row in quarantine; its key names the range.
-        expired: what an error of the pass means, where losses end the stream; None for an error of another kind.
+        read_ranges: called in each task; returns the tracker of the ranges the task reads.
+        lost_payloads: called in the driver with the ranges of all tasks after the pass, if losses are allowed. Returns
+            one payload per lost range, which becomes a row in quarantine; its key names the range.
+        expiry_error: maps an exception of the pass to the error that ends the stream, if losses are not allowed; None
+            for other exceptions.
     """
 
     read_ranges: Callable[[], ReadRanges] = NoReadRanges
@@ -181,20 +189,20 @@ class LossCheck:
 
 
 class Archiver(Protocol):
-    """Keeps the records of a task as they came."""
+    """Writes the raw records of a task to the archive."""
 
     def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches, kept on their way."""
+        """Yields the batches and writes them to the archive."""
 
     def files(self) -> Mapping[str, tuple[WrittenFile, ...]]:
-        """The files written, by table."""
+        """Returns the files written, by table."""
 
 
 @dataclass(slots=True)
 class RecordSlice:
-    """Records of a stream, as the rows of a batch's DataFrame; `reader` makes payloads of them inside a task.
+    """Records of a stream as rows of a batch's DataFrame; `reader` converts them into payloads inside a task.
 
-    `to_archive` makes rows of the pipeline's archive of them, where it has one.
+    `to_archive` converts them into rows of the pipeline's archive, if it has one.
     """
 
     frame: DataFrame
@@ -208,7 +216,7 @@ class RecordSlice:
         return False
 
     def enable_archive(self, new_archiver: Callable[[RecordsToColumns], Archiver]) -> None:
-        """Keep all records as they come, from the next pass on. `make` is called in every task."""
+        """Archives all raw records from the next pass on. `new_archiver` is called in each task."""
         if self.to_archive is not None:
             self._archiver = partial(new_archiver, self.to_archive)
 
@@ -216,30 +224,30 @@ class RecordSlice:
         """See Slice.
 
         Raises:
-            DeltaworksError: as `losses.expired` says.
+            DeltaworksError: from `losses.expiry_error`.
         """
         return self._read_with_losses(task, lambda: self._run_tasks(task, tasks))
 
     def read_isolated(
         self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
     ) -> list[TaskOutput]:
-        """See Slice. All records are read by one task, so that their order is that of every other pass.
+        """See Slice. One task reads all records, so their order is the same in every pass.
 
         Raises:
-            DeltaworksError: as `losses.expired` says.
+            DeltaworksError: from `losses.expiry_error`.
         """
-        record = isolation.marker
+        marker = isolation.marker
 
-        def run(windows: RecordWindows, blamed: dict[int, str]) -> list[TaskOutput]:
-            def noted(payloads: Iterable[Payload]) -> TaskOutput:
-                return task(isolate_records(payloads, windows, marker=record, skip_reasons=blamed))
+        def run(windows: RecordWindows, skip_reasons: dict[int, str]) -> list[TaskOutput]:
+            def run_task(payloads: Iterable[Payload]) -> TaskOutput:
+                return task(isolate_records(payloads, windows, marker=marker, skip_reasons=skip_reasons))
 
-            return self._run_tasks(noted, 1)
+            return self._run_tasks(run_task, 1)
 
         return self._read_with_losses(task, lambda: read_records_isolated(run, isolation))
 
     def _read_with_losses(self, task: Task, read: Callable[[], list[TaskOutput]]) -> list[TaskOutput]:
-        """The outputs of a pass, and behind them that of what was lost before it could be read."""
+        """Returns the outputs of a pass, followed by the output for records that were lost unread."""
         try:
             outputs = read()
         except Exception as error:
@@ -248,50 +256,60 @@ class RecordSlice:
                 raise
             raise expired from error
         self.metadata = sum_read_statistics(outputs).as_metadata()
-        lost = self.losses.lost_payloads([seen for output in outputs for seen in output.read_ranges])
+        lost = self.losses.lost_payloads([read_ranges for output in outputs for read_ranges in output.read_ranges])
         if not lost:
             return outputs
         self.metadata |= {
             "ranges_lost": len(lost),
-            "lost_examples": [gap.key for gap in lost[:MAX_LOST_RANGE_EXAMPLES]],
+            "lost_examples": [payload.key for payload in lost[:MAX_LOST_RANGE_EXAMPLES]],
         }
-        # A few rows at most: they are written here, behind those of all tasks.
+        # Few rows: they are written in the driver, after the rows of all tasks.
         return [*outputs, replace(task(lost), task=1 + max((output.task for output in outputs), default=-1))]
 
     def _run_tasks(self, task: Task, tasks: int) -> list[TaskOutput]:
-        reader, make_seen, make_archiver = self.reader, self.losses.read_ranges, self._archiver
+        reader, new_read_ranges, new_archiver = self.reader, self.losses.read_ranges, self._archiver
 
-        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def process_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
-            facts, seen = ReadStatistics(), make_seen()
-            archiver = None if make_archiver is None else make_archiver()
-            written = task(facts.count(reader(seen.track(batches if archiver is None else archiver.archive(batches)))))
+            statistics, read_ranges = ReadStatistics(), new_read_ranges()
+            archiver = None if new_archiver is None else new_archiver()
+            task_output = task(
+                statistics.count(reader(read_ranges.track(batches if archiver is None else archiver.archive(batches))))
+            )
             context = TaskContext.get()
             number = 0 if context is None else context.partitionId()
-            files = {**written.files, **({} if archiver is None else archiver.files())}
-            output = replace(written, task=number, read_statistics=facts, read_ranges=tuple(seen.ranges()), files=files)
+            files = {**task_output.files, **({} if archiver is None else archiver.files())}
+            output = replace(
+                task_output,
+                task=number,
+                read_statistics=statistics,
+                read_ranges=tuple(read_ranges.ranges()),
+                files=files,
+            )
             yield pa.RecordBatch.from_pydict({"output": pa.array([output.encode()], pa.binary())})
 
-        # A task for every partition of a topic would write a file into every table each.
-        rows = self.frame.coalesce(tasks).mapInArrow(work, _OUTPUT_SCHEMA).collect()
+        # One task per topic partition would write one file per partition into every table.
+        rows = self.frame.coalesce(tasks).mapInArrow(process_partition, _OUTPUT_SCHEMA).collect()
         return sort_by_task(TaskOutput.decode(row["output"]) for row in rows)
 
 
 def useful_task_count(sizes: Sequence[int], tasks: int) -> int:
-    """How many tasks objects of these sizes are worth, `tasks` at most: each writes a file into every table."""
+    """Returns the number of tasks worth running for objects of these sizes, at most `tasks`: each task writes a file
+    into every table.
+    """
     return max(1, min(tasks, math.ceil((sum(sizes) + len(sizes) * OPEN_COST_BYTES) / MIN_BYTES_PER_TASK)))
 
 
 def split_balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
-    """Split references into at most `tasks` runs of about equal size, keeping their order."""
+    """Splits references into at most `tasks` runs of about equal size and keeps their order."""
     total = sum(sizes) or 1
     shares: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
-    before = 0
+    processed = 0
     for reference, size in zip(references, sizes, strict=True):
-        middle = before + size / 2
-        shares[min(int(middle * len(shares) / total), len(shares) - 1)].append(reference)
-        before += size
+        midpoint = processed + size / 2
+        shares[min(int(midpoint * len(shares) / total), len(shares) - 1)].append(reference)
+        processed += size
     return [share for share in shares if share]
 
 
@@ -302,7 +320,7 @@ LAG_INTERVAL_SECONDS = 10.0
 
 
 class SourceLag:
-    """How far behind its source a query is, read every LAG_INTERVAL_SECONDS at most. Not for several threads at once."""
+    """The backlog of a query, read at most every LAG_INTERVAL_SECONDS. Not thread-safe."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -310,22 +328,23 @@ class SourceLag:
         self._fields: dict[str, Any] = {}
 
     def read(self, query: StreamingQuery) -> dict[str, Any]:
-        """Heartbeat fields. Never raises: while the source does not answer, they stay as they were."""
+        """Returns the heartbeat fields. Never raises: if the source does not answer, returns the previous fields."""
         if time.monotonic() - self._read_at < LAG_INTERVAL_SECONDS:
             return self._fields
         self._read_at = time.monotonic()
         try:
             progress = query.lastProgress
             self._fields = self._source.backlog(progress["sources"][0] if progress and progress["sources"] else None)
-        except Exception as error:  # watching never fails the stream
-            log.warning("backlog not read: %s", error)
+        except Exception as error:  # monitoring must not fail the stream
+            log.warning("The backlog could not be read: %s", error)
         return self._fields
 
 
 class CachedLookup(Generic[_T]):
-    """An answer that is kept for a while. None before the first; a lookup that fails leaves the last answer.
+    """Caches the result of a lookup for a time. None before the first success; a failed lookup keeps the previous
+    result.
 
-    Not for several threads at once.
+    Not thread-safe.
     """
 
     def __init__(self, lookup: Callable[[], _T | None], *, description: str, interval_seconds: float = 600.0) -> None:
@@ -336,11 +355,14 @@ class CachedLookup(Generic[_T]):
         self._value: _T | None = None
 
     def read(self) -> _T | None:
-        """The newest answer. Never raises: a stream that may not ask is watched without."""
+        """Returns the latest result. Never raises: a stream without permission for the lookup runs without its
+        result."""
         if time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + self._interval_seconds
             try:
                 self._value = self._lookup()
             except Exception as error:
-                log.info("%s is not known: %s", self._description, str(error).splitlines()[0] if str(error) else error)
+                log.info(
+                    "Could not look up %s: %s", self._description, str(error).splitlines()[0] if str(error) else error
+                )
         return self._value

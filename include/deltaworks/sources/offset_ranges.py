@@ -1,4 +1,4 @@
-"""Between which offsets of its source a batch lies."""
+"""The source offsets between which a batch lies."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.generations import Generations
 
-#: The offsets between which a batch lies: start and end, as Spark wrote them for a query of the source.
+#: Start and end offset of a batch, as Spark wrote them for a query of the source.
 OffsetRange = tuple[dict[str, Any], dict[str, Any]]
-#: Where one of Spark's batches ends.
+#: Reads the end offset of a Spark batch.
 EndOffsetReader = Callable[[Generations, int], dict[str, Any]]
 
 
 class OffsetRanges:
-    """Reads between which offsets batches lie, one that is asked for again only once. Used by one thread."""
+    """Reads the offset range of batches and caches the last one. Not thread-safe."""
 
     def __init__(self, home: PipelineHome) -> None:
         self._home = home
         self._last: tuple[tuple[Generations, int], OffsetRange] | None = None
 
     def read(self, generations: Generations, spark_batch_id: int, *, read_end_offset: EndOffsetReader) -> OffsetRange:
-        """What `end_of` says of the batch and the one before. The first one's start is empty where its query begins
-        with what the source has."""
+        """Returns the end offsets of the previous batch and of this batch. The start is empty for a query's first batch
+        if the query begins with all available input.
+        """
         batch = (generations, spark_batch_id)
         if self._last is None or self._last[0] != batch:
             end = read_end_offset(generations, spark_batch_id)
@@ -38,11 +39,11 @@ class OffsetRanges:
 
 
 def initial_offset(home: PipelineHome, generations: Generations) -> dict[str, Any]:
-    """Where Kafka's topics began when the query did, which Spark's source notes; nothing for other sources."""
+    """Returns the offsets at which the query began, which Spark's Kafka source records; empty for other sources."""
     folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
     note = home.objects.get(f"{folder}/sources/0/0")
     if note is None or b"{" not in note.data:
         return {}
-    # A byte and a version stand before it.
+    # The offset follows a byte and a version number.
     offset = json.loads(note.data[note.data.index(b"{") :])
     return offset if isinstance(offset, dict) else {}

@@ -1,4 +1,4 @@
-"""Which failures of AWS and of storage are worth waiting for, and how to wait: jittered, growing pauses."""
+"""Classifies failures of AWS and storage as outages and retries them with jittered exponential backoff."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ _THROTTLED = frozenset(
 
 
 def error_code(error: ClientError) -> str:
-    """The service's own word for the error."""
+    """Returns the error code that the service sent."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a later attempt can succeed: the network, an overloaded server, a storage that does not
-    answer."""
+    """Returns whether a retry may succeed: network failures, overloaded servers, unreachable storage."""
     if isinstance(error, DeltaworksError):
         return error.retryable
-    # Loaded once something has failed: planners of streams have no client of AWS.
+    # Imported on the first failure: planner processes of streams use no AWS client.
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
     from botocore.exceptions import ConnectionError as BotoConnectionError
 
@@ -59,7 +58,7 @@ def is_outage(error: BaseException) -> bool:
         return status >= 500 or status == 429 or error_code(error) in _THROTTLED
     if isinstance(error, BotoCoreError):
         return isinstance(error, BotoConnectionError | HTTPClientError | IncompleteReadError)
-    # delta-rs and pyarrow report an unreachable store as OSError or DeltaError, without a class of its own.
+    # delta-rs and pyarrow raise OSError or DeltaError for an unreachable store, without a class of its own.
     return isinstance(error, OSError | DeltaError)
 
 
@@ -70,10 +69,10 @@ def retry_outages(
     max_pause_seconds: float = 15.0,
     cancelled: threading.Event | None = None,
 ) -> T:
-    """Call until it succeeds, fails for good, or has failed for `patience_seconds`; its last error is raised.
+    """Retries a call until it succeeds, fails permanently, or has failed for `retry_seconds`; raises the last error.
 
     Args:
-        give_up: once set, ends the pause and the attempts.
+        cancelled: when set, ends the current wait and the retries.
     """
     event = cancelled or threading.Event()
     retrying = Retrying(

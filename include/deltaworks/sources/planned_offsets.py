@@ -1,8 +1,8 @@
-"""Queries whose batches the driver plans: frames have offsets and no rows, and whoever lands a batch reads by them.
+"""Streaming queries whose batches the driver plans: the DataFrame carries offsets and no rows.
 
-For sources whose batches name what to read and are read by the driver anyway. Spark runs a source written in Python in
-processes of its own, four of them until a query's first batch, and a job for the rows of every batch; here it asks the
-driver's process by Py4J, through the class `PlannedOffsetsProvider` of our jar, as it does for `foreachBatch`.
+For sources whose batches only name their input, which the driver reads anyway. Spark runs a Python data source in
+separate processes, four until the first batch, and starts a job for the rows of every batch. Here Spark calls the
+driver process through Py4J instead, by the class `PlannedOffsetsProvider` of our jar, as it does for `foreachBatch`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _FORMAT = "io.deltaworks.sources.PlannedOffsetsProvider"
 
 
 class BatchPlanner(Protocol):
-    """Says how far a query's next batch reads. Called by the query's own thread; an exception ends the query.
+    """Plans the end offset of the next batch. Called by the query's thread; an exception ends the query.
 
-    Offsets are plain JSON objects, as they stand in the query's offset log.
+    Offsets are plain JSON objects, as in the query's offset log.
     """
 
     def initial_offset(self) -> dict[str, Any]:
-        """Where a query begins that has no checkpoint yet."""
+        """Returns the offset at which a query without a checkpoint begins."""
 
     def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
-        """Where the batch after `start` ends; None where there is nothing."""
+        """Returns the end offset of the batch after `start`; None if there is no new input."""
 
     def latest_offset(self) -> dict[str, Any] | None:
-        """The newest there is, for the query's progress; None where it is not known."""
+        """Returns the latest available offset for the query's progress; None if unknown."""
 
     def prepare_for_available_now(self) -> None:
-        """Have no batch read beyond what is there now."""
+        """Limits all further batches to the input available now."""
 
 
 def planned_frame(spark: SparkSession, planner: BatchPlanner) -> DataFrame:
-    """A streaming DataFrame without rows, for one query, whose batches end where the planner says.
+    """Returns a streaming DataFrame without rows for one query, whose batches end where the planner says.
 
-    The session is one with a JVM of its own process, not of Spark Connect.
+    Needs a session with a JVM in this process, not Spark Connect.
     """
     from pyspark.java_gateway import ensure_callback_server_started
 
@@ -52,7 +52,7 @@ def planned_frame(spark: SparkSession, planner: BatchPlanner) -> DataFrame:
 
 
 class _JavaPlanner:
-    """A planner as the JVM calls it: offsets are texts."""
+    """Adapts a planner for the JVM: offsets are JSON texts."""
 
     def __init__(self, planner: BatchPlanner) -> None:
         self._planner = planner
@@ -62,7 +62,7 @@ class _JavaPlanner:
 
     def latestOffset(self, start: str) -> str:
         end = self._planner.next_end_offset(json.loads(start))
-        # Spark compares offsets as texts: the same one is the sure way to say "nothing new".
+        # Spark compares offsets as texts. Returning the same text reliably means "no new input".
         return start if end is None else json.dumps(end)
 
     def reportLatestOffset(self) -> str | None:

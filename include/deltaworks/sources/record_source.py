@@ -1,6 +1,7 @@
-"""What reads records of a stream again: which a batch had read, which are there still, and their rows for Spark.
+"""The interface for re-reading records of a stream: the ranges each batch read, the records still retained, and their
+rows.
 
-A source of records implements `RecordSource` beside its stream. The driver names ranges; tasks read them.
+Record sources implement `RecordSource` in addition to `Source`. The driver selects ranges; tasks read them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from deltaworks.sources.records import ORDINAL_BITS, record_seq
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The last place that a partition or shard can have: of a range whose end nobody has on record.
+#: Upper bound of ordinals, for a range whose end is not recorded.
 LAST_ORDINAL = (1 << ORDINAL_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffsets:
-    """What the ledger says of one complete batch: its offsets, as Spark wrote them."""
+    """The offsets of one complete batch in the ledger, as Spark wrote them."""
 
     generation: int
     batch_id: int
@@ -34,12 +35,12 @@ class RecordRange:
     """Records of one partition or shard that one batch read.
 
     Attributes:
-        stream, partition: names of both, as object keys of rows have them.
-        number: of the partition among all that the pipeline reads, as `_seq` has it.
-        first, last: places in the partition's order, both included.
-        ingested_at_us: the stamp of the batch's rows, where it has been looked up.
-        counted: whether every place in between has a record.
-        place: what else the source needs to read it; plain JSON values.
+        stream, partition: names, as in the object keys of rows.
+        number: number of the partition among all that the pipeline reads, as in `_seq`.
+        first, last: ordinals in the partition, both inclusive.
+        ingested_at_us: ingestion timestamp of the batch's rows, once looked up.
+        is_gapless: whether every ordinal in between has a record.
+        details: further values that the source needs to read the range; plain JSON values.
     """
 
     stream: str
@@ -54,26 +55,26 @@ class RecordRange:
 
     @property
     def seqs(self) -> tuple[int, int]:
-        """The `_seq` of its first and its last record."""
+        """The `_seq` of the first and the last record."""
         return record_seq(self.number, self.first), record_seq(self.number, self.last)
 
     @property
     def key(self) -> str:
-        """Its name for people, in the form of the object keys of its rows."""
+        """The range's name for messages, in the form of the object keys of its rows."""
         last = "" if self.last == LAST_ORDINAL else self.last
         return f"{self.stream}/{self.partition}/{self.first}-{last}"
 
     def clip(self, first: int, last: int) -> RecordRange | None:
-        """What of it lies between two places, both included; None where nothing does."""
+        """Returns the part of the range between two ordinals, both inclusive; None if it is empty."""
         first, last = max(first, self.first), min(last, self.last)
         return None if first > last else replace(self, first=first, last=last)
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedRange:
-    """From which place on a source surely has the records of a range, and from which on it may have them.
+    """The first ordinals that a source certainly and possibly still has.
 
-    What it may have is read and counted before anything is replaced.
+    Possible records are read and counted before anything is replaced.
     """
 
     certain_from: int
@@ -84,32 +85,33 @@ NOTHING_RETAINED = RetainedRange(LAST_ORDINAL + 1, LAST_ORDINAL + 1)
 
 
 class RecordSource(Protocol):
-    """Reads the records of one pipeline's source again. For the driver; used by one thread."""
+    """Re-reads records of one pipeline's source. Used by the driver, in one thread."""
 
     @property
     def reader(self) -> PayloadReader:
-        """Makes payloads of the rows of `frame` and `archive_frame`, as the stream does."""
+        """Converts rows of `frame` and `archive_frame` into payloads, as the stream does."""
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
-        """What these batches read, in their order. `batches` are all that follow each other in the ledger.
+        """Returns the ranges that these batches read, in order. `batches` are consecutive in the ledger.
 
         Raises:
-            ContractError: LEDGER_WITHOUT_OFFSET, where one began is not on record.
+            ContractError: LEDGER_WITHOUT_OFFSET, the start of a batch is not recorded.
         """
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """Those of the ranges, or parts of them, that a text such as `topic/0/100-200` names; None where it names
-        nothing in a form that this source has."""
+        """Returns the ranges, or parts of them, that a text such as `topic/0/100-200` selects; None if this source has
+        no ranges of that form.
+        """
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
-        """What the source still has of them, in their order.
+        """Returns what the source still retains of each range, in their order.
 
         Raises:
             TransientError: the source does not answer.
         """
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """The records of these ranges from the source, and perhaps others between them."""
+        """Returns the records of these ranges from the source, possibly with others between them."""
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
-        """Rows of the archive as `frame` would give them."""
+        """Converts rows of the archive to the columns of `frame`."""

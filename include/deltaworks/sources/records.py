@@ -1,4 +1,4 @@
-"""Records of streams of all kinds: their numbers, their payloads, and how much was read of them."""
+"""Records of streams: sequence numbers, payloads, and read statistics."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.sources.payload import Compression
 
-#: Of the 63 bits of a `_seq`, 44 count the records of one partition or shard (17 trillion), 19 number these.
+#: A `_seq` has 63 bits: 44 count the records of one partition or shard (17 trillion), 19 number the partitions.
 ORDINAL_BITS, PARTITION_NUMBER_BITS = 44, 19
 
 
 def record_seq(partition: int, ordinal: int) -> int:
-    """The `_seq` of a record's rows: unique in its stream, and growing with the ordinal.
+    """Returns the `_seq` of a record: unique in its stream and increasing with the ordinal.
 
     Args:
-        number: of its partition or shard among all that the pipeline reads, from 0.
-        ordinal: of the record within that, from 0.
+        partition: number of the partition or shard among all that the pipeline reads, from 0.
+        ordinal: position of the record in the partition or shard, from 0.
 
     Raises:
-        ContractError: RECORD_SEQ_EXHAUSTED, one of them does not fit.
+        ContractError: RECORD_SEQ_EXHAUSTED, one of them is out of range.
     """
     if not (0 <= partition < 1 << PARTITION_NUMBER_BITS and 0 <= ordinal < 1 << ORDINAL_BITS):
         raise ContractError(
@@ -39,8 +39,9 @@ def record_seq(partition: int, ordinal: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as a task reads it. `arrived_at_us` is when its stream took it, in epoch microseconds, 0 where that is
-    not on record."""
+    """One record as a task reads it. `arrived_at_us` is the time at which the stream accepted it, in epoch
+    microseconds; 0 if unknown.
+    """
 
     payload: Payload
     arrived_at_us: int
@@ -48,10 +49,10 @@ class Record:
 
 @dataclass(slots=True)
 class ReadStatistics:
-    """How much of a stream was read: records, bytes, and when the oldest and the newest of them arrived.
+    """Statistics of a read: records, bytes, and the oldest and latest arrival times.
 
-    In some streams the producer says when, and may say it in a unit that makes it year 55,000. `beyond_calendar` counts
-    records whose time no date can name.
+    Some streams store the producer's timestamp, which may have a wrong unit (year 55,000). `out_of_range_times` counts
+    records whose time is no valid date.
     """
 
     records: int = 0
@@ -61,7 +62,7 @@ class ReadStatistics:
     out_of_range_times: int = 0
 
     def count(self, records: Iterable[Record]) -> Iterator[Payload]:
-        """The payloads, counted on their way."""
+        """Yields the payloads and counts them."""
         for record in records:
             self.records += 1
             self.bytes += len(record.payload.data or b"")
@@ -72,7 +73,7 @@ class ReadStatistics:
             yield record.payload
 
     def add(self, other: ReadStatistics) -> None:
-        """Add what another task has read."""
+        """Adds the statistics of another task."""
         self.records += other.records
         self.bytes += other.bytes
         self.out_of_range_times += other.out_of_range_times
@@ -81,7 +82,8 @@ class ReadStatistics:
         self.oldest_us, self.newest_us = min(oldest, default=None), max(newest, default=None)
 
     def as_metadata(self) -> dict[str, Any]:
-        """As the ledger keeps it; instants beyond the calendar as its first or last one."""
+        """Returns the statistics as stored in the ledger; times out of range become the earliest or latest
+        valid date."""
         facts: dict[str, Any] = {"records": self.records, "bytes": self.bytes}
         if self.oldest_us is not None and self.newest_us is not None:
             facts |= {
@@ -103,10 +105,10 @@ def record_payload(
     max_bytes: int,
     arrived_at_us: int | None = None,
 ) -> Payload:
-    """A record's payload, decompressed where it is compressed; one that cannot be is kept as it is, with the reason.
+    """Returns the decompressed payload of a record; if that fails, the compressed bytes with the reason.
 
     Args:
-        arrived_at_us: when its stream took it, as the stream has it; None where it does not.
+        arrived_at_us: time at which the stream accepted the record; None if the stream does not store it.
     """
     try:
         data = decompress(value, compression, max_bytes=max_bytes)
@@ -127,19 +129,19 @@ def unreadable_payload(
     record: Mapping[str, Any] | None,
     arrived_at_us: int | None = None,
 ) -> Payload:
-    """A record of which nothing can be read: its bytes go to quarantine whole, since nobody else keeps them."""
+    """Returns the payload of an unreadable record. All its bytes go to quarantine, because nothing else stores them."""
     return Payload(seq, key, value, reason, record=record or {}, arrived_at_us=arrived_at_us)
 
 
 def decode_text(data: bytes | None) -> str | None:
-    """Bytes as text, also where they are none."""
+    """Decodes bytes as UTF-8 with escapes; None stays None."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def lost_records_payload(seq: int, key: str, detail: str, *, record: Mapping[str, Any]) -> Payload:
-    """A range of records that expired before they were read: a payload without data, which becomes a row in quarantine.
+    """Returns a payload without data for a range of records that expired unread; it becomes a row in quarantine.
 
     Args:
-        key: names the range, for people and for the ledger.
+        key: name of the range for messages and the ledger.
     """
     return unreadable_payload(seq, key, b"", Reason(ReasonCode.RECORDS_LOST, "", detail), record=record)

@@ -1,4 +1,4 @@
-"""The kinds of source that a pipeline can read: a folder and a line each."""
+"""The source kinds that a pipeline can read: one package and one line each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: By `kind` of a pipeline's source, its class, called with the catalog and the pipeline. Imported on first use: nobody
-#: pays for the sources of others.
+#: Source classes by `kind`, called with catalog and pipeline. Imported on first use, so a pipeline imports only its own
+#: source.
 SOURCES: Mapping[str, str] = {
     "s3_sqs": "deltaworks.sources.objects.source:FileSource",
     "cloud_files": "deltaworks.sources.objects.source:FileSource",
@@ -22,12 +22,12 @@ SOURCES: Mapping[str, str] = {
     "kinesis": "deltaworks.sources.kinesis.source:KinesisSource",
     "delta": "deltaworks.sources.delta.source:DeltaSource",
 }
-#: By kind, what reads records again: of streams, which keep no objects.
+#: Classes that re-read records, by kind. Only streams have them: objects can be opened again.
 RECORD_SOURCES: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.record_source:KafkaRecordSource",
     "kinesis": "deltaworks.sources.kinesis.record_source:KinesisRecordSource",
 }
-#: The errors that servers of a kind and their clients report as text: functions from that text to one of our errors.
+#: Functions that map the text of a foreign exception to a Deltaworks error, by kind.
 ERROR_PARSERS: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.errors:parse_error",
     "delta": "deltaworks.sources.delta.errors:parse_error",
@@ -35,23 +35,25 @@ ERROR_PARSERS: Mapping[str, str] = {
 
 
 def open_source(catalog: Catalog, spec: PipelineSpec) -> Source:
-    """The source that a pipeline declares."""
+    """Opens the source that a pipeline declares."""
     source: Source = _import_object(SOURCES[spec.source.kind])(catalog, spec)
     return source
 
 
 def open_record_source(catalog: Catalog, spec: PipelineSpec) -> RecordSource:
-    """What reads the records of a pipeline's source again.
+    """Opens the source of a pipeline for re-reading records.
 
     Raises:
-        KeyError: its source is none of records.
+        KeyError: the pipeline's source has no records.
     """
     records: RecordSource = _import_object(RECORD_SOURCES[spec.source.kind])(catalog, spec)
     return records
 
 
 def source_error(text: str) -> DeltaworksError | None:
-    """What a source's foreign error means; None where no source knows it. See `control.job.as_deltaworks_error`."""
+    """Returns the Deltaworks error for the text of a foreign exception; None if no source recognizes it. See
+    `control.job.as_deltaworks_error`.
+    """
     return next((error for place in ERROR_PARSERS.values() if (error := _import_object(place)(text)) is not None), None)
 
 

@@ -1,7 +1,7 @@
-"""What the options of every streaming source have in common: names in any case, one error, how values are written.
+"""Option parsing for streaming sources: case-insensitive names, one error condition, value formats.
 
-Spark hands options over as texts, with their names lower-cased. A name that is not known is an error: one that was
-misspelt would else be left out in silence.
+Spark passes options as texts with lower-cased names. An unknown name is an error, because a misspelt option would be
+ignored silently.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import parse_bytes
 
-#: What `.load(path)` gives; it says nothing to these sources.
+#: Set by `.load(path)`; these sources ignore it.
 _LOAD_PATH_OPTION = "path"
 _MAX_LONG = (1 << 63) - 1
 
 
 def check_option_names(source: str, options: Mapping[str, str], known_names: Collection[str]) -> dict[str, str]:
-    """The options by the names of `known`, in whatever case they are given.
+    """Returns the options under the spelling of `known_names`.
 
     Raises:
-        ConfigError: SOURCE_OPTION_INVALID, a name that is not known.
+        ConfigError: SOURCE_OPTION_INVALID, an unknown name.
     """
     by_lower = {name.lower(): name for name in (*known_names, _LOAD_PATH_OPTION)}
     for name in options:
@@ -32,22 +32,23 @@ def check_option_names(source: str, options: Mapping[str, str], known_names: Col
 
 
 def invalid_option(source: str, name: str, problem: str) -> ConfigError:
-    """The error about one option. `problem` has no value of a key in it."""
+    """Returns the error for one option. `problem` must not contain secret values."""
     return ConfigError(
         "SOURCE_OPTION_INVALID",
         f"{source}: the option {name!r} {problem}.",
-        hint="Mend the readStream options (docs/reference/sources.md).",
+        hint="Correct the readStream options (docs/reference/sources.md).",
     )
 
 
 def option_validation_error(
     source: str, error: ValidationError, names: Mapping[str, str], *, fallback: str
 ) -> ConfigError:
-    """The first mistake a spec found, by the option's name and without the value: it may be a key.
+    """Returns the error for the first validation error of a spec, by option name and without the value, which may be a
+    secret.
 
     Args:
-        names: options by the fields of specs they are given to.
-        otherwise: the option to name where a mistake is of no single one.
+        names: option names by spec field.
+        fallback: option to name if the error concerns no single field.
     """
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     fields = [part for part in first["loc"] if isinstance(part, str) and part in names]
@@ -58,10 +59,10 @@ def option_validation_error(
 def number_option(
     source: str, options: Mapping[str, str], name: str, default: int, *, minimum: int = 1, maximum: int = _MAX_LONG
 ) -> int:
-    """A whole number, or a size such as 64MiB as its bytes.
+    """Parses an integer, or a size such as 64MiB in bytes.
 
     Raises:
-        ConfigError: SOURCE_OPTION_INVALID, it is none, or not from `low` to `high`.
+        ConfigError: SOURCE_OPTION_INVALID, not a number or not between `minimum` and `maximum`.
     """
     try:
         value = int(parse_bytes(options.get(name, str(default))))
@@ -74,10 +75,10 @@ def number_option(
 
 
 def boolean_option(source: str, options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """True or false.
+    """Parses true or false.
 
     Raises:
-        ConfigError: SOURCE_OPTION_INVALID, it is neither.
+        ConfigError: SOURCE_OPTION_INVALID, neither of them.
     """
     text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
@@ -86,7 +87,9 @@ def boolean_option(source: str, options: Mapping[str, str], name: str, *, defaul
 
 
 def storage_root(location: str) -> str:
-    """A folder as Spark may write it (`s3a://bucket/folder`, `/folder`, `file:/folder`), as storage specs have it."""
+    """Converts a folder as Spark writes it (`s3a://bucket/folder`, `/folder`, `file:/folder`) to the form of storage
+    specs.
+    """
     if location.startswith("s3a://"):
         return "s3://" + location.removeprefix("s3a://")
     if location.startswith("file:/") and not location.startswith("file://"):

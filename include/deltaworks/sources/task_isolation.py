@@ -1,9 +1,9 @@
-"""Reads a batch on which tasks died: one task at a time, each payload on record before it is opened.
+"""Re-reads a batch after a worker crash, one task at a time, and records each payload before it is opened.
 
-So a death has one payload. That one is read apart from its neighbours, and no more once tasks died on it as often as is
-declared; the rest of the batch lands meanwhile. Jobs of one task take longer than a pass of many, which is the price of
-the one batch. A lost executor counts as a death too: it takes as many of them, all with the same payload open, to blame
-one wrongly, and a payload that is quarantined can be replayed.
+A crash therefore identifies its payload. After `crashes_per_object` crashes the payload is quarantined; the rest of the
+batch commits. Jobs of one task take longer than a parallel pass, for this batch only. A lost executor counts as a crash
+too. To quarantine a payload wrongly, that many executors would have to be lost while the same payload is open; a
+quarantined payload can be replayed.
 """
 
 from __future__ import annotations
@@ -22,41 +22,43 @@ from deltaworks.sources.worker_crashes import CrashIsolation, OpenMarker, OpenPo
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Records of which one note is made: at first, and by what it shrinks around those a task died on.
+#: Records per marker at first, and the factor by which the window shrinks around records that crashed a task.
 _WINDOW_RECORDS, _NARROWING_FACTOR = 4_096, 64
-#: More passes than any record needs; beyond them deaths have another cause.
+#: More passes than isolating a record takes; beyond this number the crashes have another cause.
 _MAX_PASSES = 100
 
 
 def unreadable_reason(detail: str) -> Reason:
-    """Why a payload is in quarantine that tasks died on."""
+    """Returns the quarantine reason of a payload that crashed tasks."""
     return Reason(ReasonCode.OBJECT_UNREADABLE, "", detail)
 
 
 def open_isolated(
     references: Sequence[Any], opener: Callable[[Any], Payload], *, marker: OpenMarker, skip_reasons: dict[int, str]
 ) -> Iterator[Payload]:
-    """The payloads of objects inside a task, on record before they are opened; those to blame are not opened.
+    """Opens objects inside a task and writes a marker before each; yields a rejected payload instead for each key of
+    `skip_reasons`.
 
-    What a payload holds is dealt with to the end before the next one is opened.
+    Each payload is processed completely before the next is opened.
     """
     fail_retried_task()
     for reference in references:
         if reference.seq in skip_reasons:
             reason = unreadable_reason(skip_reasons[reference.seq])
-            # A source of another kind need not know when its objects came.
+            # Other sources may not know the arrival time of their objects.
             arrived_at_us = getattr(reference, "arrived_at_us", None)
             yield Payload(reference.seq, reference.key, None, reason, arrived_at_us=arrived_at_us)
             continue
         marker.write({"seq": reference.seq})
         yield opener(reference)
         yield END_OF_CHUNK
-    if len(references) > 1:  # what follows is of all of them; of one that is alone it is its own
+    if len(references) > 1:  # with a single object the remaining work still concerns it
         marker.write({"seq": None})
 
 
 def fail_retried_task() -> None:
-    """End an attempt that follows another one of the same task: that one died, which is what has to be known.
+    """Fails an attempt that Spark started because an earlier attempt of the task crashed, so that the driver sees the
+    crash.
 
     Raises:
         TaskFailed: this is not the first attempt.
@@ -65,34 +67,34 @@ def fail_retried_task() -> None:
 
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise TaskFailed("an_earlier_attempt_died")
+        raise TaskFailed("earlier_attempt_crashed")
 
 
 def read_objects_isolated(
     shares: Iterable[Sequence[Any]], run: Callable[[Sequence[Any]], TaskOutput], isolation: CrashIsolation
 ) -> list[TaskOutput]:
-    """The outputs of `run` over all references, in their order; it runs one job of one task for some of them.
+    """Returns the outputs of `run` for all references, in order. Runs jobs of one task each.
 
     Raises:
         ConfigError: WORKERS_CRASH.
-        Exception: what a job raised that is no death, or a death with nothing open.
+        Exception: a job failed without a worker crash, or a worker crashed with no payload open.
     """
     isolation.start()
-    waiting = deque(piece for share in shares for piece in _split_out(share, isolation.crashes.keys()))
+    pending = deque(piece for share in shares for piece in _split_out(share, isolation.crashes.keys()))
     outputs: list[TaskOutput] = []
-    while waiting:
-        share = waiting.popleft()
+    while pending:
+        share = pending.popleft()
         isolation.check_workers()
         isolation.start_job()
         try:
             output = run(share)
         except Exception as error:
             cause = crash_cause(error)
-            place = _record_crash(isolation, cause)
-            if place is None:
+            position = _record_crash(isolation, cause)
+            if position is None:
                 raise
-            log.warning("a task died on %s of %d objects: %s", place, len(share), cause)
-            waiting.extendleft(reversed(_split_after_crash(share, place["seq"])))
+            log.warning("A task crashed at %s of %d objects: %s", position, len(share), cause)
+            pending.extendleft(reversed(_split_after_crash(share, position["seq"])))
         else:
             isolation.clear_marker()
             if any(reference.seq not in isolation.skip_reasons() for reference in share):
@@ -102,7 +104,7 @@ def read_objects_isolated(
 
 
 def _record_crash(isolation: CrashIsolation, cause: str | None) -> OpenPosition | None:
-    """What was open when a task died of this cause; None where none died, or with nothing open."""
+    """Returns the position that was open when a task crashed; None if no task crashed or nothing was open."""
     if cause is not None:
         return isolation.record_crash(cause)
     isolation.clear_marker()
@@ -110,70 +112,72 @@ def _record_crash(isolation: CrashIsolation, cause: str | None) -> OpenPosition 
 
 
 def _split_after_crash(share: Sequence[Any], seq: int | None) -> list[Sequence[Any]]:
-    """A share on which a task died, in smaller ones: what was open apart, or halves where nothing was."""
+    """Splits a share that crashed a task: isolates the open payload, or halves the share if no payload was open."""
     if seq is not None or len(share) == 1:
         return _split_out(share, {seq})
     return [share[: len(share) // 2], share[len(share) // 2 :]]
 
 
 def _split_out(share: Sequence[Any], seqs: Iterable[int | None]) -> list[Sequence[Any]]:
-    """The share in pieces, in its order; of what has one of these numbers, each alone."""
-    alone = frozenset(seqs)
+    """Splits a share into pieces, in order; objects with one of these numbers get a piece of their own."""
+    isolated = frozenset(seqs)
     numbers = itertools.count(1)
-    groups = itertools.groupby(share, key=lambda reference: next(numbers) if reference.seq in alone else 0)
+    groups = itertools.groupby(share, key=lambda reference: next(numbers) if reference.seq in isolated else 0)
     return [list(group) for _, group in groups]
 
 
 class RecordWindows:
-    """Which records of a pass are on record together: few where a task died, many elsewhere. Used by the driver.
+    """How many records share one marker: few where a task crashed, many elsewhere. Used by the driver.
 
-    Records are numbered by their place in the pass, which is the same in each.
+    Records are numbered by their position in the pass, which is the same in every pass.
     """
 
     def __init__(self) -> None:
         self.narrowed_ranges: list[tuple[int, int, int]] = []
 
     def narrow(self, first: int, records: int) -> None:
-        """Take note of a death in `records` from `first` on."""
+        """Narrows the window after a crash within the `records` records from `first` on."""
         if records > 1:
             self.narrowed_ranges.append((first, first + records, max(1, records // _NARROWING_FACTOR)))
 
     def window_size(self, index: int) -> int:
-        """How many records the note that begins with this one is of."""
-        within = [size for start, end, size in self.narrowed_ranges if start <= index < end]
-        if within:
-            return min(within)
+        """Returns the number of records covered by the marker that begins at this index."""
+        sizes = [size for start, end, size in self.narrowed_ranges if start <= index < end]
+        if sizes:
+            return min(sizes)
         # A window ends where a narrower one begins.
-        behind = [start for start, _, _ in self.narrowed_ranges if start > index]
-        return min([_WINDOW_RECORDS, *(start - index for start in behind)])
+        narrower = [start for start, _, _ in self.narrowed_ranges if start > index]
+        return min([_WINDOW_RECORDS, *(start - index for start in narrower)])
 
 
 def isolate_records(
     payloads: Iterable[Payload], windows: RecordWindows, *, marker: OpenMarker, skip_reasons: dict[int, str]
 ) -> Iterator[Payload]:
-    """The payloads of records inside a task, on record in windows; of those to blame only the bytes are kept."""
+    """Yields the payloads of records inside a task and writes a marker per window; records in `skip_reasons` keep only
+    their bytes.
+    """
     fail_retried_task()
-    left, number = 0, 0
+    remaining, number = 0, 0
     for payload in payloads:
-        if left == 0:
+        if remaining == 0:
             yield END_OF_CHUNK
-            left = windows.window_size(number)
-            marker.write({"seq": payload.seq if left == 1 else None, "first": number, "records": left})
+            remaining = windows.window_size(number)
+            marker.write({"seq": payload.seq if remaining == 1 else None, "first": number, "records": remaining})
         if payload.seq in skip_reasons:
             yield replace(payload, problem=unreadable_reason(skip_reasons[payload.seq]), record=payload.record or {})
         else:
             yield payload
-        left, number = left - 1, number + 1
+        remaining, number = remaining - 1, number + 1
     yield END_OF_CHUNK
     marker.write({"seq": None, "first": number, "records": 0})
 
 
 def read_records_isolated(run: Callable[[RecordWindows, dict[int, str]], T], isolation: CrashIsolation) -> T:
-    """What `run` makes of all records, in a pass of one task; passes are repeated until none dies.
+    """Runs `run` over all records in passes of one task until no task crashes; returns its result.
 
     Raises:
         ConfigError: WORKERS_CRASH.
-        Exception: what a pass raised that is no death, or a death that no record can be blamed for.
+        Exception: a pass failed without a worker crash, or crashed where no record can be blamed.
     """
     isolation.start()
     windows = RecordWindows()
@@ -181,18 +185,18 @@ def read_records_isolated(run: Callable[[RecordWindows, dict[int, str]], T], iso
         isolation.check_workers()
         isolation.start_job()
         try:
-            read = run(windows, isolation.skip_reasons())
+            result = run(windows, isolation.skip_reasons())
         except Exception as error:
             cause = crash_cause(error)
-            place = _record_crash(isolation, cause)
-            if place is None or not place["records"]:
+            position = _record_crash(isolation, cause)
+            if position is None or not position["records"]:
                 raise
-            log.warning("a task died on records %s: %s", place, cause)
-            windows.narrow(int(place["first"] or 0), int(place["records"]))
-            # What lies before it was read; so many of these are not to blame.
-            if int(place["first"] or 0) > len(isolation.skip_reasons()):
+            log.warning("A task crashed at records %s: %s", position, cause)
+            windows.narrow(int(position["first"] or 0), int(position["records"]))
+            # Records before the position were read without a crash, except those already skipped.
+            if int(position["first"] or 0) > len(isolation.skip_reasons()):
                 isolation.record_success()
         else:
             isolation.clear_marker()
-            return read
-    raise RuntimeError("tasks die on more records than can be told apart")
+            return result
+    raise RuntimeError("Tasks crash on more records than can be isolated")

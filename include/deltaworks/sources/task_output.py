@@ -1,7 +1,7 @@
-"""What each task of the one pass over a batch hands to the driver, and how it travels there.
+"""The output of a task, and its serialization to the driver.
 
-A batch is fixed from these outputs and from nothing else, so they are what exactly-once rests on: files that are in no
-output are in no commit. Outputs are merged in the order of their tasks, whatever order they arrive in.
+A batch is prepared from these outputs only, so exactly-once depends on them: a file in no output is in no commit.
+Outputs are merged in task order, regardless of their arrival order.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutput:
-    """The result of one task.
+    """The output of one task.
 
     Attributes:
-        task: its number in the pass, from 0; payloads of lower numbers come before those of higher ones.
-        files: the files written, by table and in the order of their rows.
-        findings: what was noted beside rows, among it the error that must stop the stream.
-        first_ids: of each table that flags copies, hashes of the ids that the task met first, 16 bytes an id.
-        read: how much of a stream the task read.
-        seen: which ranges of a stream the task read, as the source's `LossCheck` notes them; plain JSON values.
+        task: its number in the pass, from 0; payloads of lower numbers come first.
+        files: files written, by table, in row order.
+        findings: facts other than rows, including the error that must stop the stream.
+        first_ids: per table that flags duplicates, hashes of the ids in order of first occurrence, 16 bytes each.
+        read_statistics: how much of a stream the task read.
+        read_ranges: ranges of a stream the task read, from the source's `LossCheck`; plain JSON values.
     """
 
     task: int = 0
@@ -39,7 +39,7 @@ class TaskOutput:
     read_ranges: tuple[Any, ...] = ()
 
     def encode(self) -> bytes:
-        """As it travels to the driver: the length of a JSON header, the header, and the hashes as they are."""
+        """Serializes the output: the length of a JSON header, the header, and the raw hashes."""
         header = {
             "task": self.task,
             "files": {table: [_file_record(file) for file in files] for table, files in self.files.items()},
@@ -53,7 +53,7 @@ class TaskOutput:
 
     @classmethod
     def decode(cls, data: bytes) -> TaskOutput:
-        """The reverse of `encode`."""
+        """Reverses `encode`."""
         at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
         header = json.loads(data[_LENGTH_BYTES:at])
         first_ids = {}
@@ -71,17 +71,17 @@ class TaskOutput:
 
 
 def _file_record(file: WrittenFile) -> dict[str, Any]:
-    # `asdict` copies what is inside, which takes longer than all the rest.
+    # `asdict` copies nested values, which takes longer than everything else here.
     return {name: getattr(file, name) for name in WrittenFile.__slots__}
 
 
 def sort_by_task(outputs: Iterable[TaskOutput]) -> list[TaskOutput]:
-    """The outputs of a pass in the order of its tasks, which is that of the payloads."""
+    """Returns the outputs of a pass in task order, which is the order of the payloads."""
     return sorted(outputs, key=lambda output: output.task)
 
 
 def sum_read_statistics(outputs: Iterable[TaskOutput]) -> ReadStatistics:
-    """How much all tasks read."""
+    """Returns the total statistics of all tasks."""
     total = ReadStatistics()
     for output in outputs:
         total.add(output.read_statistics)

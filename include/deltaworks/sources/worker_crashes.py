@@ -1,9 +1,9 @@
-"""Payloads on which tasks died: what a task has open, on record before it opens it, and how often it died there.
+"""Payloads that crash workers: a marker for the payload a task opens, and the number of crashes per payload.
 
-A Python worker that crashes, or is ended for its memory or its time, tells nobody what it was reading. So when a pass
-over a batch has failed that way, the batch is read again by one task at a time, which puts the payload's `seq` on
-shared storage before it opens it. After a death, or in the next run where the driver died too, that is the one. A pass
-that goes well writes nothing here.
+A Python worker that crashes, or is killed for its memory or run time, does not report which payload it was reading.
+After such a failure the batch is read again by one task at a time, which writes the payload's `seq` to shared storage
+before it opens it. After the next crash, or in the next run if the driver died too, the marker names the payload. A
+pass without a crash writes nothing here.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _LOST = re.compile(r"\bExecutorLostFailure\b")
 _FAILED = re.compile(r"\bdeltaworks\.sources\.worker_crashes\.TaskFailed: ([A-Za-z_.]+)")
 
 
-#: What a task notes: the `seq` it opens, None where it opens no more, and where that is in the pass.
+#: The content of a marker: the `seq` being opened, None if no payload is open, and its position in the pass.
 OpenPosition = dict[str, int | None]
 
 
 class TaskFailed(Exception):
-    """What a task raises where its rows cannot be written for what is in them; its text is the kind of the error."""
+    """Raised by a task that cannot write its rows because of their values; the message is the error's type."""
 
 
 def crash_cause(error: BaseException) -> str | None:
-    """How a task died, where an error of a Spark job says that one did; None for any other error.
+    """Returns how a task crashed, from the error of a Spark job; None for other errors.
 
-    An error of ours, or of a storage or a server that fails, is no death.
+    Errors raised by Deltaworks, and failures of a storage or server, are no crashes.
     """
     stack = getattr(error, "_stackTrace", None) or getattr(error, "stackTrace", None) or ""
     text = f"{error}\n{stack}"
     if last_error_in(text) is not None:
         return None
     if _CRASHED.search(text):
-        return "the Python worker crashed, or was ended"
+        return "the Python worker crashed or was killed"
     if _LOST.search(text):
         return "the executor was lost"
     failed = _FAILED.findall(text)
@@ -53,7 +53,9 @@ def crash_cause(error: BaseException) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class OpenMarker:
-    """Where a task notes what it opens. Travels to tasks; carries the values that the storage refers to."""
+    """The object in which a task records the payload it opens. Serialized to tasks, with the values of the storage's
+    references.
+    """
 
     storage: str
     variables: dict[str, str]
@@ -61,13 +63,13 @@ class OpenMarker:
 
     @classmethod
     def of(cls, storage: StorageSpec, key: str) -> OpenMarker:
-        """The record at a key of a storage."""
+        """Creates the marker at a key of a storage."""
         return cls(storage.model_dump_json(), resolved_variables(storage), key)
 
-    def write(self, place: OpenPosition) -> None:
-        """Put on record what is opened next, before it is opened."""
+    def write(self, position: OpenPosition) -> None:
+        """Records the next payload before it is opened."""
         set_missing_variables(self.variables)
-        _objects(self.storage, os.getpid()).put(self.key, json.dumps(place).encode())
+        _objects(self.storage, os.getpid()).put(self.key, json.dumps(position).encode())
 
 
 @lru_cache(maxsize=4)
@@ -77,16 +79,16 @@ def _objects(storage: str, _process: int) -> ObjectStore:
 
 @dataclass(slots=True, kw_only=True)
 class CrashIsolation:
-    """How one batch is read where tasks die on it. Used by the driver alone, by one thread.
+    """Crash counts of one batch, and the settings for reading it after a crash. Used only by the driver, in one thread.
 
     Attributes:
-        objects: shared storage; what is on record of the batch lies below `folder` in it.
+        objects: shared storage; state of the batch is stored below `folder`.
         storage: the same storage, as tasks open it.
-        most_deaths: after so many deaths on a payload it is quarantined.
-        payload_seconds: for how long a task may have one payload open.
-        at_once: whether the first pass is careful already, since whoever read this batch last has died.
-        on_job: called before each job, of which there may be many.
-        canary: runs a job that reads a payload which every worker can read; it raises what Spark says of a death.
+        max_crashes: number of crashes after which a payload is quarantined.
+        payload_timeout_seconds: how long a task may process one payload.
+        start_isolated: whether the first pass is isolated, because the previous driver died on this batch.
+        on_job_start: called before each job; there may be many.
+        probe: runs a job on a payload that every worker can read; raises Spark's error if the worker crashes.
     """
 
     objects: ObjectStore
@@ -106,64 +108,68 @@ class CrashIsolation:
 
     @property
     def marker(self) -> OpenMarker:
-        """What the tasks of the batch note on."""
+        """The marker that the tasks of the batch write."""
         return OpenMarker.of(self.storage, self._marker_key)
 
     def start(self) -> None:
-        """Take in what an earlier run left on record; what it had open when it died has one death more."""
+        """Loads the state of an earlier run and counts a crash on the payload that it had open. Idempotent."""
         if self._is_started:
             return
         self._is_started = True
-        item = self.objects.get(self._crashes_key)
-        if item is not None:
-            self.crashes = {int(seq): count for seq, count in json.loads(item.data).items()}
-        self.record_crash("the driver died too")
+        stored = self.objects.get(self._crashes_key)
+        if stored is not None:
+            self.crashes = {int(seq): count for seq, count in json.loads(stored.data).items()}
+        self.record_crash("the driver died as well")
 
     def start_job(self) -> None:
-        """A job of one task begins."""
+        """Records the start of a job of one task."""
         self.on_job_start()
         self._job_started_at = time.monotonic()
 
     def record_crash(self, cause: str) -> OpenPosition | None:
-        """Count a death on what was open, if anything was, before it is opened again; what was noted last."""
-        item = self.objects.get(self._marker_key)
-        if item is None:
+        """Counts a crash on the open payload and deletes the marker; returns the last position, None without a
+        marker."""
+        stored = self.objects.get(self._marker_key)
+        if stored is None:
             return None
-        place: OpenPosition = json.loads(item.data)
-        seq = place.get("seq")
+        position: OpenPosition = json.loads(stored.data)
+        seq = position.get("seq")
         if seq is not None:
             if self._job_started_at and time.monotonic() - self._job_started_at >= self.payload_timeout_seconds:
-                cause = f"{cause}; it may be open for {self.payload_timeout_seconds:.0f} s"
+                cause = f"{cause}; the limit is {self.payload_timeout_seconds:.0f} s per payload"
             self.crashes[seq] = self.crashes.get(seq, 0) + 1
             self._causes[seq] = cause
             self.objects.put(self._crashes_key, json.dumps(self.crashes).encode())
         self.objects.delete(self._marker_key)
-        return place
+        return position
 
     def clear_marker(self) -> None:
-        """A job has ended without a death: what it had open is not to blame, also where the driver dies now."""
-        with contextlib.suppress(Exception):  # left behind, it counts as a death, of which it takes several
+        """Deletes the marker after a job without a crash, so a later crash of the driver does not count on its
+        payload."""
+        with contextlib.suppress(Exception):  # a leftover marker counts as one crash, and quarantine takes several
             self.objects.delete(self._marker_key)
 
     def skip_reasons(self) -> dict[int, str]:
-        """The payloads that are opened no more, and what quarantine says of them."""
+        """Returns the payloads that are no longer opened, with the detail for quarantine."""
         return {
-            seq: f"{count} of {self.max_crashes} tasks that read it died: {self._causes.get(seq, 'in an earlier run')}"
+            seq: (
+                f"{count} of {self.max_crashes} tasks reading it crashed: {self._causes.get(seq, 'in an earlier run')}"
+            )
             for seq, count in self.crashes.items()
             if count >= self.max_crashes
         }
 
     def record_success(self) -> None:
-        """A payload was read by a worker that lived on."""
+        """Records that a worker read a payload without a crash."""
         self._has_success = True
 
     def check_workers(self) -> None:
-        """See, before a payload is given up, that it is not the workers who die on everything.
+        """Verifies that workers do not crash on every payload, before one is quarantined.
 
-        A payload that was read well since the last one was given up says so, or the canary. Call it before each job.
+        A payload read since the last quarantined one proves it; otherwise the probe runs. Call it before each job.
 
         Raises:
-            ConfigError: WORKERS_CRASH, on the canary too; nothing on record blames a payload any more.
+            ConfigError: WORKERS_CRASH, the probe crashes too; the crash counts are deleted.
         """
         blamed = self.skip_reasons().keys() - self._confirmed
         if not blamed:
@@ -174,7 +180,7 @@ class CrashIsolation:
         self._has_success = False
 
     def _run_probe(self) -> None:
-        """Let the canary be read as often as tasks may die on a payload."""
+        """Runs the probe up to `max_crashes` times, until it succeeds."""
         cause: str | None = None
         for _ in range(self.max_crashes):
             self.start_job()
@@ -189,14 +195,14 @@ class CrashIsolation:
         self.clear()
         raise ConfigError(
             "WORKERS_CRASH",
-            "The Python workers die on whatever they read, also on a payload of a few bytes that every worker can "
-            f"read: {cause}. No payload is quarantined for it.",
-            hint="Find out from the executor's log what they die of (a library of this environment that is broken, or "
-            "made for another machine; a `stream.task_memory` too small to work at all), mend it, start the stream.",
+            "The Python workers crash on every payload, including a test payload of a few bytes that every worker can "
+            f"read: {cause}. No payload is quarantined.",
+            hint="Find the cause in the executor's log: a broken library, one built for another platform, or a "
+            "`stream.task_memory` that is too small. Correct it, then start the stream.",
         )
 
     def clear(self) -> None:
-        """The batch is fixed: nothing on record of it is needed any more."""
+        """Deletes the state of the batch once the batch is prepared."""
         if self._is_started:
             self.objects.delete(self._marker_key)
             self.objects.delete(self._crashes_key)

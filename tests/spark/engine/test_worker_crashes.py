@@ -107,7 +107,7 @@ def test_an_object_that_crashes_its_reader_is_quarantined_and_the_others_are_com
     assert shop.landed() == shop.expected(1, 2, 4, 5, 6, 7) + Counter({("quarantine", 3, -1): 1})
     (key, code, detail) = quarantined_whole(shop)[3]
     assert (key, code) == ("f3.json", "object_unreadable")
-    assert detail.startswith("2 of 2 tasks that read it died: the Python worker crashed")
+    assert detail.startswith("2 of 2 tasks reading it crashed: the Python worker crashed")
     if way == "a stall that holds the interpreter":
         assert detail.endswith("it may be open for 4 s")
     assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
@@ -134,7 +134,7 @@ def test_the_open_object_of_a_crashed_driver_is_identified_by_the_next_run(make_
     shop.processor(predecessor_crashed=True).process(source, 0)
 
     assert shop.landed() == shop.expected(1, 3) + Counter({("quarantine", 2, -1): 1})
-    assert quarantined_whole(shop)[2][2] == "2 of 2 tasks that read it died: the driver died too"
+    assert quarantined_whole(shop)[2][2] == "2 of 2 tasks reading it crashed: the driver died as well"
 
 
 def test_isolated_and_normal_reads_give_the_same_rows(make_shop: Callable[..., Shop]) -> None:

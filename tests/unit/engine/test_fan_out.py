@@ -212,7 +212,7 @@ class _Failing:
         raise RuntimeError(f"org.apache.spark.SparkException: {self._first}")
 
     def read_isolated(self, *_: Any, **__: Any) -> list[TaskOutput]:
-        raise RuntimeError("deltaworks.sources.worker_crashes.TaskFailed: an_earlier_attempt_died")
+        raise RuntimeError("deltaworks.sources.worker_crashes.TaskFailed: earlier_attempt_crashed")
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_what_an_earlier_run_left_on_record_counts(tmp_path: Path) -> None:
 
     assert [one.findings.objects_missing, three.findings.objects_missing] == [["1"], ["3"]]
     assert two.findings.objects_rejected == {"2": 1}
-    assert again.skip_reasons() == {2: "2 of 2 tasks that read it died: the driver died too"}
+    assert again.skip_reasons() == {2: "2 of 2 tasks reading it crashed: the driver died as well"}
 
 
 def test_what_is_no_death_is_raised_and_blames_nobody(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The file event log of a relay: its columns, which events are the same one, and slices of it by `seq`."""
+"""The file event log of a relay: its schema, the identity of file events, and reads by `seq`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake, arrow_path
 
-#: `seq` grows by one from 1 without gaps. `event_time` is the store's; `batch` is the relay's append number.
+#: `seq` increases by one from 1 without gaps. `event_time` is the store's time; `batch` is the relay's append number.
 FILE_EVENT_COLUMNS: Mapping[str, str] = {
     "seq": "long",
     "bucket": "string",
@@ -60,7 +60,7 @@ _PART_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LogReader:
-    """A pipeline that reads the log: which part of it, and up to which `seq` it has."""
+    """A pipeline that reads the log: the part of the log it reads, and the `seq` up to which it has read."""
 
     pipeline: str
     bucket: str
@@ -71,7 +71,7 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One data file of the log and the `seq` it spans, both ends included."""
+    """One data file of the log with its `seq` range, both ends inclusive."""
 
     path: str
     first_seq: int
@@ -81,7 +81,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class UnprocessedFiles:
-    """What a reader has not read yet. `oldest_at` is when the store made the oldest of it."""
+    """File events that a reader has not processed. `oldest_at` is the store's time of the oldest object."""
 
     files: int
     bytes: int
@@ -89,20 +89,19 @@ class UnprocessedFiles:
 
 
 def file_events_key(relay: str) -> str:
-    """Where the relay's file event log lies in the lake."""
+    """Returns the lake key of the relay's file event log."""
     return relay_control(relay, "file_events")
 
 
 def message_quarantine_key(relay: str) -> str:
-    """Where the messages lie that the relay could not use."""
+    """Returns the lake key of the table of messages that the relay could not parse."""
     return relay_control(relay, "message_quarantine")
 
 
 class FileEventLog:
-    """A relay's log as streams read it. One per thread; safe beside the relay that writes it.
+    """A relay's log as streams read it. Not thread-safe; safe while the relay writes.
 
-    A log that does not exist yet reads as empty. Errors of storage pass through as they are: callers decide
-    how long to wait.
+    A log that does not exist reads as empty. Storage errors are not wrapped: callers decide how long to retry.
     """
 
     def __init__(self, lake: Lake, relay: str) -> None:
@@ -115,39 +114,42 @@ class FileEventLog:
 
     @property
     def table_id(self) -> str:
-        """Distinguishes this log from another one at the same place; empty while there is none."""
+        """The id that distinguishes this log from another one at the same location; empty if there is none."""
         if self._table is None:
             self.files()
         return "" if self._table is None else str(self._table.metadata().id)
 
     def check_position(self, position: Mapping[str, Any]) -> None:
-        """Refuse a position that was taken from another log, or from this one when it was longer.
+        """Rejects a position that comes from another log, or from beyond this log's end.
 
-        A number says another object then, and what has numbers below it would never be read.
+        Such a `seq` would refer to another object, and lower numbers would never be read.
 
         Args:
-            position: `seq`, and `log`, the id of the log it is of, where that is known.
+            position: `seq`, and `log`, the id of its log, if known.
 
         Raises:
-            ContractError: LOG_REPLACED, LOG_ROLLED_BACK.
+            ContractError: LOG_REPLACED, LOG_SET_BACK.
         """
         seq, of_log = int(position["seq"]), str(position.get("log") or "")
         last_seq = self.last_seq()
         if of_log and of_log != self.table_id:
             raise ContractError(
                 "LOG_REPLACED",
-                f"The file event log {self._key} was recreated: {seq} is a number of another one ({of_log}).",
-                hint="Put the former log back, or start over: `deltaworks pipelines start-over`.",
+                f"The file event log {self._key} was recreated: position {seq} belongs to the former log {of_log}.",
+                hint="Restore the former log, or start over with `deltaworks pipelines start-over`.",
             )
         if seq > last_seq:
             raise ContractError(
                 "LOG_ROLLED_BACK",
-                f"The file event log {self._key} ends at {last_seq}, and was read to {seq}: it has been set back.",
-                hint="Stop the relay, put the log back as it was, or start over: `deltaworks pipelines start-over`.",
+                f"The file event log {self._key} ends at {last_seq}, but it was read up to {seq}: an older state "
+                "was restored.",
+                hint=(
+                    "Stop the relay and restore the complete log, or start over with `deltaworks pipelines start-over`."
+                ),
             )
 
     def last_seq(self) -> int:
-        """The newest `seq`; 0 in an empty log."""
+        """Returns the highest `seq`; 0 for an empty log."""
         return max((file.last_seq for file in self.files()), default=0)
 
     def read(
@@ -158,9 +160,9 @@ class FileEventLog:
         *,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Events with `after_seq` < seq <= `up_to_seq`, at most the first `limit`, in the order of `seq`."""
+        """Returns events with `after_seq` < seq <= `up_to_seq`, at most the first `limit`, ordered by `seq`."""
         if limit is not None:
-            # `seq` has no gaps, so a number of events is a range of it.
+            # `seq` has no gaps, so a number of events is a range of `seq`.
             up_to_seq = after_seq + limit if up_to_seq is None else min(up_to_seq, after_seq + limit)
         needed = [
             file
@@ -176,27 +178,29 @@ class FileEventLog:
     def read_parts(
         self, after_seq: int = 0, up_to_seq: int | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
-        """What `read` gives, in parts of a bounded size of which none is empty. `columns` have `seq` among them."""
-        while (part := self.read(after_seq, up_to_seq, _PART_ROWS, columns=columns)).num_rows:
-            yield part
-            after_seq = part.column("seq")[-1].as_py()
+        """Yields the rows of `read` in non-empty parts of bounded size. `columns` must include `seq`."""
+        while (chunk := self.read(after_seq, up_to_seq, _PART_ROWS, columns=columns)).num_rows:
+            yield chunk
+            after_seq = chunk.column("seq")[-1].as_py()
 
     def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> UnprocessedFiles:
-        """What lies after `after_seq` for one bucket, prefix and glob. Reads all of it, a slice at a time."""
+        """Returns the unprocessed events after `after_seq` for one bucket, prefix and glob. Reads all of them, in
+        parts.
+        """
         files = size = 0
         oldest: datetime | None = None
         for rows in self.read_parts(after_seq, self.last_seq()):
-            part = filter_events(rows, bucket=bucket, prefix=prefix, glob=glob)
-            if part.num_rows == 0:
+            chunk = filter_events(rows, bucket=bucket, prefix=prefix, glob=glob)
+            if chunk.num_rows == 0:
                 continue
-            files += part.num_rows
-            size += pc.sum(part.column("size")).as_py()
-            earliest = pc.min(part.column("event_time")).as_py()
+            files += chunk.num_rows
+            size += pc.sum(chunk.column("size")).as_py()
+            earliest = pc.min(chunk.column("event_time")).as_py()
             oldest = earliest if oldest is None else min(oldest, earliest)
         return UnprocessedFiles(files=files, bytes=size, oldest_at=oldest)
 
     def files(self) -> list[LogFile]:
-        """The log's data files now, by first `seq`.
+        """Returns the log's current data files, ordered by first `seq`.
 
         Raises:
             ContractError: LOG_DAMAGED.
@@ -214,7 +218,7 @@ class FileEventLog:
         return self._files
 
     def _load(self, files: list[LogFile], after_seq: int, up_to_seq: int | None) -> list[pa.Table]:
-        """The files' rows inside the bounds, each table sorted and the tables in order."""
+        """Returns the files' rows within the bounds, sorted by `seq`."""
         if not files:
             return []
         missing = [file for file in files if file.path not in self._cache]
@@ -225,7 +229,7 @@ class FileEventLog:
         parts = [_filter_seq(table, after_seq, up_to_seq) for table in tables]
         if any(left.last_seq >= right.first_seq for left, right in pairwise(files)):
             parts = [pa.concat_tables(parts).sort_by("seq")]
-        return [part for part in parts if part.num_rows]
+        return [chunk for chunk in parts if chunk.num_rows]
 
     def _read_file(self, file: LogFile) -> pa.Table:
         path = arrow_path(self._lake.storage, f"{self._key}/{file.path}")
@@ -234,7 +238,7 @@ class FileEventLog:
         return table.select(FILE_EVENT_SCHEMA.names).cast(FILE_EVENT_SCHEMA).sort_by("seq")
 
     def _cache_tables(self, loaded: dict[str, pa.Table]) -> None:
-        """Keep what was read last: planning a slice reads it more than once."""
+        """Caches the tables read last: planning a slice reads them more than once."""
         self._cache.update(loaded)
         rows = sum(table.num_rows for table in self._cache.values())
         while rows > _MAX_CACHED_ROWS:
@@ -251,12 +255,14 @@ def _filter_seq(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Ta
 
 
 def event_time_us(event_time: datetime | None) -> int | None:
-    """The store's time of a file event, in microseconds since 1970: when the events in its object arrived."""
+    """Returns the store's time of a file event in microseconds since 1970, the arrival time of the events in its
+    object.
+    """
     return None if event_time is None else (event_time - _EPOCH) // _MICROSECOND
 
 
 def filter_events(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:
-    """The events of one bucket, or of all, whose key begins with `prefix` and, as a whole, fits `glob`."""
+    """Returns the events of one bucket (or all) whose key begins with `prefix` and matches `glob`."""
     keep = pc.is_valid(events.column("bucket"))
     if bucket is not None:
         keep = pc.equal(events.column("bucket"), bucket)
@@ -268,10 +274,10 @@ def filter_events(events: pa.Table, *, bucket: str | None, prefix: str = "", glo
 
 
 def data_files(table: DeltaTable) -> list[LogFile]:
-    """The files of a log table by first `seq`, from its statistics.
+    """Returns the data files of a log table from its statistics, ordered by first `seq`.
 
     Raises:
-        ContractError: LOG_WITHOUT_STATISTICS when a file has none, so its `seq` cannot be known.
+        ContractError: LOG_WITHOUT_STATISTICS, a file has no statistics, so its `seq` range is unknown.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     if actions.num_rows == 0:
@@ -281,8 +287,8 @@ def data_files(table: DeltaTable) -> list[LogFile]:
     if any(column is None or column.null_count for column in columns):
         raise ContractError(
             "LOG_WITHOUT_STATISTICS",
-            f"{table.table_uri}: a data file has no statistics on seq, so what it holds is unknown.",
-            hint="Only the relay may write this table: restore it to the version before.",
+            f"{table.table_uri}: a data file has no statistics on seq, so its range is unknown.",
+            hint="Only the relay may write this table. Restore the previous version.",
         )
     rows = zip(*(column.to_pylist() for column in columns if column is not None), strict=True)
     return sorted((LogFile(*row) for row in rows), key=lambda file: (file.first_seq, file.last_seq))
@@ -291,10 +297,10 @@ def data_files(table: DeltaTable) -> list[LogFile]:
 def file_event_identity(
     bucket: str, key: str, etag: str, version_id: str | None = None, *, overwrites: Overwrites = "latest"
 ) -> bytes:
-    """16 bytes that name a file event: equal for redeliveries of it, different for anything else.
+    """Returns a 16-byte identity: equal for redeliveries of a file event, different for other events.
 
-    What else there is, the overwrite policy says: whether the same key with another content, or as another version of
-    the same content, is another file.
+    The overwrite policy decides whether the same key with another content, or another version of the same content, is
+    another file.
     """
     parts = {
         "ignore": (bucket, key),
@@ -302,18 +308,18 @@ def file_event_identity(
         "every_version": (bucket, key, etag, version_id or ""),
     }[overwrites]
     digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        encoded = part.encode("utf-8", "surrogatepass")
+    for chunk in parts:
+        encoded = chunk.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "big"))
         digest.update(encoded)
     return digest.digest()
 
 
 class IdentitySet:
-    """Identities seen: those given at the start in sorted arrays, 16 MB per million; those added later in a
-    Python set, about 110 MB per million, which a relay's own end after hours keeps small.
+    """A set of identities. Those given at the start are sorted arrays (16 MB per million); those added later a Python
+    set (about 110 MB per million), which stays small because a relay ends after hours.
 
-    The whole 16 bytes are compared, so two files are never taken for one. Not safe to share between threads.
+    Compares all 16 bytes, so two files are never confused. Not thread-safe.
     """
 
     def __init__(self, identities: Iterable[bytes] = ()) -> None:
@@ -335,6 +341,6 @@ class IdentitySet:
         return bool((self._low[first:last] == low).any())
 
     def add(self, item: bytes) -> None:
-        """Remember one more; nothing changes when it is there."""
+        """Adds an identity. Idempotent."""
         if item not in self:
             self._added.add(item)

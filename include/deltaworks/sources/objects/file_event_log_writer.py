@@ -1,8 +1,8 @@
-"""Writes the file event log: one guarded step per append, `seq` without gaps, each file event once.
+"""Writes the file event log: one idempotent commit per append, `seq` without gaps, each file event once.
 
-An append is fixed first (`prepare`) and then committed as often as it takes (`commit`): its number is a step
-that lands once, so a commit whose reply was lost is found instead of repeated. The owner epoch goes with every
-commit: once a successor has raised it, a former relay that was only paused can write nothing more.
+`prepare` fixes an append; `commit` may then be repeated. The append number is a step that lands once, so a commit whose
+    reply was lost is detected. Every commit carries the owner epoch: once a successor has raised it, the former relay
+    can no longer write.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COMPACTION_THRESHOLD_FILES = 500
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEvent:
-    """A file event and how it came: `origin` is `sqs` or `listing`."""
+    """A file event and how it was received: `origin` is `sqs` or `listing`."""
 
     event: FileEvent
     message_id: str
@@ -51,7 +51,7 @@ class ReceivedEvent:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedMessage:
-    """A message that could not be used, with the reason."""
+    """A message that could not be parsed, with the reason."""
 
     message_id: str
     body: str
@@ -61,8 +61,7 @@ class QuarantinedMessage:
 
 @dataclass(slots=True)
 class PendingAppend:
-    """One append, fixed: number, rows and, once written, their files. Empty when everything was known
-    already."""
+    """A prepared append: number, rows and, once written, their files. Empty if all events are in the log already."""
 
     number: int
     events: pa.Table
@@ -79,13 +78,13 @@ class PendingAppend:
 
 
 class FileEventLogWriter:
-    """The one writer of a relay's log, under the lease's owner epoch. One thread.
+    """The only writer of a relay's log, under the owner epoch of the lease. Not thread-safe.
 
-    Opening creates the tables, fences former owners, then loads the last `seq`, the append number and the
-    identities of every file event in the log, in that order: what a former owner still got in is known.
+    Opening creates the tables, fences former owners, and then loads the last `seq`, the append number and all
+    identities. This order includes the last commits of a former owner.
 
     Raises:
-        FencedError: OWNER_FENCED when a later owner has been here already.
+        FencedError: OWNER_FENCED, a later owner has taken over.
     """
 
     def __init__(self, lake: Lake, relay: str, *, epoch: int, overwrites: Overwrites = "latest") -> None:
@@ -109,7 +108,7 @@ class FileEventLogWriter:
 
     @property
     def last_seq(self) -> int:
-        """The newest `seq` committed."""
+        """The highest committed `seq`."""
         return self._last_seq
 
     @property
@@ -118,48 +117,49 @@ class FileEventLogWriter:
         return self._append_number
 
     def append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
-        """`prepare` and `commit` at once, for callers without a retry of their own."""
+        """Prepares and commits an append, for callers without retries."""
         pending = self.prepare(events, messages)
         self.commit(pending)
         return pending
 
     def prepare(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
-        """Fix the next append: what the log has already is left out, the rest gets the next `seq` in order.
+        """Prepares the next append: skips events in the log and numbers the rest in order.
 
         Raises:
-            ContractError: APPEND_OUTCOME_UNKNOWN while an earlier append has not been committed: repeat that one.
+            ContractError: APPEND_IN_DOUBT, an earlier append is not committed; commit that one again.
         """
         if self._in_doubt is not None:
             raise ContractError(
                 "APPEND_OUTCOME_UNKNOWN",
                 f"Append {self._in_doubt.number} of relay {self._relay!r} may or may not have landed.",
-                hint="Commit the same append again, or open the log anew.",
+                hint="Commit the same append again, or reopen the log.",
             )
         number = self._append_number + 1
         new: dict[bytes, ReceivedEvent] = {}
         for received in events:
             event = received.event
-            name = file_event_identity(
+            identity = file_event_identity(
                 event.bucket, event.key, event.etag, event.version_id, overwrites=self._overwrites
             )
-            if name not in self._identities:
-                new.setdefault(name, received)
-        unseen = {m.message_id: m for m in reversed(messages) if m.message_id not in self._message_ids}
+            if identity not in self._identities:
+                new.setdefault(identity, received)
+        new_messages = {m.message_id: m for m in reversed(messages) if m.message_id not in self._message_ids}
         return PendingAppend(
             number=number,
             events=_event_rows(new.values(), first_seq=self._last_seq + 1, number=number),
-            messages=_message_rows(unseen.values(), number=number),
+            messages=_message_rows(new_messages.values(), number=number),
             identities=tuple(new),
             duplicates=len(events) - len(new),
         )
 
     def commit(self, pending: PendingAppend) -> None:
-        """Make the append part of the log. Repeat it with the same append after an error that may pass.
+        """Commits the append. After a transient error, call it again with the same append.
 
-        Messages go first: a crash in between brings everything back, and message ids tell what is there.
+        Messages are committed first: after a crash in between all are redelivered, and their ids identify those in the
+        table.
 
         Raises:
-            FencedError: OWNER_FENCED, a successor has taken over; nothing of the append counts.
+            FencedError: OWNER_FENCED, a successor has taken over; nothing was committed.
             ConcurrencyError: COMMIT_CONTENDED.
         """
         if pending.is_empty:
@@ -178,8 +178,8 @@ class FileEventLogWriter:
         self._in_doubt = None
         self._append_number = pending.number
         self._last_seq += pending.events.num_rows
-        for name in pending.identities:
-            self._identities.add(name)
+        for identity in pending.identities:
+            self._identities.add(identity)
         self._message_ids.update(pending.messages.column("message_id").to_pylist())
 
     def _write(self, key: str, rows: pa.Table) -> WrittenFile:
@@ -189,7 +189,7 @@ class FileEventLogWriter:
         metadata = self._metadata(operation, batch=step.version, step=step)
         outcome = commit_step(table, [file.add_action()], step=step, owner=self._owner, user_metadata=metadata)
         if not outcome.newly_committed:
-            # Ours with a lost reply, unless a successor used the same number for an append of its own.
+            # Our commit with a lost reply, unless a successor used the same number.
             self._check_still_owner(table)
 
     def _raise_owner(self, table: DeltaTable) -> None:
@@ -204,11 +204,11 @@ class FileEventLogWriter:
             raise FencedError(
                 "OWNER_FENCED",
                 f"{table.table_uri}: owner epoch {current} has taken over from epoch {self._owner.version}.",
-                hint="Nothing: the successor goes on where this one stopped.",
+                hint="No action needed: the successor continues.",
             )
 
     def _compact_if_fragmented(self) -> None:
-        """Merge the many small files appends leave, so that opening and reading stay fast. Never fatal."""
+        """Compacts the small files of appends, so that opening and reading stay fast. Never fatal."""
         if len(FileEventLog(self._lake, self._relay).files()) <= _COMPACTION_THRESHOLD_FILES:
             return
         metadata = self._metadata("compact_file_events", batch=f"owner-{self._owner.version}")
@@ -216,7 +216,7 @@ class FileEventLogWriter:
         try:
             self._events.optimize.compact(commit_properties=properties)
         except (DeltaError, OSError) as error:
-            _LOGGER.warning("The file event log of relay %s stays in many files: %s", self._relay, error)
+            _LOGGER.warning("The file event log of relay %s could not be compacted: %s", self._relay, error)
         refresh(self._events)
 
     def _load_events(self) -> tuple[int, IdentitySet]:
@@ -233,7 +233,7 @@ class FileEventLogWriter:
         return position, IdentitySet(identities)
 
     def _load_message_ids(self) -> set[str]:
-        # A queue keeps a message for 14 days at most: older ones cannot come back.
+        # SQS retains messages for at most 14 days, so older ones cannot be redelivered.
         recent = pc.field("received_at") > utc_now() - timedelta(days=15)
         rows = rows_of(self._lake, self._messages, columns=["message_id"], filters=recent)
         return set(rows.column("message_id").to_pylist())
@@ -254,7 +254,7 @@ def _owner_step(relay: str, epoch: int) -> Step:
 
 
 def last_log_epoch(lake: Lake, relay: str) -> int:
-    """The highest owner epoch that the relay's tables were committed to under; 0 before the first."""
+    """Returns the highest owner epoch committed to the relay's tables; 0 before the first commit."""
     app_id = _owner_step(relay, 0).app_id
     tables = [lake.open(key) for key in (file_events_key(relay), message_quarantine_key(relay))]
     return max((table.transaction_version(app_id) or 0 for table in tables if table is not None), default=0)

@@ -1,4 +1,4 @@
-"""A file event log that is damaged: said at once and by its name, where an outage would be waited for."""
+"""Detects a damaged file event log, so that it fails immediately instead of being retried as an outage."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from deltalake.exceptions import DeltaError
 
 from deltaworks.errors import ContractError
 
-#: What delta-rs says of a commit that is no JSON; it has no class for it. One that is missing may yet be listed.
+#: The message of delta-rs for a commit that is not JSON; it has no error class. A missing commit may be a delayed
+#: listing.
 _DAMAGE_MESSAGE: Final = re.compile(r"\bJson error\b")
 
 
 @contextmanager
 def raise_log_damage(key: str) -> Iterator[None]:
-    """Name the damage of the log at a key that delta-rs meets within the block; any other error goes on as it is.
+    """Raises LOG_DAMAGED if delta-rs finds the log damaged within the block; other errors pass through.
 
     Raises:
         ContractError: LOG_DAMAGED.
@@ -29,7 +30,10 @@ def raise_log_damage(key: str) -> Iterator[None]:
             raise
         raise ContractError(
             "LOG_DAMAGED",
-            # A backtrace of delta-rs follows its first line.
-            f"The file event log {key} cannot be read, its `_delta_log` is damaged: {str(error).splitlines()[0]}.",
-            hint="Stop the relay, put its `_delta_log` back as it was, then restart what reads it and start the relay.",
+            # delta-rs appends a backtrace after the first line.
+            f"The file event log {key} cannot be read because its `_delta_log` is damaged: "
+            f"{str(error).splitlines()[0]}.",
+            hint=(
+                "Stop the relay, restore the `_delta_log`, then restart the streams that read it and start the relay."
+            ),
         ) from error

@@ -1,7 +1,7 @@
-"""What the names of an object may be: its key, its tag, its version. They come in messages that others may write.
+"""Validates object keys, ETags and version ids, which come from messages that others may send.
 
-A tag goes into a request's header, where a line break would begin another header; a key becomes a path below a local
-landing folder, where `..` would lead out of it. S3 itself holds no object whose names these rules refuse.
+An ETag goes into a request header, where a line break would start another header. A key becomes a path below a local
+landing folder, where `..` would leave it. S3 stores no object whose names are rejected here.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-#: S3's own bound.
+#: S3's limit.
 _KEY_BYTES = 1_024
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}")
-# Visible ASCII but the quote, as in the headers they are sent in. S3's own tags have at most some 40 characters.
+# Visible ASCII except the quote, as in HTTP headers. S3's own ETags have at most about 40 characters.
 _TAG = re.compile(r"[\x21\x23-\x7e]{0,256}")
 _VERSION = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
 def is_valid_bucket(name: str) -> bool:
-    """Whether a client can address a bucket of this name at all."""
+    """Returns whether a client can address a bucket of this name."""
     return _BUCKET.fullmatch(name) is not None
 
 
 def is_valid_etag(etag: str) -> bool:
-    """Whether a tag, without its quotes, can be sent as a condition. The empty one stands for none."""
+    """Returns whether an ETag without quotes can be sent as a condition. The empty string means no ETag."""
     return _TAG.fullmatch(etag) is not None
 
 
 def is_valid_version_id(version_id: str | None) -> bool:
-    """Whether a version can be asked for; None stands for none."""
+    """Returns whether a version id can be requested; None means no version."""
     return version_id is None or _VERSION.fullmatch(version_id) is not None
 
 
 def is_valid_key(key: str) -> bool:
-    """Whether a bucket can hold an object of this key: short enough, no NUL, never above the bucket's root."""
+    """Returns whether a bucket can store this key: short enough, no NUL, never above the bucket's root."""
     try:
         encoded = key.encode()
     except UnicodeEncodeError:
@@ -42,7 +42,9 @@ def is_valid_key(key: str) -> bool:
 
 
 def _escapes_root(key: str) -> bool:
-    """S3's rule: read from the left, there are never more segments that go up than segments to go up from."""
+    """Returns whether a key leaves its root, by S3's rule: read from the left, `..` segments never outnumber the
+    others.
+    """
     depth = 0
     for segment in key.split("/"):
         depth += -1 if segment == ".." else segment not in ("", ".")
@@ -52,9 +54,9 @@ def _escapes_root(key: str) -> bool:
 
 
 def local_path(folder: Path, key: str) -> Path | None:
-    """Where the object of a key lies below the folder that stands for its bucket; None for a key that leads elsewhere.
+    """Returns the path of an object below the folder that represents its bucket; None for a key outside the folder.
 
-    A bucket may hold `a/../b` beside `b`; a folder cannot, and a path that begins at its root is another folder's.
+    A bucket can hold both `a/../b` and `b`; a folder cannot. An absolute key is outside the folder.
     """
     if not is_valid_key(key) or key.startswith("/") or ".." in key.split("/"):
         return None

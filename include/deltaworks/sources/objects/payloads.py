@@ -1,12 +1,12 @@
-"""Payloads of file events: a task opens the object that each of them names.
+"""Payloads of file events: each task opens the objects that its file events name.
 
-An error of the object itself (gone, replaced, unreadable) is an `ObjectError`: the stream records it in quarantine with
-`reason` and goes on. An error of the storage is not: the task fails and is tried again.
+An error of the object (missing, replaced, unreadable) is an `ObjectError`: the stream quarantines it with its `reason`
+and continues. For a storage error the task fails and is retried.
 
-A refusal may be either. A key that is disabled, a customer's own key or an object's own policy refuses one object, and
-whoever may put one could stop a stream by it; a role that lacks a right is refused everything. So an object is to blame
-where others can be read: a key beside it, where nothing lies, is answered as missing; or another one of the batch was
-read, which its driver knows.
+A refused request may concern the object (a disabled key, a customer's key, an object policy) or the stream's role,
+which is refused everything. Without this distinction, one object could stop a stream. So the object is blamed if others
+can be read: a probe for a missing sibling key returns "not found", or the driver knows that another object of the batch
+was read.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
-#: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.
+#: Error conditions that concern the object, not the storage: they quarantine it, and the stream continues.
 _OBJECT_ERROR_REASONS = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
     "OBJECT_TOO_LARGE": ReasonCode.TOO_LARGE
 }
-#: Refusals that are never about one object, but about who asks, or for which bucket.
+#: Error codes that concern the caller or the bucket, never a single object.
 _CALLER_ERROR_CODES = frozenset(
     {
         "AccountProblem",
@@ -59,13 +59,13 @@ _CALLER_ERROR_CODES = frozenset(
     }
 )
 _RETRY_SECONDS = 60.0
-#: For how long an answer counts that a key beside a refused object gave.
+#: How long the result of a probe for a sibling key is valid.
 _PROBE_CACHE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """One object of a batch. `arrived_at_us` is when its store made it, as the file event log has it."""
+    """One object of a batch. `arrived_at_us` is its store's time from the file event log."""
 
     seq: int
     key: str
@@ -75,7 +75,7 @@ class FileReference:
 
 
 class FileOpener:
-    """Opens an object inside a task. Carries the values of the storage's references, which a remote worker lacks."""
+    """Opens objects inside a task. Carries the values of the storage's references, which remote workers lack."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class FileOpener:
         quarantine_refused: bool = False,
         replacement_tags: ReplacementTags | None = None,
     ) -> None:
-        """Open the objects of a bucket.
+        """Opens the objects of a bucket.
 
         Args:
-            replaced: says what lies in the place of an object that was put anew without erased events.
-            quarantine_refused: whether an object that is refused has a payload that says so, instead of an error.
+            replacement_tags: finds the current ETag of objects that were rewritten without erased events.
+            quarantine_refused: return a rejected payload for a refused object instead of raising.
         """
         self._refused_quarantine = quarantine_refused
         self._storage = storage.model_dump_json()
@@ -103,7 +103,7 @@ class FileOpener:
     def for_source(
         cls, landing: StorageSpec, source: FileSourceSpec, *, lake: StorageSpec, quarantine_refused: bool = False
     ) -> Self:
-        """As a pipeline's source declares it."""
+        """Creates the opener for a pipeline's source."""
         return cls(
             landing.with_bucket(source.bucket),
             compression=source.compression,
@@ -124,8 +124,8 @@ class FileOpener:
             if not self._refused_quarantine:
                 raise
             reason = Reason(ReasonCode.OBJECT_UNREADABLE, "", error.message)
-            of_object = _are_siblings_readable(storage, reference.key, int(time.time()) // _PROBE_CACHE_SECONDS)
-            return Payload(reference.seq, reference.key, None, reason, refusal=None if of_object else error)
+            is_object_error = _are_siblings_readable(storage, reference.key, int(time.time()) // _PROBE_CACHE_SECONDS)
+            return Payload(reference.seq, reference.key, None, reason, refusal=None if is_object_error else error)
         except DeltaworksError as error:
             code = _OBJECT_ERROR_REASONS.get(error.condition)
             if code is None:
@@ -133,7 +133,7 @@ class FileOpener:
             return Payload(reference.seq, reference.key, None, Reason(code, "", error.message))
         except OSError:
             raise
-        except Exception as error:  # whatever its bytes lead a decompressor into, too little memory included
+        except Exception as error:  # a decompressor may raise anything, including MemoryError
             detail = f"opening it failed: {type(error).__name__}"
             return Payload(reference.seq, reference.key, None, Reason(ReasonCode.OBJECT_UNREADABLE, "", detail))
         return Payload(reference.seq, reference.key, data)
@@ -151,35 +151,35 @@ class FileOpener:
 
 
 class ObjectError(ContractError):
-    """An announced object cannot be used, and trying again cannot help. `reason` goes into quarantine."""
+    """An announced object cannot be used, and a retry cannot help. `reason` goes to quarantine."""
 
     reason: ClassVar[str] = "object_unreadable"
 
 
 class ObjectMissing(ObjectError):
-    """There is no object at this key any more."""
+    """The object no longer exists."""
 
     reason = "object_missing"
 
 
 class ObjectChanged(ObjectError):
-    """The object at this key is not the one announced: it has been overwritten."""
+    """The object was overwritten after it was announced."""
 
     reason = "object_changed"
 
 
 class ObjectUnreadable(ObjectError):
-    """The object is archived, or its compressed content is damaged or cut off."""
+    """The object is archived, or its compressed content is damaged or truncated."""
 
     reason = "object_unreadable"
 
 
 class ObjectRefused(ConfigError):
-    """The storage refuses to give the object: this one, or all of them."""
+    """The storage refuses to return the object: this one, or all of them."""
 
 
 class ObjectTooLarge(ObjectError):
-    """The object, or what its compressed content grows to, is larger than may be read."""
+    """The object, stored or decompressed, exceeds the size limit."""
 
     reason = "too_large"
 
@@ -193,28 +193,30 @@ def open_object(
     compression: Compression = "auto",
     max_bytes: int | None = None,
 ) -> bytes:
-    """The announced object's content, decompressed. Memory is that of the content, whole.
+    """Returns the decompressed content of the announced object. Holds the complete content in memory.
 
     Args:
-        storage: the landing bucket; `key` is relative to its bucket, as notifications give it.
-        etag: the tag announced; empty where none was, then any object at the key will do.
-        version_id: the version announced: it is read where the object is not the one announced any more.
-        compression: as `sources.decompression` has it.
-        max_bytes: what the object may hold, as it is stored and decompressed; no more than that is ever held.
+        storage: the landing bucket; `key` is relative to the bucket, as in notifications.
+        etag: the announced ETag; if empty, any object at the key is accepted.
+        version_id: the announced version, read if the current object is not the announced one.
+        compression: as in `events.decompression`.
+        max_bytes: limit of the stored and of the decompressed size; never exceeded in memory.
 
     Raises:
         ObjectMissing, ObjectChanged, ObjectUnreadable: OBJECT_MISSING, OBJECT_CHANGED, OBJECT_UNREADABLE.
         ObjectTooLarge: OBJECT_TOO_LARGE.
         ObjectRefused: OBJECT_FORBIDDEN, the object may not be read.
         ConfigError: OBJECT_FORBIDDEN, nothing in the bucket may be read.
-        TransientError: STORAGE_UNREACHABLE, it failed for a minute, however often it was asked.
+        TransientError: STORAGE_UNREACHABLE, all attempts failed for a minute.
     """
-    # Also a log that was written before messages were held to this must not stop its streams.
+    # Logs may contain names that were written before messages were validated; they must not stop streams.
     path = local_path(Path(storage.prefix), key) if storage.scheme == "file" else None
-    usable = is_valid_key(key) if storage.scheme == "s3" else path is not None
-    if not (usable and is_valid_etag(etag) and is_valid_version_id(version_id)):
-        hint = "Nobody who writes objects names them so: see who may send to the relay's queue."
-        raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key!r} with tag {etag!r} cannot be asked for.", hint=hint)
+    is_valid = is_valid_key(key) if storage.scheme == "s3" else path is not None
+    if not (is_valid and is_valid_etag(etag) and is_valid_version_id(version_id)):
+        hint = "No store creates such names. Check who may send to the relay's queue."
+        raise ObjectUnreadable(
+            "OBJECT_UNREADABLE", f"{key!r} with ETag {etag!r} is not a valid object reference.", hint=hint
+        )
     if path is not None:
         data = _read_local(path, etag, max_bytes)
     else:
@@ -224,13 +226,15 @@ def open_object(
     try:
         return decompress(data, compression, max_bytes=max_bytes)
     except DamagedContent as error:
-        raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key}: {error}.", hint="Have it sent again.") from error
+        raise ObjectUnreadable(
+            "OBJECT_UNREADABLE", f"{key}: {error}.", hint="Ask the producer to send it again."
+        ) from error
     except ContentTooLarge as error:
         raise _too_large(f"{key} {error}") from error
 
 
 _GRANT_HINT = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
-_OTHER_KEY_HINT = "Have it sent again under another key."
+_OTHER_KEY_HINT = "Ask the producer to send it again under another key."
 
 
 def _retry_read(call: Callable[[], bytes], where: str) -> bytes:
@@ -239,11 +243,11 @@ def _retry_read(call: Callable[[], bytes], where: str) -> bytes:
     except (ClientError, BotoCoreError) as error:
         if isinstance(error, ParamValidationError):
             raise ObjectUnreadable(
-                "OBJECT_UNREADABLE", f"{where} cannot be asked for.", hint=_OTHER_KEY_HINT
+                "OBJECT_UNREADABLE", f"{where} is not a valid object reference.", hint=_OTHER_KEY_HINT
             ) from error
         if not is_outage(error):
             raise ConfigError(
-                "OBJECT_FORBIDDEN", f"{where} could not be asked for ({type(error).__name__}).", hint=_GRANT_HINT
+                "OBJECT_FORBIDDEN", f"{where} could not be requested ({type(error).__name__}).", hint=_GRANT_HINT
             ) from error
         raise TransientError(
             "STORAGE_UNREACHABLE",
@@ -258,7 +262,7 @@ def _check_size(size: int, max_bytes: int | None, where: str) -> None:
 
 
 def _too_large(what: str) -> ObjectTooLarge:
-    hint = "Raise source.max_object_bytes, or have it sent in parts; then replay it."
+    hint = "Raise source.max_object_bytes and replay it, or ask the producer to send it in parts."
     return ObjectTooLarge("OBJECT_TOO_LARGE", f"{what}.", hint=hint)
 
 
@@ -270,28 +274,28 @@ def _read_announced(storage: StorageSpec, key: str, etag: str, version_id: str |
             raise
         try:
             return _read_s3(storage, key, max_bytes, VersionId=version_id)
-        except (ObjectMissing, ConfigError):  # removed for good, or versions may not be read
+        except (ObjectMissing, ConfigError):  # the version was deleted, or versions may not be read
             pass
         raise
 
 
 def _read_s3(storage: StorageSpec, key: str, max_bytes: int | None, **condition: str) -> bytes:
     try:
-        answer = _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=key, **condition)
-        _check_size(int(answer["ContentLength"]), max_bytes, f"s3://{storage.bucket}/{key}")
-        return bytes(answer["Body"].read())
+        response = _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=key, **condition)
+        _check_size(int(response["ContentLength"]), max_bytes, f"s3://{storage.bucket}/{key}")
+        return bytes(response["Body"].read())
     except ClientError as error:
-        meaning = _object_error(error, storage.bucket, key)
-        if meaning is None:
+        object_error = _object_error(error, storage.bucket, key)
+        if object_error is None:
             raise
-        raise meaning from error
+        raise object_error from error
 
 
 def _object_error(error: ClientError, bucket: str, key: str) -> Exception | None:
-    """What S3's refusal says about the object; None where it says nothing about it."""
+    """Maps S3's error code to an error of the object; None if it says nothing about the object."""
     code, where = error_code(error), f"s3://{bucket}/{key}"
     if code in MISSING_CODES:
-        return ObjectMissing("OBJECT_MISSING", f"{where} is not there.", hint="It was deleted before it was read.")
+        return ObjectMissing("OBJECT_MISSING", f"{where} does not exist.", hint="It was deleted before it was read.")
     if code in CHANGED_CODES:
         hint = "Its newer content has a file event of its own."
         return ObjectChanged("OBJECT_CHANGED", f"{where} was replaced after it was announced.", hint=hint)
@@ -299,19 +303,21 @@ def _object_error(error: ClientError, bucket: str, key: str) -> Exception | None
         return ObjectUnreadable("OBJECT_UNREADABLE", f"{where} is archived.", hint="Restore it, then replay it.")
     if is_outage(error):
         return None
-    # Without the right to list the bucket S3 answers 403 for a missing key too.
+    # Without s3:ListBucket, S3 answers 403 for a missing key too.
     kind = ConfigError if code in _CALLER_ERROR_CODES else ObjectRefused
     return kind("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=_GRANT_HINT)
 
 
 @functools.lru_cache(maxsize=256)
 def _are_siblings_readable(storage: StorageSpec, key: str, _period: int) -> bool:
-    """Whether objects beside the key may be read: what is not there is answered as missing only to who may read it."""
+    """Returns whether other keys in the object's folder may be read: only a caller with read permission gets "not
+    found" for a missing key.
+    """
     if storage.scheme == "file":
         return False
-    beside = "/".join([*key.split("/")[:-1], f"deltaworks-{uuid.uuid4().hex}"])
+    sibling = "/".join([*key.split("/")[:-1], f"deltaworks-{uuid.uuid4().hex}"])
     try:
-        _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=beside)
+        _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=sibling)
     except ClientError as error:
         return error_code(error) in MISSING_CODES
     except BotoCoreError:
@@ -325,14 +331,14 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         hint = "It was deleted before it was read."
-        raise ObjectMissing("OBJECT_MISSING", f"{path} is not there.", hint=hint) from error
+        raise ObjectMissing("OBJECT_MISSING", f"{path} does not exist.", hint=hint) from error
     except PermissionError as error:
-        hint = "Let the stream's user read it."
+        hint = "Grant read permission to the stream's user."
         raise ObjectRefused("OBJECT_FORBIDDEN", f"{path} may not be read.", hint=hint) from error
     except OSError as error:
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
-        raise ObjectMissing("OBJECT_MISSING", f"{path} cannot be there: {error}.", hint="Nothing to do.") from error
+        raise ObjectMissing("OBJECT_MISSING", f"{path} cannot exist: {error}.", hint="No action needed.") from error
     if not matches_etag(data, etag):
         hint = "Its newer content has a file event of its own."
         raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)
@@ -340,14 +346,14 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
 
 
 def matches_etag(data: bytes, etag: str) -> bool:
-    """Whether a local file is the one announced: the tag of an object put in one part is its MD5, and so is a file's.
+    """Returns whether local data is the announced file: the ETag of a single-part object is its MD5.
 
-    Where no tag was announced, any content is.
+    Without an announced ETag, any content matches.
     """
     return not etag or hashlib.md5(data, usedforsecurity=False).hexdigest() == etag
 
 
 @functools.lru_cache(maxsize=8)
 def _client(storage: StorageSpec, _process: int) -> Any:
-    """One client per process and storage: a client inherited through a fork shares its connections."""
+    """Returns one client per process and storage: a client inherited through a fork would share connections."""
     return bucket_client(storage)

@@ -1,7 +1,7 @@
-"""Looks up under which tag an announced object lies that was put anew without erased events; from a task, too.
+"""Finds the current ETag of an announced object that was rewritten without erased events; callable from tasks.
 
-A task that meets another tag than was announced asks here. What is put is on record before it is put, so whoever finds
-it in its place finds the record.
+Called when the ETag differs from the announced one. The replacement is recorded before the object is rewritten, so the
+record always exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOCK: Final = threading.Lock()
 
 
 class ReplacementTags:
-    """The replacements of a bucket's objects. Carries the values of references, which a remote worker lacks."""
+    """The replacements of a bucket's objects. Carries the values of references, which remote workers lack."""
 
     def __init__(self, lake: StorageSpec, bucket: str) -> None:
         self._lake = lake.model_dump_json()
@@ -27,7 +27,7 @@ class ReplacementTags:
         self._variables = resolved_variables(lake)
 
     def tags_for(self, key: str, etag: str) -> list[str]:
-        """The tags that the object of this tag may have now, the newest first.
+        """Returns the possible current ETags of an object, the latest first.
 
         Raises:
             ContractError: ERASURE_UNREADABLE.
@@ -42,5 +42,5 @@ class ReplacementTags:
 
 @functools.lru_cache(maxsize=4)
 def _replacements(lake: str, _process: int) -> Replacements:
-    """One for each process and lake: what was read is not read again."""
+    """Returns one cached instance per process and lake."""
     return Replacements(open_objects(StorageSpec.model_validate_json(lake)))

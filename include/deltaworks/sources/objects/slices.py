@@ -1,8 +1,7 @@
-"""Slices of a relay's log: which file events a batch of a stream reads, bounded by files and bytes, the same at every
-replay.
+"""Slices of a relay's log: the file events of a batch, bounded by files and bytes, deterministic on replay.
 
-A position is the last `seq` included. A slice is planned once per trigger, so scanning is remembered between calls and
-bounded in each. An exception in planning ends the query, so planners wait for storage inside.
+A position is the last `seq` included. One slice is planned per trigger, so the scan position is cached between calls
+and each call is bounded. An exception in planning ends the query, so planners retry storage errors themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Files of the largest batch, whatever Spark asks for.
+#: Maximum number of files in a batch, regardless of Spark's limit.
 MAX_BATCH_FILES = 100_000
 _RETRY_SECONDS = 120.0
 T = TypeVar("T")
@@ -30,19 +29,19 @@ _SCAN_COLUMNS = ("seq", "bucket", "key", "size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """How large one batch may be. A batch holds at least one file, however large; None is no limit."""
+    """Limits of one batch. A batch has at least one file of any size; None is no limit."""
 
     max_files: int | None
     max_bytes: int | None
 
 
 def retry_storage(call: Callable[[], T]) -> T:
-    """Call until it succeeds, fails for good, or has failed for two minutes; its last error is raised."""
+    """Retries a call until it succeeds, fails permanently, or has failed for two minutes; raises the last error."""
     return retry_outages(call, retry_seconds=_RETRY_SECONDS)
 
 
 class SlicePlanner:
-    """The slices of one bucket (or all), prefix and glob of a log."""
+    """Plans slices for one bucket (or all), prefix and glob of a log."""
 
     def __init__(
         self, log: FileEventLog, *, bucket: str | None, prefix: str, glob: str | None = None, skip_after: int = 200_000
@@ -52,33 +51,33 @@ class SlicePlanner:
         self._prefix = prefix
         self._glob = glob
         self._skip_after = skip_after
-        #: No event of ours lies between the two: (position asked from, position scanned to).
+        #: No matching event lies between the two: (start position, scanned up to).
         self._empty_range = (0, 0)
         self._latest_seq = 0
         self._latest_scanned = 0
 
     def next_end_offset(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
-        """The end of the slice after `start`; `start` itself when nothing of ours is there yet.
+        """Returns the end of the slice after `start`; `start` itself if there is no matching event yet.
 
-        After `skip_after` foreign events in a row it is their end: an empty slice once in a long while keeps
-        a restarted stream from scanning them all again.
+        After `skip_after` events that do not match, returns their end. This rare empty slice saves a restarted stream
+        from scanning them all again.
 
         Raises:
-            ContractError: LOG_ROLLED_BACK, the log ends before `start`.
+            ContractError: LOG_SET_BACK, the log ends before `start`.
         """
-        asked_from, scanned_to = self._empty_range
-        position = scanned_to if asked_from <= start < scanned_to else start
+        range_start, scanned_to = self._empty_range
+        position = scanned_to if range_start <= start < scanned_to else start
         last = self._log.last_seq() if up_to is None else up_to
         if last < start:
             self._log.check_position({"seq": start})
         end, files, size = start, 0, 0
         while position < last:
-            part = self._log.read(position, last, _SCAN_ROWS, columns=_SCAN_COLUMNS)
-            if part.num_rows == 0:
+            chunk = self._log.read(position, last, _SCAN_ROWS, columns=_SCAN_COLUMNS)
+            if chunk.num_rows == 0:
                 break
-            position = part.column("seq")[-1].as_py()
-            ours = self._filter(part)
-            sizes, seqs = ours.column("size").to_pylist(), ours.column("seq").to_pylist()
+            position = chunk.column("seq")[-1].as_py()
+            matching = self._filter(chunk)
+            sizes, seqs = matching.column("size").to_pylist(), matching.column("seq").to_pylist()
             for seq, file_size in zip(seqs, sizes, strict=True):
                 if files and _exceeds(limits, files + 1, size + file_size):
                     return end
@@ -89,23 +88,22 @@ class SlicePlanner:
         return position if position - start >= self._skip_after else start
 
     def rows(self, start: int, end: int) -> pa.Table:
-        """The slice's events, in order."""
+        """Returns the events of the slice, in order."""
         return self._filter(self._log.read(start, end))
 
     def _filter(self, events: pa.Table) -> pa.Table:
         return filter_events(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
 
     def latest_seq(self, after: int, *, scan_rows: int = 100_000) -> int:
-        """The newest `seq` of ours known after `after`; looks at `scan_rows` more of the log with every
-        call."""
+        """Returns the latest matching `seq` known after `after`; each call scans `scan_rows` more rows of the log."""
         if after > self._latest_scanned:
             self._latest_seq = self._latest_scanned = after
-        part = self._log.read(self._latest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
-        if part.num_rows:
-            self._latest_scanned = part.column("seq")[-1].as_py()
-            ours = self._filter(part)
-            if ours.num_rows:
-                self._latest_seq = ours.column("seq")[-1].as_py()
+        chunk = self._log.read(self._latest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
+        if chunk.num_rows:
+            self._latest_scanned = chunk.column("seq")[-1].as_py()
+            matching = self._filter(chunk)
+            if matching.num_rows:
+                self._latest_seq = matching.column("seq")[-1].as_py()
         return max(self._latest_seq, after)
 
 
@@ -115,10 +113,10 @@ def _exceeds(limits: SliceLimits, files: int, size: int) -> bool:
 
 
 class FileEventPlanner:
-    """A `BatchPlanner` of file events, and their rows. Used by one thread, that of the query.
+    """A `BatchPlanner` of file events, and the rows of its batches. Used by the query's thread.
 
     Args:
-        start: the offset a query without a checkpoint begins after; from the log's beginning where it is None.
+        start: the offset after which a query without a checkpoint begins; None for the beginning of the log.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class FileEventPlanner:
         """See BatchPlanner.
 
         Raises:
-            ContractError: LOG_REPLACED or LOG_ROLLED_BACK, the log is not the one that was read up to `start`.
+            ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
         """
         self._check(start)
         end = retry_storage(lambda: self._slices.next_end_offset(start["seq"], self._limits, up_to=self._max_seq))
@@ -158,16 +156,16 @@ class FileEventPlanner:
     def latest_offset(self) -> dict[str, Any] | None:
         try:
             newest = self._slices.latest_seq(self.initial_offset()["seq"])
-        except Exception as error:  # a report must never end the query
-            _LOGGER.warning("The newest file event is not known: %s", error)
+        except Exception as error:  # a report must not end the query
+            _LOGGER.warning("Could not determine the latest file event: %s", error)
             return None
         return {"seq": newest} if newest else None
 
     def rows(self, start: dict[str, Any] | None, end: dict[str, Any]) -> pa.Table:
-        """The file events of the batch between two offsets, in order; the same at every call.
+        """Returns the file events between two offsets, in order. Deterministic.
 
         Raises:
-            ContractError: LOG_REPLACED or LOG_ROLLED_BACK.
+            ContractError: LOG_REPLACED or LOG_SET_BACK.
         """
         after = (start or self.initial_offset())["seq"]
         if after >= end["seq"]:
@@ -176,7 +174,7 @@ class FileEventPlanner:
         return retry_storage(lambda: self._slices.rows(after, end["seq"]))
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Compare the log with the first position of a run; each run opens it again."""
+        """Checks the log against the first position of a run; each run opens the log again."""
         if not self._checked:
             retry_storage(lambda: self._log.check_position(position))
             self._checked = True

@@ -1,4 +1,4 @@
-"""Objects as a source: the file events of a relay's log, in slices, each object opened in a task."""
+"""Objects as a source: the file events of a relay's log in slices; each object is opened in a task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FileSource:
         self._source = require_object_source(
             spec.source, pipeline=spec.pipeline, unsupported="its stream reads no file events"
         )
-        #: For another thread than the query's.
+        #: Used by another thread than the query's.
         self._log = FileEventLog(self._lake, self._source.relay)
         self._batches: FileEventPlanner | None = None
         self._retention = CachedLookup(
@@ -44,7 +44,7 @@ class FileSource:
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Batches bounded by files and bytes, without rows: the driver reads which files they are."""
+        """Returns batches bounded by files and bytes, without rows: the driver reads their file events."""
         source = self._source
         limits = SliceLimits(
             max_files=min(source.max_files_per_batch, MAX_BATCH_FILES), max_bytes=source.max_bytes_per_batch
@@ -60,14 +60,16 @@ class FileSource:
         return planned_frame(spark, self._batches)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> ObjectSlice:
-        """The batch's file events, read in the driver: they are few and small."""
+        """Returns the batch's file events, read in the driver because they are few and small."""
         if self._batches is None:
-            raise RuntimeError("a batch is asked for before the query's frame")
+            raise RuntimeError("slice_of was called before frame")
         start, end = offsets()
         return object_slice(self._batches.rows(start or None, end), self._opener)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Files and bytes in the log that no batch has read, since when the oldest waits, how long it is kept."""
+        """Returns files and bytes in the log that no batch has read, the time of the oldest, and the bucket's
+        retention.
+        """
         unread = self._log.backlog(
             finished_seq(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
         )
@@ -83,7 +85,7 @@ class FileSource:
 
 
 def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
-    """The file events of a batch as references, largest facts beside them for the ledger."""
+    """Converts the file events of a batch into references, with statistics for the ledger."""
     rows = events.sort_by("seq").to_pylist()
     references = [
         FileReference(row["seq"], row["key"], row["etag"], row.get("version_id"), event_time_us(row["event_time"]))
@@ -105,7 +107,7 @@ def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
 
 
 def _sample_evenly(arrivals: list[int], most: int = 20) -> list[int]:
-    """At most so many arrivals, evenly by rank, the first and the last among them."""
+    """Returns at most `most` arrivals, evenly by rank, including the first and the last."""
     ordered = sorted(arrivals)
     if len(ordered) <= most:
         return ordered
@@ -113,7 +115,7 @@ def _sample_evenly(arrivals: list[int], most: int = 20) -> list[int]:
 
 
 def finished_seq(progress: Mapping[str, Any] | None) -> int:
-    """The seq a query has finished; 0 before the first."""
+    """Returns the last `seq` that a query has processed; 0 before the first batch."""
     offset = progress["endOffset"] if progress else None
     if offset is None:
         return 0

@@ -1,1 +1,1 @@
-"""Puts files into landing buckets as producers would: split where events end, compressed, named, each once."""
+"""Lands files in landing buckets as producers do: split between events, compressed, named, each exactly once."""

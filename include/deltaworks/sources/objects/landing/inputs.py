@@ -1,4 +1,4 @@
-"""Files, folders and standard input as streams of content: decompressed as they are read, never held as a whole."""
+"""Input files, folders and standard input as streams, decompressed while they are read."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import pyarrow as pa
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.decompression import detect_compression
 
-#: What stands for standard input.
+#: The name for standard input.
 STANDARD_INPUT = "-"
 _HEAD_BYTES = 64 << 10
-#: So much tells how content is compressed.
+#: Enough bytes to detect the compression.
 _MAGIC_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file, or standard input. `name` is its path below the folder that was named, without the folder itself.
+    """One input file, or standard input. `name` is its path below the given folder, without the folder.
 
-    `size_bytes` is what it takes as it is stored, None where nobody knows.
+    `size_bytes` is the stored size; None if unknown.
     """
 
     name: PurePosixPath
@@ -42,22 +42,22 @@ class Input:
 
     @contextlib.contextmanager
     def open(self, *, decompress: bool = True) -> Iterator[Content]:
-        """The content from its beginning; standard input can be opened once.
+        """Opens the content; standard input can be opened once.
 
         Args:
-            decompress: gzip, bzip2 and zstd, by how it begins.
+            decompress: decompress gzip, bzip2 and zstd, detected by their first bytes.
 
         Raises:
             ConfigError: INPUT_MISSING.
-            ContractError: INPUT_DAMAGED, here or when it is read.
+            ContractError: INPUT_DAMAGED, on opening or on reading.
         """
-        with contextlib.ExitStack() as closing:
-            stored = self.stream if self.path is None else closing.enter_context(self._file())
+        with contextlib.ExitStack() as stack:
+            stored = self.stream if self.path is None else stack.enter_context(self._file())
             assert stored is not None
             counted = _CountingStream(stored)
-            beginning, whole = _peek(io.BufferedReader(counted, _HEAD_BYTES), _MAGIC_BYTES)
-            kind = detect_compression(beginning) if decompress else "none"
-            yield Content(self, counted, _decompress(whole, kind))
+            head, rest = _peek(io.BufferedReader(counted, _HEAD_BYTES), _MAGIC_BYTES)
+            compression = detect_compression(head) if decompress else "none"
+            yield Content(self, counted, _decompress(rest, compression))
 
     def _file(self) -> BinaryIO:
         assert self.path is not None
@@ -68,7 +68,7 @@ class Input:
 
 
 class Content:
-    """The content of an input, read from its beginning on."""
+    """The content of an input, read sequentially."""
 
     def __init__(self, source: Input, stored: _CountingStream, stream: io.BufferedReader) -> None:
         self._source = source
@@ -77,14 +77,14 @@ class Content:
 
     @property
     def stored_bytes(self) -> int:
-        """How much of the input, as it is stored, was read so far."""
+        """The number of stored bytes read so far."""
         return self._stored.count
 
     def __str__(self) -> str:
         return str(self._source)
 
     def head(self) -> bytes:
-        """How the content begins, some kilobytes of it; they are still read.
+        """Returns the first kilobytes of the content without consuming them.
 
         Raises:
             ContractError: INPUT_DAMAGED.
@@ -94,20 +94,20 @@ class Content:
         return head
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes; fewer only at the end.
+        """Returns the next `size` bytes; fewer only at the end.
 
         Raises:
             ContractError: INPUT_DAMAGED.
         """
-        parts, missing = [], size
+        parts, remaining = [], size
         with self._wrap_damage():
-            while missing > 0 and (part := self._stream.read(missing)):
+            while remaining > 0 and (part := self._stream.read(remaining)):
                 parts.append(part)
-                missing -= len(part)
+                remaining -= len(part)
         return b"".join(parts)
 
     def lines(self) -> Iterator[str]:
-        """The lines of a text with their ends, as formats of text read them; bytes that are no UTF-8 stay as they are.
+        """Yields the lines of a text with their line ends; bytes that are not UTF-8 are preserved.
 
         Raises:
             ContractError: INPUT_DAMAGED.
@@ -132,13 +132,16 @@ class Content:
         except (EOFError, OSError, ValueError, zlib.error) as error:
             raise ContractError(
                 "INPUT_DAMAGED",
-                f"{self._source} cannot be read to its end: {str(error).rstrip('.')}.",
-                hint="Get it again from where it came from. What landed of it stays, and does not land twice.",
+                f"{self._source} is damaged: {str(error).rstrip('.')}.",
+                hint=(
+                    "Copy the file again from its origin and repeat the command. Objects that have landed are "
+                    "not landed twice."
+                ),
             ) from error
 
 
 class _CountingStream(io.RawIOBase):
-    """Counts what is read from a stream."""
+    """Counts the bytes read from a stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -156,7 +159,7 @@ class _CountingStream(io.RawIOBase):
 
 
 class _PrependedStream(io.RawIOBase):
-    """A stream from its beginning, of which some was read already."""
+    """Prepends bytes that were read already to the rest of a stream."""
 
     def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
         self._head = head
@@ -174,47 +177,47 @@ class _PrependedStream(io.RawIOBase):
 
 
 def _peek(stream: io.BufferedReader, size: int) -> tuple[bytes, io.BufferedReader]:
-    """The first `size` bytes, fewer only where there are no more, and the stream from its beginning.
+    """Returns the first `size` bytes, fewer only at the end, and a stream that begins with them.
 
-    What `peek` gives may be a single byte, as of a pipe or of content that is decompressed.
+    `peek` may return a single byte, for a pipe or for decompressed content.
     """
     head = stream.read(size)
     return head, io.BufferedReader(_PrependedStream(head, stream), _HEAD_BYTES)
 
 
-def _decompress(stored: io.BufferedReader, kind: str) -> io.BufferedReader:
-    inflating: object = stored
-    if kind == "gzip":
-        inflating = gzip.GzipFile(fileobj=stored, mode="rb")
-    elif kind == "bzip2":
-        inflating = bz2.BZ2File(stored, "rb")
-    elif kind == "zstd":
-        inflating = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), "zstd")
-    return io.BufferedReader(cast(io.RawIOBase, inflating), _HEAD_BYTES)
+def _decompress(stored: io.BufferedReader, compression: str) -> io.BufferedReader:
+    decompressed: object = stored
+    if compression == "gzip":
+        decompressed = gzip.GzipFile(fileobj=stored, mode="rb")
+    elif compression == "bzip2":
+        decompressed = bz2.BZ2File(stored, "rb")
+    elif compression == "zstd":
+        decompressed = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), "zstd")
+    return io.BufferedReader(cast(io.RawIOBase, decompressed), _HEAD_BYTES)
 
 
 def find_inputs(names: Iterable[str], *, standard_input: BinaryIO | None = None) -> list[Input]:
-    """The files that are meant, in the order they were named and each once; those of a folder by their paths.
+    """Returns the input files in the given order, each once; files of a folder in path order.
 
-    Hidden files and folders, whose names begin with a dot, are left out of folders.
+    Hidden files and folders (names that begin with a dot) are skipped.
 
     Raises:
-        ConfigError: INPUT_MISSING, there is no such file, or a folder holds none.
+        ConfigError: INPUT_MISSING, a file does not exist or a folder is empty.
     """
-    chosen: dict[object, Input] = {}
+    inputs: dict[object, Input] = {}
     for name in names:
         if name == STANDARD_INPUT and standard_input is not None:
-            chosen[name] = Input(PurePosixPath("stdin"), None, None, standard_input)
+            inputs[name] = Input(PurePosixPath("stdin"), None, None, standard_input)
             continue
         path = Path(name)
         if not path.exists():
-            raise _missing_input(name, "there is no such file or folder")
+            raise _missing_input(name, "no such file or folder")
         files = _files_below(path) if path.is_dir() else [(PurePosixPath(path.name), path)]
         if not files:
-            raise _missing_input(name, "the folder holds no files")
-        for below, file in files:
-            chosen.setdefault(file.resolve(), Input(below, file, file.stat().st_size))
-    return list(chosen.values())
+            raise _missing_input(name, "the folder has no files")
+        for relative, file in files:
+            inputs.setdefault(file.resolve(), Input(relative, file, file.stat().st_size))
+    return list(inputs.values())
 
 
 def _files_below(folder: Path) -> list[tuple[PurePosixPath, Path]]:
@@ -229,4 +232,6 @@ def _files_below(folder: Path) -> list[tuple[PurePosixPath, Path]]:
 
 
 def _missing_input(name: str, why: str) -> ConfigError:
-    return ConfigError("INPUT_MISSING", f"Cannot read {name}: {why}.", hint="Give files, folders, or - for stdin.")
+    return ConfigError(
+        "INPUT_MISSING", f"Cannot read {name}: {why}.", hint=("Pass files, folders, or - for standard input.")
+    )

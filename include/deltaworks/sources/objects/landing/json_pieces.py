@@ -1,9 +1,9 @@
-"""Cuts a stream of JSON where one value ends and the next begins, without ever holding all of it.
+"""Splits a stream of JSON between values, without loading all of it.
 
-Values come as a reader of objects takes them: on lines, one behind the other, pretty-printed, in arrays. A cut is made
-only where everything up to it reads as whole values, so that no event is ever in two pieces, and pieces put together
-again are the stream, byte for byte. An array that is longer than a piece becomes several arrays. A value that is
-longer, a wrapper of many events for example, stays whole.
+Accepts the layouts that the object reader accepts: one value per line, concatenated, pretty-printed, or arrays. A split
+position is used only if everything before it parses as complete values. So no event is in two pieces, and the
+concatenated pieces equal the stream byte for byte. An array longer than a piece becomes several arrays. A single longer
+value, such as a wrapper of many events, is not split.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed
 from deltaworks.specs.sources.payload import BudgetSpec
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Where one value of a sequence may end and the next begin: objects with nothing between them, anything on lines.
+#: Where one value may end and the next may begin: between adjacent objects, or between any values on separate lines.
 _VALUE_BOUNDARY = re.compile(rb"\}[ \t\r\n]*(?=\{)|[\}\]\"\w][ \t\r]*\n[ \t\r\n]*(?=[\{\[\"\w-])")
-#: Places are looked for from the end of a window backwards, so much at a time.
+#: Split positions are searched backwards from the end of a window, one block at a time.
 _BLOCK_BYTES, _OVERLAP_BYTES = 64 << 10, 1 << 10
 _MAX_CUT_ATTEMPTS = 16
-#: What is looked at twice and reads as nothing is no place to cut at.
+#: A position that does not parse after two scans is not used.
 _SCAN_BUDGET = BudgetSpec(max_scans=2)
 _NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
 _decoder = json.JSONDecoder()
@@ -32,7 +32,7 @@ _decoder = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What becomes one object. `unreadable` values are among `events`; both are None where they cannot be counted."""
+    """The content of one object. `events` includes the `unreadable` values; both are None if they cannot be counted."""
 
     data: bytes
     events: int | None = None
@@ -46,19 +46,19 @@ class _Cut:
 
 
 def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, max_value_bytes: int) -> Iterator[Piece]:
-    """Pieces of about `target_bytes`; longer ones where a value is longer.
+    """Yields pieces of about `target_bytes`; longer ones if a value is longer.
 
     Args:
-        read: the next so many bytes of the stream, fewer only at its end.
-        longest_bytes: no value is waited for that is longer: it is cut wherever that is, as no reader takes it.
+        read: returns up to the given number of bytes of the stream, fewer only at its end.
+        max_value_bytes: a longer value is cut at any position, because no reader accepts it.
     """
     buffer, at_end, window = b"", False, target_bytes
     while True:
         while not at_end and len(buffer) <= window:
-            missing = window + 1 - len(buffer)
-            part = read(missing)
-            at_end = len(part) < missing
-            buffer = buffer + part if buffer else part.removeprefix(_BYTE_ORDER_MARK)
+            needed = window + 1 - len(buffer)
+            chunk = read(needed)
+            at_end = len(chunk) < needed
+            buffer = buffer + chunk if buffer else chunk.removeprefix(_BYTE_ORDER_MARK)
         if at_end and len(buffer) <= target_bytes:
             break
         cut = _sequence_cut(buffer, window) or _array_cut(buffer, window)
@@ -71,7 +71,7 @@ def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, max_value_by
             yield _piece(buffer)
             buffer, window = b"", target_bytes
         else:
-            # As much again where no value has ended: the work stays in proportion to what is read.
+            # Doubling the window keeps the work proportional to the input.
             window *= 2
     if buffer.strip(WHITE_SPACE):
         yield _piece(buffer)
@@ -88,7 +88,7 @@ def _sequence_cut(buffer: bytes, window: int) -> _Cut | None:
 
 
 def _cut_positions(buffer: bytes, window: int) -> Iterator[int]:
-    """Places in the window to cut at, the last first."""
+    """Yields candidate split positions in the window, the last first."""
     end = window
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
@@ -98,7 +98,9 @@ def _cut_positions(buffer: bytes, window: int) -> Iterator[int]:
 
 
 def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
-    """The piece with its events counted; `whole`: not counted where it does not end with a value that can be read."""
+    """Returns a piece with its events counted. With `complete_only`, they are not counted if the last value cannot be
+    read.
+    """
     events = unreadable = 0
     readable = True
     try:
@@ -112,13 +114,13 @@ def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
 
 
 def _array_cut(buffer: bytes, window: int) -> _Cut | None:
-    """The elements within the window of an array that goes on behind it, as an array; the rest as one too."""
-    # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes.
+    """Splits an array that is longer than the window: complete elements become an array, the rest becomes another."""
+    # Latin-1 has one character per byte, so text offsets are byte offsets.
     text = buffer[:window].decode("latin-1")
     opening = _skip_white_space(text, 0)
     if text[opening : opening + 1] != "[":
         return None
-    position, elements, end, following = opening + 1, 0, 0, 0
+    position, elements, end, next_position = opening + 1, 0, 0, 0
     while True:
         try:
             _, after = _decoder.raw_decode(text, _skip_white_space(text, position))
@@ -127,11 +129,11 @@ def _array_cut(buffer: bytes, window: int) -> _Cut | None:
         position = _skip_white_space(text, after)
         if text[position : position + 1] != ",":
             break
-        elements, end, following = elements + 1, after, position + 1
-        position = following
+        elements, end, next_position = elements + 1, after, position + 1
+        position = next_position
     if not elements:
         return None
-    return _Cut(Piece(buffer[:end] + b"]", elements, 0), b"[" + buffer[following:])
+    return _Cut(Piece(buffer[:end] + b"]", elements, 0), b"[" + buffer[next_position:])
 
 
 def _skip_white_space(text: str, position: int) -> int:

@@ -1,6 +1,6 @@
-"""Lands files in the bucket a pipeline reads, as its producers would: nothing else of the stream is touched.
+"""Lands files in the bucket that a pipeline reads, as its producers do. No other part of the stream changes.
 
-The bucket announces what lands, or the relay lists it; from there on it is as with any producer.
+The bucket then announces the objects, or the relay lists them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from deltaworks.specs.sources.payload import PayloadSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 
 OBJECT_BYTES = 16 << 20
-#: Forms whose objects are not cut: their end says where everything is.
+#: Formats that cannot be split, because a footer locates their content.
 UNSPLITTABLE_FORMATS = ("parquet", "avro")
 _GZIP_LEVEL = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedFile:
-    """What became of one file.
+    """The result of landing one file.
 
     Attributes:
-        objects: that were put; `present` were there already, with this very content.
-        events: in all of them, those that are there already too; None where they cannot be counted.
-        unreadable: of these, what is no event of the format: it will be in quarantine.
-        read_bytes, landed_bytes: of the file as it is stored; of the objects that were put, compressed.
+        objects: number of objects created; `existing` were present with the same content.
+        events: events in all objects, existing ones included; None if they cannot be counted.
+        unreadable: of these, values that are no events of the format; they go to quarantine.
+        read_bytes, landed_bytes: stored bytes of the file read; compressed bytes of the created objects.
     """
 
     file: str
@@ -53,7 +53,7 @@ class LandedFile:
     landed_bytes: int = 0
 
     def with_object(self, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
-        """With one object more."""
+        """Returns the result with one more object."""
         return replace(
             self,
             objects=self.objects + created,
@@ -69,17 +69,17 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 def require_file_source(spec: PipelineSpec) -> FileSourceSpec:
-    """The source of a pipeline that reads objects.
+    """Returns the pipeline's source if it reads objects.
 
     Raises:
-        ConfigError: LANDING_WITHOUT_OBJECTS, with what to use instead.
+        ConfigError: LANDING_WITHOUT_OBJECTS, with the tool to use instead.
     """
     source = spec.source
     if isinstance(source, FileSourceSpec):
         return source
     if isinstance(source, KafkaSourceSpec):
-        place = f"`kcat -P -b {resolve_text(source.bootstrap_servers)} -t {source.topics[0]} -l FILE`"
-        hint = f"Send them with any producer of Kafka, a record an event: {place} sends the lines of a file."
+        location = f"`kcat -P -b {resolve_text(source.bootstrap_servers)} -t {source.topics[0]} -l FILE`"
+        hint = f"Use a Kafka producer with one record per event: {location} sends the lines of a file."
     elif isinstance(source, KinesisSourceSpec):
         hint = (
             f"Put them into the stream, by `aws kinesis put-records` or `deltaworks collect --stream {source.stream}`."
@@ -103,17 +103,18 @@ def land(
     force: bool = False,
     progress: Callable[[Input, LandedFile], None] | None = None,
 ) -> list[LandedFile]:
-    """Put the files into the store, in their order, an object after the other.
+    """Lands the files in the store, one object after another.
 
-    Idempotent: the same files in objects of the same size have the same keys, and a key is put once; unless `again`.
+    Idempotent unless `force`: the same files with the same object size have the same keys, and each key is created
+    once.
 
     Args:
-        object_bytes: about so much is in an object before it is compressed; more where one event is larger.
-        progress: called after each object with what has become of its file so far.
+        object_bytes: approximate size of an object before compression; a larger event makes a larger object.
+        progress: called after each object with the result of its file so far.
 
     Raises:
-        ConfigError: INPUT_MISSING, LANDING_KEY_INVALID, LANDING_REFUSED.
-        ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE; what landed before stays.
+        ConfigError: INPUT_MISSING, LANDING_KEY_UNFIT, LANDING_REFUSED.
+        ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE; objects landed before stay.
         TransientError: STORAGE_UNREACHABLE.
     """
     compressor, suffix = _compressor(source)
@@ -136,7 +137,7 @@ def land(
 
 
 def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> Iterator[Piece]:
-    """The content in pieces that become an object each: no event is in two of them, and none is left out.
+    """Splits content into the pieces that become objects. Each event is in exactly one piece.
 
     Raises:
         ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE.
@@ -161,7 +162,7 @@ def _wrong_format(content: Content, why: str) -> ContractError:
     return ContractError(
         "INPUT_WRONG_FORMAT",
         f"{content}: {why}.",
-        hint="Land files of the format that the pipeline declares, or mend source.format.",
+        hint="Land files of the declared format, or correct source.format.",
     )
 
 
@@ -170,12 +171,12 @@ def _unsplit_piece(content: Content, source: PayloadSpec, longest_bytes: int) ->
     if len(data) > longest_bytes:
         raise ContractError(
             "INPUT_TOO_LARGE",
-            f"{content} has more than {longest_bytes} bytes, and an object of {source.format} is not cut.",
-            hint="Write it in several files, or raise source.max_object_bytes: a stream reads no larger object.",
+            f"{content} has more than {longest_bytes} bytes, and {source.format} files cannot be split.",
+            hint="Split it into several files, or raise source.max_object_bytes, the largest object a stream reads.",
         )
     try:
         return Piece(data, _EVENT_COUNTERS[source.format](data), 0)
-    except Exception as error:  # a damaged file fails in whatever way its bytes lead the reader into
+    except Exception as error:  # the exception type depends on the damage
         raise _wrong_format(content, f"it cannot be read as {source.format}") from error
 
 
@@ -195,13 +196,13 @@ _EVENT_COUNTERS: dict[str, Callable[[bytes], int]] = {"parquet": _rows_of_parque
 
 
 def _compressor(source: FileSourceSpec) -> tuple[Callable[[bytes], bytes], str]:
-    """How objects are compressed, and what their names end with."""
+    """Returns the compression function of objects and the suffix of their names."""
     kind = source.compression
     if kind == "auto":
         kind = "none" if source.format in UNSPLITTABLE_FORMATS else "gzip"
     return {
         "none": (bytes, ""),
-        # Without a time in it, so that equal contents are equal objects.
+        # Without a timestamp, so equal content gives equal objects.
         "gzip": (lambda data: gzip.compress(data, _GZIP_LEVEL, mtime=0), ".gz"),
         "bzip2": (bz2.compress, ".bz2"),
         "zstd": (lambda data: pa.compress(data, codec="zstd", asbytes=True), ".zst"),

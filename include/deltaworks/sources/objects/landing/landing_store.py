@@ -1,4 +1,4 @@
-"""Puts objects that are not there yet: into a bucket by conditional requests, or into a folder."""
+"""Creates objects if they do not exist: in a bucket by conditional requests, or in a folder."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _EXISTS_CODES = ("PreconditionFailed", "412")
 _CONFLICT_CODES = ("ConditionalRequestConflict", "409")
 _UNSUPPORTED_CODES = ("NotImplemented", "501")
 _ATTEMPTS, _PAUSE_SECONDS = 8, 0.2
-#: A store that has taken an object is waited for; one that never answered is most likely not there.
+#: A store that accepted an object is retried longer than one that never answered.
 _FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 60.0
 
 
 class LandingStore(Protocol):
-    """Where objects land. For one thread."""
+    """The store in which objects land. Not thread-safe."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object; False where there is one of that key.
+        """Creates the object; returns False if the key exists.
 
         Raises:
             ConfigError: LANDING_REFUSED.
@@ -35,7 +35,7 @@ class LandingStore(Protocol):
 
 
 def landing_store(storage: StorageSpec) -> LandingStore:
-    """The store of a bucket; `storage` has it as its root."""
+    """Returns the store of a bucket; `storage` has it as its root."""
     return _BucketStore(storage) if storage.scheme == "s3" else _FolderStore(storage)
 
 
@@ -55,7 +55,7 @@ class _BucketStore:
                 if code in _EXISTS_CODES:
                     return False
                 if code in _UNSUPPORTED_CODES and self._condition:
-                    # What is at the key has its content: it is replaced by its equal.
+                    # The key contains a content digest, so an unconditional put replaces the object by an equal one.
                     self._condition = {}
                 elif code in _CONFLICT_CODES:
                     time.sleep(_PAUSE_SECONDS * (attempt + 1))
@@ -66,7 +66,7 @@ class _BucketStore:
             else:
                 self._retry_seconds = _RETRY_SECONDS
                 return True
-        raise self._put_error("", OSError(f"{_ATTEMPTS} attempts met other writes of {key}"))
+        raise self._put_error("", OSError(f"{_ATTEMPTS} attempts conflicted with other writes of {key}"))
 
     def _put(self, key: str, data: bytes) -> None:
         self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **self._condition)
@@ -75,14 +75,16 @@ class _BucketStore:
         if code in FORBIDDEN_CODES:
             return ConfigError(
                 "LANDING_REFUSED",
-                f"The bucket {self._bucket} does not take objects: {code}.",
+                f"The bucket {self._bucket} refuses new objects: {code}.",
                 hint="Check `landing` in include/environments, and grant s3:PutObject on the pipeline's prefix.",
             )
         return TransientError(
             "STORAGE_UNREACHABLE",
-            f"The landing bucket {self._bucket} did not take an object: {error}.",
-            hint="On one machine start the stack: `deltaworks up`. Then land the same files again: what is there is "
-            "left out.",
+            f"The landing bucket {self._bucket} could not store an object: {error}.",
+            hint=(
+                "On one machine start the stack with `deltaworks up`. Then land the same files again; existing "
+                "objects are skipped."
+            ),
         )
 
 

@@ -1,4 +1,4 @@
-"""Cuts a stream of text where a line ends, or in CSV where a record does; what names the fields begins every piece."""
+"""Splits a stream of text between lines, or CSV between records; each piece begins with the field names."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from deltaworks.specs.sources.payload import PayloadSpec
 
 _FIELDS_LINE = re.compile(rb"(?:\A|[\r\n])(#Fields:[^\r\n]*)")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: The budget of a reader is for one object; here it only bounds the search for the end of a quote.
+#: The reader's budget is per object; here only the search for the end of a quote must be bounded.
 _UNBOUNDED_SIZE = 1 << 50
 
 
 def line_pieces(
     read: Callable[[int], bytes], source: PayloadSpec, *, target_bytes: int, max_line_bytes: int
 ) -> Iterator[Piece]:
-    """Pieces of whole lines, of at most `target_bytes` where no line is longer.
+    """Yields pieces of complete lines, of at most `target_bytes` unless a line is longer.
 
-    Of format `tsv` the last `#Fields:` line stands before the lines it names the fields of, in every piece.
+    For format `tsv`, each piece begins with the `#Fields:` line that applies to it.
 
     Args:
-        read: the next so many bytes of the stream, fewer only at its end.
-        longest_bytes: a line that is longer is cut wherever that is, as no reader takes it.
+        read: returns up to the given number of bytes of the stream, fewer only at its end.
+        max_line_bytes: a longer line is cut at any position, because no reader accepts it.
     """
-    named = source.format == "tsv" and not source.tsv.columns
+    has_named_fields = source.format == "tsv" and not source.tsv.columns
     count = _piece_factory(source)
     buffer, at_end, fields, window = b"", False, b"", target_bytes
     while True:
         if not at_end and len(buffer) < window:
-            part = read(window - len(buffer))
-            at_end = len(buffer) + len(part) < window
-            buffer = buffer + part if buffer else part.removeprefix(_BYTE_ORDER_MARK)
+            chunk = read(window - len(buffer))
+            at_end = len(buffer) + len(chunk) < window
+            buffer = buffer + chunk if buffer else chunk.removeprefix(_BYTE_ORDER_MARK)
         end = _line_end(buffer, target_bytes, at_end=at_end)
         if not end and not at_end and len(buffer) < max_line_bytes:
             window = target_bytes + 2 * len(buffer)
@@ -46,21 +46,21 @@ def line_pieces(
         buffer, window = buffer[len(data) :], target_bytes
         if data.strip():
             yield count(fields + data if fields and not data.startswith(b"#Fields:") else data)
-        for match in _FIELDS_LINE.finditer(data) if named else ():
+        for match in _FIELDS_LINE.finditer(data) if has_named_fields else ():
             fields = match.group(1) + b"\n"
         if at_end and not buffer:
             return
 
 
 def _line_end(buffer: bytes, target_bytes: int, *, at_end: bool) -> int:
-    """Where the last line within the target ends, or the first one behind it; 0 where none does."""
+    """Returns the end of the last line within the target, or of the first line after it; 0 without a line end."""
     if at_end and len(buffer) <= target_bytes:
         return len(buffer)
     return buffer.rfind(b"\n", 0, target_bytes) + 1 or buffer.find(b"\n") + 1
 
 
 def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) -> Iterator[Piece]:
-    """Pieces of whole records, each with the header before them; a quoted field of several lines stays whole."""
+    """Yields pieces of complete records, each with the header; quoted multi-line fields are not split."""
     records = CsvFramer(source.csv).read_records(
         lines, Budget(size=_UNBOUNDED_SIZE, max_event_bytes=source.max_event_bytes)
     )
@@ -80,7 +80,7 @@ def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) 
 
 
 def _piece_factory(source: PayloadSpec) -> Callable[[bytes], Piece]:
-    """Makes a piece, its events counted as a stream reads them."""
+    """Returns a function that makes a piece and counts its events as a stream does."""
     events_of = create_framer(source)
 
     def count(data: bytes) -> Piece:

@@ -1,7 +1,7 @@
-"""Names of landed objects: where the pipeline looks, after the file they come from and after what they hold.
+"""Keys of landed objects: below the pipeline's prefix, from the input path and the content.
 
-A name is made of the file's path, the number of the piece and a digest of its content. So the same file landed twice
-has the same names, and lands once: whoever is not sure whether a landing has ended can repeat it.
+A key consists of the file's path, the number of the piece and a digest of its content. Landing a file again yields the
+same keys and no duplicates, so an interrupted landing can be repeated.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 
 _SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "text": ".txt", "parquet": ".parquet", "avro": ".avro"}
 _WILDCARD = re.compile(r"[*?{]")
-#: Characters that every client of S3 takes as they are.
+#: Characters that every S3 client accepts without escaping.
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._=-]+")
 _MAX_PATH_CHARACTERS = 200
 
 
 class ObjectKeys:
-    """Makes the keys of one pipeline's objects.
+    """Creates the object keys of one pipeline.
 
     Args:
-        under: a folder below the pipeline's place, such as `day=2026-01-31`.
-        again: names that were never used, so that what has landed lands once more.
+        subfolder: a folder below the pipeline's prefix, such as `day=2026-01-31`.
+        force: create unused keys, so that files land again.
     """
 
     def __init__(self, source: FileSourceSpec, *, compression_suffix: str, subfolder: str, force: bool) -> None:
@@ -40,34 +40,34 @@ class ObjectKeys:
         self._force = force
 
     def key(self, name: PurePosixPath, number: int, content: bytes) -> str:
-        """The key of the piece `number` of a file; `content` is what it holds before it is compressed."""
+        """Returns the key of piece `number` of a file; `content` is the uncompressed piece."""
         parts = [safe for part in _stem(name).parts if (safe := _UNSAFE_CHARACTERS.sub("-", part).strip("-."))]
         path = "/".join(parts)[-_MAX_PATH_CHARACTERS:].strip("/") or "events"
         unique = uuid.uuid4().hex if self._force else hashlib.sha256(content).hexdigest()
         return "/".join(part for part in (self._folder, f"{path}-{number:05d}-{unique[:16]}{self._suffix}") if part)
 
     def check(self, name: PurePosixPath) -> None:
-        """Refuse a file whose objects the source would not read.
+        """Verifies that the source would read the file's objects.
 
         Raises:
-            ConfigError: LANDING_KEY_INVALID.
+            ConfigError: LANDING_KEY_UNFIT.
         """
         source, key = self._source, self.key(name, 1, b"")
         values = partition_fields(key, source.partition_columns)
-        absent = [column for column in source.partition_columns if column not in values]
-        if key.startswith(source.prefix) and key_matcher(source.glob)(key) and not absent:
+        missing = [column for column in source.partition_columns if column not in values]
+        if key.startswith(source.prefix) and key_matcher(source.glob)(key) and not missing:
             return
-        place = f"prefix {source.prefix!r}" + (f", glob {source.glob!r}" if source.glob else "")
-        needs = f" and folders such as {absent[0]}=VALUE/" if absent else ""
+        location = f"prefix {source.prefix!r}" + (f", glob {source.glob!r}" if source.glob else "")
+        partition_hint = f" and folders such as {missing[0]}=VALUE/" if missing else ""
         raise ConfigError(
             "LANDING_KEY_INVALID",
-            f"The source reads {place}{needs}; an object called {key} is not among what it reads.",
+            f"The source reads {location}{partition_hint}; it would not read an object with the key {key}.",
             hint="Choose the folder below that prefix for the objects: --folder FOLDER.",
         )
 
 
 def _key_affixes(source: FileSourceSpec) -> tuple[str, str]:
-    """What all keys of the source begin with, and end with."""
+    """Returns the prefix and the suffix that all keys of the source have."""
     if source.glob is None:
         return source.prefix, ""
     first = _WILDCARD.search(source.glob)
@@ -80,7 +80,7 @@ def _key_affixes(source: FileSourceSpec) -> tuple[str, str]:
 
 
 def _stem(name: PurePosixPath) -> PurePosixPath:
-    """The path without what the name's ending says of form and compression."""
+    """Returns the path without suffixes of format and compression."""
     while name.suffix.lower() in _STRIPPED_SUFFIXES and name.stem != name.name:
         name = name.with_suffix("")
     return name

@@ -86,13 +86,13 @@ class Appender:
         Those of objects that may be replacements whose tag is not on record yet are left to come again.
         """
         self._refresh_replacements()
-        events, quarantined, waiting = self._parse(messages)
+        events, quarantined, deferred = self._parse(messages)
         self._append(events, quarantined)
         self._counts.messages += len(messages)
-        if waiting:
-            left = {id(message) for message in waiting}
-            intake.release(waiting)
-            messages = [message for message in messages if id(message) not in left]
+        if deferred:
+            deferred_ids = {id(message) for message in deferred}
+            intake.release(deferred)
+            messages = [message for message in messages if id(message) not in deferred_ids]
         batches = [
             messages[start : start + MAX_BATCH_MESSAGES] for start in range(0, len(messages), MAX_BATCH_MESSAGES)
         ]
@@ -106,8 +106,8 @@ class Appender:
         """Append what a page of a listing shows and the log lacks; how many, and the lost ones among them."""
         now = utc_now()
         self._refresh_replacements()
-        listed = [event for event in page.events if not self._may_be_replacement(event)]
-        pending = self._append([ReceivedEvent(event, "", now, "listing") for event in listed])
+        events = [event for event in page.events if not self._may_be_replacement(event)]
+        pending = self._append([ReceivedEvent(event, "", now, "listing") for event in events])
         lost = _older_than(pending, page.lost_before)
         self._counts.listed += len(page.events)
         self._counts.lost += len(lost)
@@ -132,12 +132,12 @@ class Appender:
         self, messages: Sequence[Message]
     ) -> tuple[list[ReceivedEvent], list[QuarantinedMessage], list[Message]]:
         events: list[ReceivedEvent] = []
-        waiting: list[Message] = []
+        deferred: list[Message] = []
         quarantined: list[QuarantinedMessage] = []
         for message in messages:
             parsed = parse_message(message.body, buckets=self._spec.buckets)
             if any(map(self._may_be_replacement, parsed.events)):
-                waiting.append(message)
+                deferred.append(message)
                 continue
             events += (ReceivedEvent(event, message.message_id, message.received_at) for event in parsed.events)
             self._counts.ignored.update(parsed.ignored)
@@ -145,7 +145,7 @@ class Appender:
                 quarantined.append(
                     QuarantinedMessage(message.message_id, message.body, parsed.reason, message.received_at)
                 )
-        return events, quarantined, waiting
+        return events, quarantined, deferred
 
     def _append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
         pending = self._writer.prepare([self._with_original_identity(event) for event in events], messages)

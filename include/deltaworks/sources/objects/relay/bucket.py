@@ -61,12 +61,12 @@ def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> 
         return None
     try:
         client = bucket_client(storage, read_seconds=5, attempts=1)
-        answer = client.get_bucket_lifecycle_configuration(Bucket=bucket)
+        response = client.get_bucket_lifecycle_configuration(Bucket=bucket)
     except ClientError as error:
         if error.response["Error"]["Code"] == _NO_LIFECYCLE_CODE:
             return None
         raise
-    return shortest_expiry_seconds(answer["Rules"], prefix)
+    return shortest_expiry_seconds(response["Rules"], prefix)
 
 
 def shortest_expiry_seconds(rules: Iterable[Mapping[str, Any]], prefix: str) -> float | None:
@@ -83,9 +83,9 @@ def shortest_expiry_seconds(rules: Iterable[Mapping[str, Any]], prefix: str) -> 
 
 
 def _applies_to(rule: Mapping[str, Any], prefix: str) -> bool:
-    narrowed = rule.get("Filter", {})
-    of_rule = str(rule.get("Prefix") or narrowed.get("Prefix") or narrowed.get("And", {}).get("Prefix") or "")
-    return prefix.startswith(of_rule) or of_rule.startswith(prefix)
+    rule_filter = rule.get("Filter", {})
+    rule_prefix = str(rule.get("Prefix") or rule_filter.get("Prefix") or rule_filter.get("And", {}).get("Prefix") or "")
+    return prefix.startswith(rule_prefix) or rule_prefix.startswith(prefix)
 
 
 def list_pages(
@@ -108,13 +108,13 @@ def list_pages(
         ConfigError: LISTING_REFUSED.
         ClientError, BotoCoreError: the store did not answer for `patience_seconds`.
     """
-    fits = key_matcher(glob)
+    matches = key_matcher(glob)
     if storage.scheme == "file":
         pages = _local_pages(Path(storage.prefix), bucket, prefix)
     else:
         pages = _s3_pages(storage, bucket, prefix, versions=versions, retry_seconds=retry_seconds, cancelled=cancelled)
     for page in pages:
-        yield [event for event in page if fits(event.key) and not is_folder_marker(event.key, event.size)]
+        yield [event for event in page if matches(event.key) and not is_folder_marker(event.key, event.size)]
 
 
 def _s3_pages(
@@ -131,11 +131,11 @@ def _s3_pages(
     position: dict[str, str] = {}
     while True:
 
-        def one_page(after: dict[str, str] = position) -> Any:
+        def list_page(after: dict[str, str] = position) -> Any:
             return call(Bucket=bucket, Prefix=prefix, MaxKeys=_KEYS_PER_PAGE, **after)
 
         try:
-            answer = retry_outages(one_page, retry_seconds=retry_seconds, cancelled=cancelled)
+            response = retry_outages(list_page, retry_seconds=retry_seconds, cancelled=cancelled)
         except ClientError as error:
             if error_code(error) not in FORBIDDEN_CODES:
                 raise
@@ -145,16 +145,16 @@ def _s3_pages(
                 hint="Check the relay's `buckets`, and grant s3:ListBucket (with overwrites: every_version "
                 "s3:ListBucketVersions) to its role.",
             ) from error
-        listed = answer.get("Versions" if versions else "Contents", [])
-        events = [_event(bucket, entry) for entry in listed]
+        entries = response.get("Versions" if versions else "Contents", [])
+        events = [_event(bucket, entry) for entry in entries]
         # Versions of a key are listed newest first; they were made the other way round.
         yield sorted(reversed(events), key=lambda event: event.key) if versions else events
-        if not answer.get("IsTruncated"):
+        if not response.get("IsTruncated"):
             return
         if versions:
-            position = {"KeyMarker": answer["NextKeyMarker"], "VersionIdMarker": answer["NextVersionIdMarker"]}
+            position = {"KeyMarker": response["NextKeyMarker"], "VersionIdMarker": response["NextVersionIdMarker"]}
         else:
-            position = {"ContinuationToken": answer["NextContinuationToken"]}
+            position = {"ContinuationToken": response["NextContinuationToken"]}
 
 
 def _event(bucket: str, entry: dict[str, Any]) -> FileEvent:

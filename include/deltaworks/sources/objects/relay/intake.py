@@ -79,23 +79,23 @@ class Intake:
         Raises:
             ConfigError, ClientError, BotoCoreError: what ended a receiving thread.
         """
-        taken: list[Message] = []
+        messages: list[Message] = []
         deadline = time.monotonic() + timeout_seconds
-        while len(taken) < max_messages and not wake.is_set():
+        while len(messages) < max_messages and not wake.is_set():
             if self._failure is not None:
                 raise self._failure
             # Past its time an append still takes all that waits already: small ones would let the buffer grow old.
             remaining = max(0.0, deadline - time.monotonic())
             try:
-                batch = self._buffer.get(timeout=min(remaining, 0.2)) if remaining else self._buffer.get_nowait()
+                received = self._buffer.get(timeout=min(remaining, 0.2)) if remaining else self._buffer.get_nowait()
             except queue.Empty:
                 if remaining:
                     continue
                 break
-            if not taken:
-                deadline = min(message.held_since for message in batch) + timeout_seconds
-            taken += batch
-        return taken
+            if not messages:
+                deadline = min(message.held_since for message in received) + timeout_seconds
+            messages += received
+        return messages
 
     def release(self, messages: Iterable[Message]) -> None:
         """Stop watching over messages that have been deleted."""
@@ -107,12 +107,12 @@ class Intake:
     def close(self, *, join_seconds: float) -> list[Message]:
         """Stop receiving; what is still in the buffer, once the threads are done or the time is over."""
         self._closed.set()
-        rest: list[Message] = []
+        remaining: list[Message] = []
         deadline = time.monotonic() + join_seconds
         while True:
-            rest += self._drain()
+            remaining += self._drain()
             if not any(thread.is_alive() for thread in self._receivers) or time.monotonic() >= deadline:
-                return rest + self._drain()
+                return remaining + self._drain()
             time.sleep(0.02)
 
     def held_messages(self) -> list[Message]:
@@ -121,12 +121,12 @@ class Intake:
             return [message for message, _ in self._held.values()]
 
     def _drain(self) -> list[Message]:
-        drained: list[Message] = []
+        messages: list[Message] = []
         while True:
             try:
-                drained += self._buffer.get_nowait()
+                messages += self._buffer.get_nowait()
             except queue.Empty:
-                return drained
+                return messages
 
     def _receive(self) -> None:
         try:
@@ -183,17 +183,17 @@ class Intake:
         """Give messages held for half the visibility timeout the whole of it again; returns how many."""
         now = time.monotonic()
         with self._lock:
-            due = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]
-        if not due:
+            long_held = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]
+        if not long_held:
             return 0
         try:
-            outcome = self._source.extend(due, seconds=self.visibility_seconds)
+            outcome = self._source.extend(long_held, seconds=self.visibility_seconds)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
-            _LOGGER.warning("Could not keep %d messages invisible: %s", len(due), error)
+            _LOGGER.warning("Could not keep %d messages invisible: %s", len(long_held), error)
             return 0
         expired = frozenset(outcome.expired_receipts)
         with self._capacity:
-            for message in due:
+            for message in long_held:
                 if message.receipt in expired:
                     self._held.pop(message.receipt, None)
                 elif message.receipt in self._held and not outcome.failed:

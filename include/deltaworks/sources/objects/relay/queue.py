@@ -112,7 +112,7 @@ class NotificationQueue:
         # A timeout in the call would silently replace the queue's own, so there is one only where it was asked for.
         visibility = {} if self._visibility_seconds is None else {"VisibilityTimeout": self._visibility_seconds}
         try:
-            answer = self._client.receive_message(
+            response = self._client.receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=MAX_BATCH_MESSAGES,
                 WaitTimeSeconds=self._wait_seconds,
@@ -131,7 +131,7 @@ class NotificationQueue:
                 held_since,
                 int(message.get("Attributes", {}).get(_DELIVERIES, 1)),
             )
-            for message in answer.get("Messages", [])
+            for message in response.get("Messages", [])
         ]
 
     def delete(self, messages: Sequence[Message]) -> BatchOutcome:
@@ -154,20 +154,20 @@ class NotificationQueue:
         return refused
 
     def _send_batch(self, batch: list[str]) -> list[str]:
-        left = {str(index): body for index, body in enumerate(batch)}
+        pending = {str(index): body for index, body in enumerate(batch)}
         for _ in attempts(_ATTEMPTS, first_wait_seconds=0.2, max_wait_seconds=2.0):
-            entries = [{"Id": name, "MessageBody": body} for name, body in left.items()]
+            entries = [{"Id": name, "MessageBody": body} for name, body in pending.items()]
             try:
-                answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+                response = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
             except (ClientError, BotoCoreError) as error:
                 if not is_outage(error):
                     self._raise_queue_error(error)
                 continue
-            for entry in answer.get("Successful", []):
-                left.pop(entry["Id"], None)
-            if not left:
+            for entry in response.get("Successful", []):
+                pending.pop(entry["Id"], None)
+            if not pending:
                 break
-        return list(left.values())
+        return list(pending.values())
 
     def visibility_seconds(self) -> int:
         """How long a message received here stays invisible."""
@@ -203,17 +203,17 @@ class NotificationQueue:
             return None
         _, _, _, _, account, name = policy.dead_letter_arn.split(":", 5)
         try:
-            answer = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
+            response = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
         except (ClientError, BotoCoreError) as error:
             self._raise_queue_error(error)
-        return NotificationQueue(self._messaging, answer["QueueUrl"], wait_seconds=self._wait_seconds)
+        return NotificationQueue(self._messaging, response["QueueUrl"], wait_seconds=self._wait_seconds)
 
     def _attributes(self, *names: str) -> dict[str, str]:
         try:
-            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=list(names))
+            response = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=list(names))
         except (ClientError, BotoCoreError) as error:
             self._raise_queue_error(error)
-        return dict(answer.get("Attributes") or {})
+        return dict(response.get("Attributes") or {})
 
     def _call_in_batches(self, call: Callable[..., Any], messages: Sequence[Message], **extra: Any) -> BatchOutcome:
         outcomes = [self._call_batch(call, batch, extra) for batch in _chunks(messages)]
@@ -224,26 +224,28 @@ class NotificationQueue:
         )
 
     def _call_batch(self, call: Callable[..., Any], batch: list[Message], extra: dict[str, Any]) -> BatchOutcome:
-        left = dict(enumerate(batch))
+        pending = dict(enumerate(batch))
         expired: list[str] = []
         for _ in attempts(_ATTEMPTS, first_wait_seconds=0.2, max_wait_seconds=2.0):
-            entries = [{"Id": str(index), "ReceiptHandle": message.receipt, **extra} for index, message in left.items()]
+            entries = [
+                {"Id": str(index), "ReceiptHandle": message.receipt, **extra} for index, message in pending.items()
+            ]
             try:
-                answer = call(QueueUrl=self._url, Entries=entries)
+                response = call(QueueUrl=self._url, Entries=entries)
             except (ClientError, BotoCoreError) as error:
                 if not is_outage(error):
                     self._raise_queue_error(error)
                 continue
-            for entry in answer.get("Successful", []):
-                left.pop(int(entry["Id"]), None)
-            for entry in answer.get("Failed", []):
-                message = left.pop(int(entry["Id"]), None) if entry.get("SenderFault") else None
+            for entry in response.get("Successful", []):
+                pending.pop(int(entry["Id"]), None)
+            for entry in response.get("Failed", []):
+                message = pending.pop(int(entry["Id"]), None) if entry.get("SenderFault") else None
                 if message is not None:
                     expired.append(message.receipt)
-            if not left:
+            if not pending:
                 break
         return BatchOutcome(
-            succeeded=len(batch) - len(left) - len(expired), failed=len(left), expired_receipts=tuple(expired)
+            succeeded=len(batch) - len(pending) - len(expired), failed=len(pending), expired_receipts=tuple(expired)
         )
 
     def _raise_queue_error(self, error: ClientError | BotoCoreError) -> NoReturn:

@@ -50,7 +50,7 @@ def reconcile(
     existing: set[tuple[str, str]] = set()
     listed: dict[bytes, tuple[str, bool]] = {}
     replacements = Replacements(open_objects(lake.storage)).refresh()
-    oldest_young = utc_now() - timedelta(minutes=listing.grace_minutes)
+    recent_after = utc_now() - timedelta(minutes=listing.grace_minutes)
     for bucket in spec.buckets:
         for page in list_pages(landing, bucket, prefix=prefix or listing.prefix, glob=listing.glob):
             for event in page:
@@ -58,7 +58,7 @@ def reconcile(
                 original = replacements.original(bucket, event.key, event.etag)
                 etag = event.etag if original is None else original.etag
                 name = file_event_identity(bucket, event.key, etag, overwrites=_listing_overwrites(spec))
-                listed[name] = (f"{bucket}/{event.key}", event.event_time > oldest_young)
+                listed[name] = (f"{bucket}/{event.key}", event.event_time > recent_after)
     result.listed = len(listed)
     for part in FileEventLog(lake, spec.relay).read_parts(columns=_COLUMNS):
         for row in part.to_pylist():
@@ -67,8 +67,8 @@ def reconcile(
                 file_event_identity(row["bucket"], row["key"], row["etag"], overwrites=_listing_overwrites(spec)), None
             )
         result.missing += _missing_unread(part, existing, readers, prefix)
-    result.unannounced = sorted(name for name, young in listed.values() if not young)
-    result.recent = sum(young for _, young in listed.values())
+    result.unannounced = sorted(name for name, is_recent in listed.values() if not is_recent)
+    result.recent = sum(is_recent for _, is_recent in listed.values())
     return result
 
 

@@ -46,28 +46,28 @@ def redrive(
         ConfigError: QUEUE_REFUSED.
     """
     result = RedriveResult(dry_run=dry_run)
-    dead = queue.dead_letter_queue()
-    if dead is not None:
-        result.dead_letters = dead.approximate_backlog()
+    dead_letter_queue = queue.dead_letter_queue()
+    if dead_letter_queue is not None:
+        result.dead_letters = dead_letter_queue.approximate_backlog()
         if not dry_run:
-            result.dead_letters_moved = _move_dead_letters(dead, queue, limit)
+            result.dead_letters_moved = _move_dead_letters(dead_letter_queue, queue, limit)
     usable = _usable_bodies(spec, lake, result)[:limit]
     if not dry_run:
         result.sent = len(usable) - len(queue.send(usable))
     return result
 
 
-def _move_dead_letters(dead: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
+def _move_dead_letters(dead_letter_queue: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
     """A message is deleted from the dead-letter queue only after the other one has taken it."""
     moved = empty = 0
     while moved < limit and empty < _EMPTY_RECEIVES:
-        messages = dead.receive()
+        messages = dead_letter_queue.receive()
         empty = 0 if messages else empty + 1
         refused = queue.send([message.body for message in messages])
-        taken = [message for message in messages if message.body not in refused]
-        dead.delete(taken)
-        moved += len(taken)
-        if messages and not taken:
+        sent = [message for message in messages if message.body not in refused]
+        dead_letter_queue.delete(sent)
+        moved += len(sent)
+        if messages and not sent:
             break
     return moved
 

@@ -43,10 +43,10 @@ LogOpener = Callable[[Lake, str, int], FileEventLogWriter]
 def log_opener(overwrites: Overwrites) -> LogOpener:
     """Opens a log for writing under an owner epoch."""
 
-    def opened(lake: Lake, relay: str, epoch: int) -> FileEventLogWriter:
+    def writer(lake: Lake, relay: str, epoch: int) -> FileEventLogWriter:
         return FileEventLogWriter(lake, relay, epoch=epoch, overwrites=overwrites)
 
-    return opened
+    return writer
 
 
 class Relay:
@@ -133,7 +133,7 @@ class Relay:
         return self.counts
 
     def _run_under(self, lease: Lease) -> None:
-        opened = retry_outages(
+        writer = retry_outages(
             lambda: self._open_log(Lake(self._lake), self._spec.relay, lease.epoch),
             retry_seconds=_LOG_RETRY_SECONDS,
             cancelled=self._stop,
@@ -142,21 +142,21 @@ class Relay:
         with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:
             appender = Appender(
                 self._spec,
-                opened,
+                writer,
                 self.counts,
                 deleters=deleters,
                 cancelled=self._stop,
                 replacements=Replacements(self._objects),
             )
-            for side in (self._intake, self._lister):
-                if side is not None:
-                    side.start()
+            for input in (self._intake, self._lister):
+                if input is not None:
+                    input.start()
             try:
                 self._append_until_end(appender)
                 if not self._should_stop_immediately and self._intake is not None and self._queue is not None:
-                    rest = self._intake.close(join_seconds=10)
-                    if rest:
-                        appender.append_messages(rest, self._queue, self._intake)
+                    remaining = self._intake.close(join_seconds=10)
+                    if remaining:
+                        appender.append_messages(remaining, self._queue, self._intake)
                         self._report_progress(appender)
             finally:
                 self._process.stop()
@@ -167,9 +167,9 @@ class Relay:
         if self._queue is not None:
             self._intake = Intake(self._queue, threads=spec.receive_threads, max_in_flight=spec.max_in_flight)
         if spec.listing is not None and self._landing is not None:
-            waits = self._queue.approximate_backlog if self._queue is not None else None
+            backlog = self._queue.approximate_backlog if self._queue is not None else None
             self._lister = Lister(
-                spec, spec.listing, self._landing, self._objects, queue_backlog=waits, max_examples=MAX_EXAMPLES
+                spec, spec.listing, self._landing, self._objects, queue_backlog=backlog, max_examples=MAX_EXAMPLES
             )
 
     def _close_inputs(self) -> None:
@@ -188,27 +188,27 @@ class Relay:
         self._heartbeat.update(state="idle")
         while not self._process.should_stop:
             self._on_progress()
-            busy = self._append_messages(appender)
-            busy = self._append_page(appender) or busy
-            if busy:
+            is_busy = self._append_messages(appender)
+            is_busy = self._append_page(appender) or is_busy
+            if is_busy:
                 self._report_progress(appender)
             elif self._heartbeat.current.state != "idle":
                 self._heartbeat.update(state="idle")
-            if not busy and self._until_drained and self._is_drained():
+            if not is_busy and self._until_drained and self._is_drained():
                 return
 
     def _append_messages(self, appender: Appender) -> bool:
         if self._intake is None or self._queue is None:
             return False
-        within = min(self._spec.append_seconds, self._intake.visibility_seconds / 4)
+        timeout = min(self._spec.append_seconds, self._intake.visibility_seconds / 4)
         if self._lister is not None and self._lister.has_page:
-            within = 0.0
-        taken = self._intake.collect(
-            max_messages=self._spec.max_events_per_append, timeout_seconds=within, wake=self._stop
+            timeout = 0.0
+        messages = self._intake.collect(
+            max_messages=self._spec.max_events_per_append, timeout_seconds=timeout, wake=self._stop
         )
-        if not taken or self._should_stop_immediately:
+        if not messages or self._should_stop_immediately:
             return False
-        appender.append_messages(taken, self._queue, self._intake)
+        appender.append_messages(messages, self._queue, self._intake)
         return True
 
     def _append_page(self, appender: Appender) -> bool:

@@ -62,17 +62,17 @@ class ObjectRemover:
             state = self._outcome_of(bucket, lambda: self._copy(archive, bucket, key, etag, version_id))
         if state != "removed":
             return state
-        named = self._request_for(bucket, key, etag, version_id)
-        return self._outcome_of(bucket, lambda: self._delete(named))
+        request = self._request_for(bucket, key, etag, version_id)
+        return self._outcome_of(bucket, lambda: self._delete(request))
 
-    def _delete(self, named: dict[str, Any]) -> None:
+    def _delete(self, request: dict[str, Any]) -> None:
         try:
-            self._client.delete_object(**named)
+            self._client.delete_object(**request)
         except ClientError as error:
-            if "IfMatch" not in named or error_code(error) != "NotImplemented":
+            if "IfMatch" not in request or error_code(error) != "NotImplemented":
                 raise
             # Some stores ignore a condition they do not know; s3proxy refuses the request.
-            self._client.delete_object(Bucket=named["Bucket"], Key=named["Key"])
+            self._client.delete_object(Bucket=request["Bucket"], Key=request["Key"])
 
     def _request_for(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
         if self._versioned and version_id is not None:
@@ -88,8 +88,8 @@ class ObjectRemover:
         if size > _MAX_COPY_BYTES:
             self._client.copy(source, target["Bucket"], target["Key"])
         else:
-            only = {"CopySourceIfMatch": f'"{etag}"'} if etag and "VersionId" not in source else {}
-            self._client.copy_object(CopySource=source, **target, **only)
+            condition = {"CopySourceIfMatch": f'"{etag}"'} if etag and "VersionId" not in source else {}
+            self._client.copy_object(CopySource=source, **target, **condition)
 
     def _outcome_of(self, bucket: str, call: Any) -> RemovalOutcome:
         try:

@@ -93,10 +93,10 @@ class Wiring:
         for bucket in self._buckets:
             self._notification(bucket)
         steps = []
-        for kind, name, state, make in self._resources():
+        for kind, name, state, create in self._resources():
             steps.append(WiringStep(kind, name, state()))
             if steps[-1].state != "present" and not dry_run:
-                make()
+                create()
         return WiringResult(tuple(steps), self._queue_url(self._name))
 
     def _arn(self, service: str, name: str) -> str:
@@ -135,20 +135,20 @@ class Wiring:
         return "present" if complete else "change"
 
     def _create_queue(self) -> None:
-        times = {"VisibilityTimeout": str(VISIBILITY_SECONDS), "MessageRetentionPeriod": str(RETENTION_SECONDS)}
+        attributes = {"VisibilityTimeout": str(VISIBILITY_SECONDS), "MessageRetentionPeriod": str(RETENTION_SECONDS)}
         url = self._queue_url(self._name)
-        url = url or self._sqs.create_queue(QueueName=self._name, Attributes=times)["QueueUrl"]
-        present = self._attributes(url)
+        url = url or self._sqs.create_queue(QueueName=self._name, Attributes=attributes)["QueueUrl"]
+        current = self._attributes(url)
         redrive = {"deadLetterTargetArn": self.arns.dead_letters, "maxReceiveCount": MAX_RECEIVES}
         attributes = {
-            "RedrivePolicy": present.get("RedrivePolicy", json.dumps(redrive)),
-            "Policy": _with_statement(present.get("Policy"), self._queue_statement()),
+            "RedrivePolicy": current.get("RedrivePolicy", json.dumps(redrive)),
+            "Policy": _with_statement(current.get("Policy"), self._queue_statement()),
         }
         self._sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)
 
     def _attributes(self, url: str) -> dict[str, str]:
-        answer = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy", "Policy"])
-        attributes: dict[str, str] = answer.get("Attributes", {})
+        response = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy", "Policy"])
+        attributes: dict[str, str] = response.get("Attributes", {})
         return attributes
 
     def _topic_statement(self) -> dict[str, Any]:
@@ -187,8 +187,8 @@ class Wiring:
 
     def _create_topic(self) -> None:
         topic = self._sns.create_topic(Name=self._name)["TopicArn"]
-        present = self._sns.get_topic_attributes(TopicArn=topic)["Attributes"].get("Policy")
-        policy = _with_statement(present, self._topic_statement())
+        current = self._sns.get_topic_attributes(TopicArn=topic)["Attributes"].get("Policy")
+        policy = _with_statement(current, self._topic_statement())
         self._sns.set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
 
     def _subscription_state(self) -> State:
@@ -220,14 +220,14 @@ class Wiring:
         """Whether the bucket announces to our topic, and its configuration as it has to be."""
         configuration = self._s3.get_bucket_notification_configuration(Bucket=bucket)
         configuration.pop("ResponseMetadata", None)
-        ours = self._notification_entry()
-        others = [
+        expected = self._notification_entry()
+        other_entries = [
             entry
             for kind in _NOTIFICATION_KINDS
             for entry in configuration.get(kind, [])
-            if entry.get("Id") != ours["Id"]
+            if entry.get("Id") != expected["Id"]
         ]
-        for entry in others:
+        for entry in other_entries:
             if _overlaps(entry, self._prefix):
                 raise ContractError(
                     "NOTIFICATION_OVERLAPS",
@@ -235,10 +235,12 @@ class Wiring:
                     hint="Subscribe the queue to the topic that entry names, or choose prefixes that do not overlap.",
                 )
         topics = configuration.get("TopicConfigurations", [])
-        mine = next((entry for entry in topics if entry.get("Id") == ours["Id"]), None)
-        state: State = "create" if mine is None else "present" if _is_equivalent(mine, ours) else "change"
-        kept = [entry for entry in topics if entry.get("Id") != ours["Id"]]
-        return state, {**configuration, "TopicConfigurations": [*kept, ours]}
+        current_entry = next((entry for entry in topics if entry.get("Id") == expected["Id"]), None)
+        state: State = "create"
+        if current_entry is not None:
+            state = "present" if _is_equivalent(current_entry, expected) else "change"
+        other_topics = [entry for entry in topics if entry.get("Id") != expected["Id"]]
+        return state, {**configuration, "TopicConfigurations": [*other_topics, expected]}
 
     def _put_notification(self, bucket: str) -> None:
         _, configuration = self._notification(bucket)
@@ -256,8 +258,8 @@ class Wiring:
 
 
 def _allow_service(service: str, action: str, resource: str) -> dict[str, Any]:
-    who = {"Principal": {"Service": service}, "Action": action, "Resource": resource}
-    return {"Sid": "Deltaworks", "Effect": "Allow", **who}
+    statement = {"Principal": {"Service": service}, "Action": action, "Resource": resource}
+    return {"Sid": "Deltaworks", "Effect": "Allow", **statement}
 
 
 def _has_statement(policy: str | None, statement: Mapping[str, Any]) -> bool:
@@ -267,8 +269,8 @@ def _has_statement(policy: str | None, statement: Mapping[str, Any]) -> bool:
 def _with_statement(policy: str | None, statement: Mapping[str, Any]) -> str:
     """The policy with our statement in place of an earlier one of ours."""
     document: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17", "Statement": []}
-    others = [other for other in document["Statement"] if other.get("Sid") != statement["Sid"]]
-    return json.dumps({**document, "Statement": [*others, statement]})
+    other_entries = [other for other in document["Statement"] if other.get("Sid") != statement["Sid"]]
+    return json.dumps({**document, "Statement": [*other_entries, statement]})
 
 
 def _rules(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -276,25 +278,25 @@ def _rules(entry: Mapping[str, Any]) -> dict[str, str]:
     return {rule["Name"].lower(): rule["Value"] for rule in rules}
 
 
-def _is_equivalent(entry: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    return all(entry.get(key) == ours[key] for key in ("TopicArn", "Events")) and _rules(entry) == _rules(ours)
+def _is_equivalent(entry: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    return all(entry.get(key) == expected[key] for key in ("TopicArn", "Events")) and _rules(entry) == _rules(expected)
 
 
 def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
     """Whether both could announce an object, which S3 refuses: ours ends in anything, so suffixes change nothing."""
     if not any(event.startswith("s3:ObjectCreated:") for event in other.get("Events", [])):
         return False
-    theirs = _rules(other).get("prefix", "")
-    return theirs.startswith(prefix) or prefix.startswith(theirs)
+    other_prefix = _rules(other).get("prefix", "")
+    return other_prefix.startswith(prefix) or prefix.startswith(other_prefix)
 
 
 def relay_policy(
     relay: RelaySpec, lake: StorageSpec, *, queue_arn: str, dead_letter_arn: str, partition: str = "aws"
 ) -> dict[str, Any]:
     """What the relay's role needs: its queues, its buckets' listing where it lists them, and the lake."""
-    taking = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
-    watching = ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage")
-    statements = [_allow("Queues", (*taking, *watching), [queue_arn, dead_letter_arn])]
+    receive_actions = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
+    queue_actions = ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage")
+    statements = [_allow("Queues", (*receive_actions, *queue_actions), [queue_arn, dead_letter_arn])]
     if relay.listing is not None:
         listing = "s3:ListBucketVersions" if relay.overwrites == "every_version" else "s3:ListBucket"
         statements.append(_allow("Listing", (listing,), [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]))
@@ -304,10 +306,10 @@ def relay_policy(
 def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws") -> dict[str, Any]:
     """What the role of streams and maintenance needs: to read what has landed, and the lake."""
     buckets = [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]
-    reading = ("s3:GetObject", "s3:GetObjectVersion") if relay.overwrites == "every_version" else ("s3:GetObject",)
+    read_actions = ("s3:GetObject", "s3:GetObjectVersion") if relay.overwrites == "every_version" else ("s3:GetObject",)
     return _policy(
         [
-            _allow("Landed", reading, [f"{bucket}/*" for bucket in buckets]),
+            _allow("Landed", read_actions, [f"{bucket}/*" for bucket in buckets]),
             # Without it S3 says of an object that is gone that it is forbidden.
             _allow("Gone", ("s3:ListBucket",), buckets),
             # How much time is left to read what waits.
@@ -337,11 +339,11 @@ def wiring_policy(
 
 
 def _lake_statements(lake: StorageSpec, partition: str) -> list[dict[str, Any]]:
-    bucket, below = f"arn:{partition}:s3:::{lake.bucket}", f"{lake.prefix}/*" if lake.prefix else "*"
+    bucket, objects = f"arn:{partition}:s3:::{lake.bucket}", f"{lake.prefix}/*" if lake.prefix else "*"
     listing = _allow("LakeListing", ("s3:ListBucket",), [bucket])
     if lake.prefix:
-        listing["Condition"] = {"StringLike": {"s3:prefix": [lake.prefix, below]}}
-    return [_allow("Lake", _LAKE_ACTIONS, [f"{bucket}/{below}"]), listing]
+        listing["Condition"] = {"StringLike": {"s3:prefix": [lake.prefix, objects]}}
+    return [_allow("Lake", _LAKE_ACTIONS, [f"{bucket}/{objects}"]), listing]
 
 
 def _allow(name: str, actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def test_a_look_takes_nothing_from_the_query_and_leaves_no_message_in_flight(lan
     assert query.ahead() == [*keys, "games/day=2026-01-05/empty.json"]
     assert landing.waiting() == (0, 0)
     (version,) = query.versions()
-    counts = {name: version.sample[name] for name in ("objects", "unusable", "events", "unread")}
-    assert counts == {"objects": 5, "unusable": 1, "events": 4, "unread": 4}
+    counts = {name: version.sample[name] for name in ("objects", "unusable_objects", "events", "skipped_values")}
+    assert counts == {"objects": 5, "unusable_objects": 1, "events": 4, "skipped_values": 4}
     assert version.added == ("id long", "day date", "_key string")
 
 
