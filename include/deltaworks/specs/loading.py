@@ -21,7 +21,7 @@ from deltaworks.specs.yaml_errors import InvalidYamlError
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
 
-NO_KEYS = "there are no keys and values in it; docs/reference/pipeline.md has them"
+NO_KEYS = "the file has no keys; see docs/reference/pipeline/index.md"
 SpecType = TypeVar("SpecType", bound=Spec)
 
 
@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> Any:
         return load_yaml(data, kind="rt")
     except InvalidYamlError as error:
         spec_error = SpecError(path, error.line, "", error.problem)
-        raise ConfigError("SPEC_NOT_YAML", f"{spec_error}.", hint="Mend the YAML there.") from error
+        raise ConfigError("SPEC_NOT_YAML", f"{spec_error}.", hint="Fix the YAML.") from error
 
 
 def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Declaration:

@@ -34,8 +34,8 @@ FIRST = "    - {name: daily, sql: daily.sql, reads: [weekly], partition_by: even
 SECOND = "    - {name: weekly, sql: daily.sql, reads: [daily], partition_by: event_date}\n"
 ORDERS = '    columns:\n      - {name: amount, path: amount, type: "decimal(12,2)"}\n'
 PATH_OF_A_LIST = (
-    'a path leads to a field, not into a list: declare items as a column of a type such as "array<struct<...>>", and '
-    "take elements in gold"
+    'a path cannot select list elements: declare items as a column of a type such as "array<struct<...>>", and '
+    "select elements in gold"
 )
 #: What the small pipeline has, what stands there instead, and everything that is said of it: line, key and words.
 MESSAGES = {
@@ -153,7 +153,7 @@ MESSAGES = {
     "a path of JSONPath": (
         "path: amount",
         "path: $.page",
-        [(16, "tables.0.columns.0.path", "a path begins with the name of a field and not with $: write page")],
+        [(16, "tables.0.columns.0.path", "a path starts with a field name and not with $: write page")],
     ),
     "a path into a list": (
         "path: amount",
@@ -201,7 +201,7 @@ MESSAGES = {
             (
                 19,
                 "gold.tables.0.reads",
-                "gold tables read each other in a circle: daily reads weekly reads daily; also on line 20",
+                "gold tables form a cycle: daily reads weekly reads daily; also on line 20",
             )
         ],
     ),
@@ -212,7 +212,7 @@ MESSAGES = {
             (
                 19,
                 "gold.tables.0.sql",
-                "gold table 'daily' names daly.sql, which is not in its folder; did you mean 'daily.sql'?",
+                "gold table 'daily' refers to daly.sql, which does not exist in its folder; did you mean 'daily.sql'?",
             )
         ],
     ),
@@ -224,42 +224,42 @@ MESSAGES = {
     "another folder": (
         "pipeline: shop",
         "pipeline: store",
-        [(1, "pipeline", "the folder is called 'shop', the pipeline 'store': give both the same name")],
+        [(1, "pipeline", "the folder is 'shop' and the pipeline 'store': give both the same name")],
     ),
     "several mistakes in one table": (
         "    columns:",
         "    zorder_by: [amont, event_date]\n    writer: spark\n    evolve: add_columns\n    columns:",
         [
-            (15, "tables.0.zorder_by.0", "'amont' is no column of this table; did you mean 'amount'?"),
+            (15, "tables.0.zorder_by.0", "'amont' is not a column of this table; did you mean 'amount'?"),
             (15, "tables.0.zorder_by.1", "event_date is a partition column: Z-order cannot use it"),
             (
                 17,
                 "tables.0.evolve",
-                "evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue",
+                "evolve: add_columns needs writer: fan_out; with writer: spark use evolve: rescue",
             ),
         ],
     ),
 }
 #: What the small pipeline has, what stands there instead, the line that is named, and what is said of it.
 NO_YAML = {
-    "a tab": ("  kind: s3_sqs", "\tkind: s3_sqs", 5, "a tab, which YAML does not take: use spaces"),
+    "a tab": ("  kind: s3_sqs", "\tkind: s3_sqs", 5, "YAML does not allow tabs: use spaces"),
     "a key twice": (
         "stream:",
         "owner: others\nstream:",
         17,
-        "the key 'owner' is written twice; the first is on line 3: keep one of them",
+        "duplicate key 'owner'; the first is on line 3: keep one of them",
     ),
     "a key twice in a section": (
         "  bucket: landing",
         "  bucket: landing\n  kind: kafka",
         8,
-        "the key 'kind' is written twice; the first is on line 5: keep one of them",
+        "duplicate key 'kind'; the first is on line 5: keep one of them",
     ),
     "a cron expression without quotes": (
         "stream:",
         "maintenance:\n  schedule: */15 * * * *\nstream:",
         18,
-        'a text that begins with * is written in quotes: schedule: "*/15 * * * *"',
+        'quote a text that starts with *: schedule: "*/15 * * * *"',
     ),
     "a struct without quotes": (
         '"decimal(12,2)"',
@@ -267,18 +267,18 @@ NO_YAML = {
         16,
         'quote it, because of its colons: type: "struct<a: int, b: string>"',
     ),
-    "an at sign": ("owner: tests", "owner: @tests", 3, "a text that begins with @ is written in quotes"),
-    "a colon too many": (
+    "an at sign": ("owner: tests", "owner: @tests", 3, "quote a text that starts with @"),
+    "unexpected colon on this line": (
         "description: orders",
         "description: orders: all",
         2,
-        "a colon too many on this line: quote the value that has it",
+        "unexpected colon on this line: quote the value with the colon",
     ),
     "another column": (
         "owner: tests",
         "  owner: tests",
         3,
-        "a colon too many on this line: quote the value that has it",
+        "unexpected colon on this line: quote the value with the colon",
     ),
     "a bracket": ("{path: name}", "{path: name", 11, "a bracket is not closed: write , or }"),
     "a quote": ("owner: tests", "owner: 'tests", 19, "a quote or a bracket is not closed"),
@@ -296,7 +296,7 @@ def mistakes_in(root: Path) -> list[str]:
         load_catalog("local", root=root)
     assert caught.value.condition == "SPEC_INVALID"
     header, *lines = caught.value.message.split("\n  ")
-    assert header.startswith(f"{len(lines)} mistake")
+    assert header.startswith(f"{len(lines)} error")
     return [line.removeprefix(f"{root}/include/pipelines/shop/pipeline.yaml:") for line in lines]
 
 
@@ -341,8 +341,8 @@ def test_a_mistake_beside_an_override_is_the_files_own(
     wrong = PIPELINE.replace("    when: {name: order}\n", "").replace("trigger_seconds: 60", "max_run_seconds: 1")
 
     assert mistakes_in(make_project(pipeline=wrong)) == [
-        "13: tables.0: give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest "
-        "for one of the events that no `when` takes",
+        "13: tables.0: give `when` a condition, or set catch_all: true for all events, or catch_all: rest "
+        "for events that match no `when`",
         "17: stream.max_run_seconds: write 10 or more instead of 1",
     ]
 
@@ -417,9 +417,9 @@ def leaves(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def largest_example() -> dict[str, Any]:
     """The declaration in the documents that has every key."""
-    text = (PROJECT_ROOT / "docs/reference/pipeline.md").read_text()
+    text = (PROJECT_ROOT / "docs/reference/pipeline/index.md").read_text()
     examples = re.findall(r"<!-- example: pipeline -->\n```yaml\n(.*?)```", text, re.DOTALL)
-    path = Path(PROJECT_ROOT / "docs/reference/pipeline.md")
+    path = Path(PROJECT_ROOT / "docs/reference/pipeline/index.md")
     assert examples, path
     from deltaworks.specs.bounded_yaml import load_yaml
 

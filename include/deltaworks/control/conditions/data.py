@@ -101,7 +101,7 @@ DATA: Final = (
         Condition(
             "FORMAT_UNKNOWN",
             "files of this format, or of several formats, cannot be inferred; they are named",
-            "use files of one format, or write `pipeline.yaml` by hand, see docs/reference/pipeline.md",
+            "use files of one format, or write `pipeline.yaml` by hand, see docs/reference/pipeline/index.md",
         ),
         Condition(
             "EVENTS_WITHOUT_TIME",
@@ -159,7 +159,7 @@ DATA: Final = (
             "an edit of `pipeline.yaml` would damage the tables of a running pipeline; field, old and new value are "
             "named",
             "run `deltaworks pipelines diff PIPELINE` for advice",
-            runbook="reference/pipeline.md#changing-a-running-pipeline",
+            runbook="reference/pipeline/changes.md#changing-a-running-pipeline",
         ),
         Condition(
             "SPEC_RECORD_UNREADABLE",

@@ -75,26 +75,25 @@ MISTAKES_OF_WRONG = [
     "pipeline.yaml:2: description: write a text instead of a list",
     "pipeline.yaml:3: ownr: unknown key 'ownr'; did you mean 'owner'?",
     "pipeline.yaml:4: source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?",
-    "pipeline.yaml:6: event.name.path: a path begins with the name of a field and not with $: write name",
+    "pipeline.yaml:6: event.name.path: a path starts with a field name and not with $: write name",
     'pipeline.yaml:12: tables.0.columns.0.type: quote it, because of its comma: type: "decimal(12,2)"',
     "pipeline.yaml:13: tables.0.columns.1.type: unknown type 'strng'; known types are string, int, long, float, "
     "double, boolean, date, timestamp, binary, decimal(p,s), array<T>, map<string,T>, struct<a: T>",
-    "pipeline.yaml:14: tables.0.zorder_by.0: 'pgae' is no column of this table; did you mean 'page'?",
-    "pipeline.yaml:20: tables.1.columns.0.path: a path has points between its names: write payload.page",
+    "pipeline.yaml:14: tables.0.zorder_by.0: 'pgae' is not a column of this table; did you mean 'page'?",
+    "pipeline.yaml:20: tables.1.columns.0.path: separate the names of a path by dots: write payload.page",
     "pipeline.yaml:22: tables.1.rules.0.check: rule 'long': no column 'pge' in this table; did you mean 'page'?",
-    "pipeline.yaml:24: live.0.reads: 'hourly' reads 'ordrs', no table here; did you mean 'orders'?",
+    "pipeline.yaml:24: live.0.reads: 'hourly' reads unknown table 'ordrs'; did you mean 'orders'?",
     "pipeline.yaml:25: stream.trigger_seconds: write a number instead of 'soon'",
     "pipeline.yaml:27: gold.schedule: write a cron expression of five parts (minute, hour, day, month, weekday), such "
     "as \"*/15 * * * *\", instead of 'every 15 minutes'",
-    "pipeline.yaml:29: gold.tables.0.reads: gold tables read each other in a circle: b reads c reads b; also on line "
-    "30",
-    "pipeline.yaml:31: gold.tables.2.partition_by: the answer of d.sql has no column 'day'; its columns are "
+    "pipeline.yaml:29: gold.tables.0.reads: gold tables form a cycle: b reads c reads b; also on line 30",
+    "pipeline.yaml:31: gold.tables.2.partition_by: the result of d.sql has no column 'day'; its columns are "
     "event_date, page",
-    "pipeline.yaml:31: gold.tables.2.checks.unique.0: the answer of d.sql has no column 'pages'; did you mean 'page'?",
+    "pipeline.yaml:31: gold.tables.2.checks.unique.0: the result of d.sql has no column 'pages'; did you mean 'page'?",
     "pipeline.yaml:32: gold.tables.3.affects: write all, same or keys and values instead of 'never'",
-    "pipeline.yaml:33: gold.tables.4.reads.1: 'f' reads 'nowhere', no table here; known are orders, clicks, b, c, d, "
+    "pipeline.yaml:33: gold.tables.4.reads.1: 'f' reads unknown table 'nowhere'; known names: orders, clicks, b, c, d, "
     "e, f, g",
-    f"e.sql:1: this is no SQL: SELEC is no statement; did you mean SELECT? ({SPARK})",
+    f"e.sql:1: invalid SQL: SELEC is not a statement; did you mean SELECT? ({SPARK})",
     f"g.sql:2: there is no column 'amout' in orders; did you mean 'amount'? ({SPARK})",
 ]
 
@@ -174,15 +173,15 @@ def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
 
     assert said(check) == [
         "include/relays/second.yaml:3: buckets: write a list: [landing]",
-        "include/pipelines/a_tab/pipeline.yaml:5: a tab, which YAML does not take: use spaces",
-        "include/pipelines/empty/pipeline.yaml:1: there are no keys and values in it; docs/reference/pipeline.md has them",
+        "include/pipelines/a_tab/pipeline.yaml:5: YAML does not allow tabs: use spaces",
+        "include/pipelines/empty/pipeline.yaml:1: the file has no keys; see docs/reference/pipeline/index.md",
         *(f"include/pipelines/wrong/{mistake}" for mistake in MISTAKES_OF_WRONG),
-        "include/environments/local.yaml:5: overrides.pipelines.shopp: there is no pipeline called 'shopp'; did you "
+        "include/environments/local.yaml:5: overrides.pipelines.shopp: there is no pipeline 'shopp'; did you "
         "mean 'shop'?",
     ]
     assert [str(remark) for remark in check.warnings] == [
-        "include/environments/local.yaml:5: overrides.pipelines.games: there is no pipeline called 'games'; remove "
-        "these lines, which change nothing"
+        "include/environments/local.yaml:5: overrides.pipelines.games: there is no pipeline 'games'; "
+        "remove these lines, which have no effect"
     ]
     assert list(check.pipelines) == ["shop"]
 
@@ -195,12 +194,12 @@ def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
             "SELECT event_date FROM\n orders, ordrs",
             "2: there is no table 'ordrs' in this pipeline; did you mean 'orders'?",
         ),
-        ("SELECT event_date FROM shop.orders", "1: tables are named without their pipeline: write orders"),
-        ("SELECT event_date FROM orders, refunds", "1: refunds is not among `reads`: add it there"),
-        ("SELECT event_date,\nFROM orders", "1: this is no SQL: a comma too many"),
-        ("SELECT event_date\nFROM orders WHERE", "2: this is no SQL at 'WHERE': something is missing behind it"),
-        ("SELECT event_date, 'x FROM orders", "1: this is no SQL: a quote is not closed"),
-        ("SELECT event_date, (1 FROM orders", "1: this is no SQL at 'FROM': Expecting )"),
+        ("SELECT event_date FROM shop.orders", "1: omit the name of the pipeline itself: write orders"),
+        ("SELECT event_date FROM orders, refunds", "1: refunds is not in `reads`: add it"),
+        ("SELECT event_date,\nFROM orders", "1: invalid SQL: an extra comma"),
+        ("SELECT event_date\nFROM orders WHERE", "2: invalid SQL at 'WHERE': something is missing after it"),
+        ("SELECT event_date, 'x FROM orders", "1: invalid SQL: a quote is not closed"),
+        ("SELECT event_date, (1 FROM orders", "1: invalid SQL at 'FROM': Expecting )"),
         ("INSERT INTO orders SELECT 1", "1: write one SELECT and nothing else"),
         ("SELECT 1; SELECT 2", "1: write one SELECT and nothing else"),
         ("", "1: write one SELECT and nothing else"),
@@ -220,9 +219,9 @@ def test_what_is_declared_of_an_answer_is_in_it(project: Path) -> None:
     gold = DAILY.replace("event_date}", "day, checks: {unique: [event_dte], not_null: turnover}}")
 
     assert check_of_shop(project, gold=gold) == [
-        "pipeline.yaml:22: gold.tables.0.partition_by: the answer of daily.sql has no column 'day'; its columns are "
+        "pipeline.yaml:22: gold.tables.0.partition_by: the result of daily.sql has no column 'day'; its columns are "
         "event_date, turnover",
-        "pipeline.yaml:22: gold.tables.0.checks.unique.0: the answer of daily.sql has no column 'event_dte'; did you "
+        "pipeline.yaml:22: gold.tables.0.checks.unique.0: the result of daily.sql has no column 'event_dte'; did you "
         "mean 'event_date'?",
     ]
 
@@ -262,7 +261,7 @@ def test_a_slash_is_a_name_of_its_own_where_fields_are_columns_of_files(project:
     slash = PIPELINE.replace("path: amount", "path: km/h")
 
     assert check_of_shop(project, pipeline=slash) == [
-        "pipeline.yaml:16: tables.0.columns.0.path: a path has points between its names: write km.h"
+        "pipeline.yaml:16: tables.0.columns.0.path: separate the names of a path by dots: write km.h"
     ]
     assert check_of_shop(project, pipeline=slash.replace("  bucket:", "  format: csv\n  bucket:")) == []
 
@@ -353,10 +352,10 @@ def board(project: Path, reads: str, sql: str) -> ProjectCheck:
 
 def test_gold_of_another_pipeline_has_a_name_of_its_own_in_sql(project: Path) -> None:
     check = board(project, "shop.daily", "SELECT event_date, turnover FROM shop__daily")
-    assert (check.errors, check.warnings) == ([], []), "it is built after what it reads"
+    assert (check.errors, check.warnings) == ([], []), "it is built after its input"
 
     (mistake,) = board(project, "shop.daily", "SELECT event_date, turnover FROM shop.daily").errors
-    assert mistake.text == "SQL calls a table of another pipeline shop__daily: write that"
+    assert mistake.text == "tables of other pipelines are named with underscores: write shop__daily"
 
 
 def test_gold_that_reads_events_of_its_own_too_is_not_built_when_these_come(project: Path) -> None:
