@@ -1,1 +1,1 @@
-"""Rows that were landed and change: what requests come to, and bringing tables there."""
+"""Mutations: resolves change requests and merges the result into tables."""

@@ -1,7 +1,8 @@
-"""Applies mutation requests, batch by batch: what a batch covers is fixed first, and it ends whoever completes it.
+"""Applies mutation requests in batches. The bounds of a batch are recorded first, so that any later run can complete
+it.
 
-One process at a time applies the requests of a pipeline, by an exclusive lock. Should two run all the same, the
-transactions of their commits let each step land once.
+An exclusive lock allows one run per pipeline. If two run nevertheless, the transactions of their commits make each step
+commit once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CLEANUP_EVERY_BATCHES = 100
 
 @dataclass(slots=True)
 class MutationResult:
-    """The batches that a run applied: those an earlier run had begun in `completed`, its own in `batches`."""
+    """The batches that a run applied: `completed` were begun by an earlier run, `batches` by this one."""
 
     pipeline: str
     completed: list[MutationCompletion] = field(default_factory=list)
@@ -45,10 +46,10 @@ class MutationResult:
 
 
 class MutationRun:
-    """Applies the requests of a pipeline. Idempotent, and safe beside its stream and whatever else writes its tables.
+    """Applies the requests of a pipeline. Idempotent, and safe concurrently with the stream and other writers.
 
     Args:
-        turn_of: gives the turn of a table for the time of its merge; by default the stream's write turn.
+        acquire_turn: acquires the write turn of a table for its merge; by default the stream's write turn.
         fault: called at `fixed` and the points of `BatchSteps`, by tests.
     """
 
@@ -77,15 +78,14 @@ class MutationRun:
     def run(
         self, *, organisation: str | None = None, everything: bool = False, max_batches: int = MAX_BATCHES
     ) -> MutationResult:
-        """Complete an unfinished batch, then apply what had arrived when the run began, batch by batch.
+        """Completes an unfinished batch, then applies all requests that arrived before the run began.
 
-        What arrives meanwhile is left to the next run: beside a stream that never stops, a run would never end.
+        Later requests are left to the next run: with a running stream, a run would otherwise never end.
 
         Args:
-            organisation: apply only the requests of this one, ahead of the others.
-            everything: compare all rows with all requests, whatever was applied before, and abandon a batch that
-                cannot be completed.
-            max_batches: leave the remainder to a later run.
+            organisation: apply only the requests of this organisation, before all others.
+            everything: compare all rows with all requests, and abandon a batch that cannot be completed.
+            max_batches: leave the remaining requests to a later run.
 
         Raises:
             ConfigError: MUTATIONS_UNDECLARED.
@@ -132,7 +132,7 @@ class MutationRun:
         self, batch: MutationBatch, *, check: Callable[[], None], abandon: bool = False
     ) -> MutationCompletion:
         if abandon or batch.generation != self._home.generations.current():
-            # The next batch begins from the start and covers what this one covered.
+            # The next batch starts from version 0 and includes this one.
             completion = MutationCompletion(
                 pipeline=batch.pipeline,
                 number=batch.number,
@@ -172,14 +172,14 @@ class MutationRun:
         )
 
     def _exclusive_lock(self) -> AbstractContextManager[ExclusiveLock]:
-        """The right to apply requests of this pipeline; its `check` raises MUTATION_LEASE_LOST."""
+        """Acquires the lock of the pipeline's mutations; its `check` raises MUTATION_LEASE_LOST."""
         pipeline = self._spec.pipeline
 
         def lost_error() -> ConcurrencyError:
             return ConcurrencyError(
                 "MUTATION_LEASE_LOST",
                 f"Another run applies the requests of {pipeline!r}, or the storage did not answer for a while.",
-                hint="Nothing: the batch is completed by the other run, or the next.",
+                hint="No action needed: the other run, or the next one, completes the batch.",
             )
 
         return exclusive_lock(

@@ -1,6 +1,6 @@
-"""`python -m deltaworks.mutations.backlog_check`: fails while requests of a pipeline have waited for too long.
+"""`python -m deltaworks.mutations.backlog_check`: fails if requests of a pipeline have been pending for too long.
 
-It reads the log of the requests' table, so that it also reports batches that do not run at all. Needs no JVM.
+Reads the Delta log of the requests table, so it also detects batches that do not run at all. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.tables.lake import Lake
 
 
 def read_backlogs(catalog: Catalog) -> list[Backlog]:
-    """The backlog of every pipeline that declares mutations."""
+    """Returns the backlog of every pipeline that declares mutations."""
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
     return [
         BatchPlanner(lake, objects, spec).backlog() for spec in catalog.pipelines.values() if spec.mutations is not None
@@ -31,7 +31,7 @@ def read_backlogs(catalog: Catalog) -> list[Backlog]:
 
 
 def reject_overdue(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
-    """Refuse backlogs whose oldest request has waited for longer than its pipeline declares.
+    """Raises if the oldest request of a pipeline has been pending for longer than `alert_after_minutes`.
 
     Raises:
         TransientError: MUTATIONS_BEHIND, naming each such pipeline.
@@ -52,7 +52,7 @@ def reject_overdue(catalog: Catalog, backlogs: Iterable[Backlog], *, now: dateti
 
 
 def _record_backlogs(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
-    """Keep what waits for the pages; what fails is logged."""
+    """Records the backlogs for the console; errors are logged."""
     objects, checked_at = open_objects(catalog.environment.lake), now.isoformat(timespec="seconds")
     for backlog in backlogs:
         with log_failures(f"The summary of the mutations of {backlog.pipeline}"):

@@ -1,4 +1,4 @@
-"""The input of a batch as frames: its requests, their resolved intervals, the former intervals, and late rows."""
+"""Input frames of a batch: its requests, their resolved intervals, the stored intervals, and late rows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from deltaworks.tables.lake import Lake
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The organisations with new requests, which a batch reads.
+    """The organisations with new requests.
 
-    They are `names` while they are few, else the rows of `frame`. Without either, all organisations are read.
+    A short list is in `organisations`, a long one in `organisations_frame`. Without either, all organisations are in
+    scope.
     """
 
     organisations: tuple[str, ...] | None
@@ -36,11 +37,11 @@ class Scope:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no organisation."""
+        """Whether the scope has no organisation."""
         return self.organisations == ()
 
     def filter(self, rows: DataFrame) -> DataFrame:
-        """The rows of these organisations."""
+        """Returns the rows of these organisations."""
         if self.organisations is not None:
             return rows.where(F.col(ORG_COLUMN).isin(*self.organisations)) if self.organisations else rows.limit(0)
         return (
@@ -48,7 +49,7 @@ class Scope:
         )
 
     def exclude(self, rows: DataFrame) -> DataFrame:
-        """The rows of all others."""
+        """Returns the rows of all other organisations."""
         if self.organisations is not None:
             return rows.where(~F.col(ORG_COLUMN).isin(*self.organisations)) if self.organisations else rows
         return (
@@ -58,7 +59,7 @@ class Scope:
         )
 
     def pruning_condition(self, prefix: str) -> Column:
-        """The condition that prunes a table by organisation; true where they are too many to list."""
+        """Returns a condition that prunes a table by organisation; true if there are too many to list."""
         return F.lit(True) if not self.organisations else F.col(f"{prefix}.{ORG_COLUMN}").isin(*self.organisations)
 
 
@@ -66,7 +67,8 @@ ALL_ORGANISATIONS = Scope(None)
 
 
 def request_scope(requests: DataFrame, arrivals: Arrivals, condition: str) -> Scope:
-    """The organisations of new requests; all where requests were removed too, since nothing says whose those were."""
+    """Returns the organisations of new requests; all if requests were removed, because their organisations are
+    unknown."""
     if arrivals.is_unbounded or arrivals.has_removals:
         return ALL_ORGANISATIONS
     if not arrivals.partitions:
@@ -89,12 +91,11 @@ class TableChanges:
 
 
 class BatchFrames:
-    """The frames of one batch, each computed once. They are the same each time a batch is begun, until it has ended.
+    """The frames of one batch, each computed once and identical in every attempt until the batch ends.
 
-    Requests are read at the version the batch fixed. Arrived rows are read from the current table: those that arrived
-    since do no harm, and the next batch reads them again. Frames that are used repeatedly are kept on the executors,
-    where a merge into the table they were computed from does not change them; a lost executor fails the batch, which
-    is repeated.
+    Requests are read at the recorded version. Arrived rows are read from the current table: rows that arrived since do
+    no harm, and the next batch reads them again. Reused frames are checkpointed on the executors, so that a merge into
+    their source table does not change them; losing an executor fails the batch, which is then retried.
     """
 
     def __init__(self, session: SparkSession, lake: Lake, spec: PipelineSpec, batch: MutationBatch) -> None:
@@ -110,7 +111,7 @@ class BatchFrames:
             self.requests = local_checkpoint(self.requests)
         self._organisations_with_intervals = self._organisations_of(self._mutations_spec.intervals)
         self.stored_intervals = self._read_stored_intervals()
-        with resolve_settings(session, requests=0 if self.scope.is_empty else self.requests.count()):
+        with resolve_settings(session, request_count=0 if self.scope.is_empty else self.requests.count()):
             self.resolved_intervals = (
                 local_checkpoint(resolve(self.requests)) if not self.scope.is_empty else self.stored_intervals.limit(0)
             )
@@ -119,28 +120,28 @@ class BatchFrames:
             )
 
     def rows(self, table: str) -> DataFrame:
-        """The rows of the current version of a table."""
+        """Returns the rows of the current version of a table."""
         return self._session.read.format("delta").load(self._lake.storage.spark_uri(self._key(table)))
 
     def new_requests(self) -> DataFrame:
-        """The requests that arrived in the batch's own span."""
+        """Returns the requests that arrived within the version range of the batch."""
         spec = self._spec.table(self._batch.requests.table)
         return self._requests(
             self.scope, condition=self.arrivals.condition(spec.column_types()) if self.arrivals else "false"
         )
 
     def request_counts(self) -> dict[str, int]:
-        """The number of new requests by operation; ineffective ones are counted under an empty name."""
+        """Returns the number of new requests by operation; invalid ones are counted under an empty name."""
         operation = F.when(invalid_reason().isNull(), F.col("op")).otherwise("")
         counts = self.new_requests().groupBy(operation.alias("op")).count().collect()
         return {row["op"]: int(row["count"]) for row in counts}
 
     def table_changes(self, table: TableSpec) -> TableChanges:
-        """The periods that the batch changes in a mutable table."""
+        """Returns the periods that the batch changes in a mutable table."""
         if self._batch.everything:
             periods = full_coverage(self.resolved_intervals, self._mutated_ids(table))
         elif not self._organisations_with_intervals:
-            # Every interval is new, so that its rows are compared in any case.
+            # Every interval is new, so its rows are compared in any case.
             periods = merge_periods(
                 self.changed_periods, late_row_periods(self._arrived_rows(table).limit(0), self.resolved_intervals)
             )
@@ -176,23 +177,23 @@ class BatchFrames:
             raise _bounds_unavailable(self._batch, error) from error
 
     def _requests(self, scope: Scope, *, condition: str = "true") -> DataFrame:
-        """Requests as `resolve` reads them, and the name they may assign."""
+        """Returns requests in the schema of `resolve`, with the name they may assign."""
         columns = [F.col(name) for name in REQUEST_COLUMNS]
         return scope.filter(self._all_requests()).where(condition).select(*columns, F.col("event_time").alias("time"))
 
     def _read_stored_intervals(self) -> DataFrame:
-        """The intervals as the last batch left them. A batch writes them last."""
+        """Returns the intervals stored by the last batch. A batch writes them last."""
         name = self._mutations_spec.intervals
         if self._lake.open(self._key(name)) is None:
             return self._session.createDataFrame([], INTERVAL_SCHEMA)
         return self.rows(name)
 
     def _current_intervals(self) -> DataFrame:
-        """The intervals with this batch, of all organisations."""
+        """Returns the intervals including this batch, for all organisations."""
         return self.scope.exclude(self.stored_intervals).unionByName(self.resolved_intervals)
 
     def _arrived_rows(self, table: TableSpec) -> DataFrame:
-        """Organisation, id and time of rows that arrived since the last batch."""
+        """Returns organisation, id and time of rows that arrived since the last batch."""
         span = next((span for span in self._batch.tables if span.table == table.name), None)
         rows = self.rows(table.name)
         new_rows = Arrivals() if span is None else self._read_arrivals(span)
@@ -201,7 +202,7 @@ class BatchFrames:
         elif self._batch.organisation is not None:
             rows = rows.where(F.col(ORG_COLUMN) == self._batch.organisation)
         elif self.scope.organisations is not None:
-            # No other organisation has an interval that a row could fall into.
+            # Other organisations have no intervals.
             rows = _filter_organisations(rows, self._organisations_with_intervals | set(self.scope.organisations))
         arrived_rows = rows.where(new_rows.condition(table.column_types()))
         return arrived_rows.select(
@@ -209,12 +210,12 @@ class BatchFrames:
         )
 
     def _organisations_of(self, table: str) -> set[str]:
-        """The organisations that have rows in a table that mutations maintain, from its log."""
+        """Returns the organisations with rows in a state table, from its log."""
         partitions = file_sizes_by_partition(self._lake, self._key(table))
         return {str(dict(partition)[ORG_COLUMN]) for partition in partitions}
 
     def may_have_names(self) -> bool:
-        """Whether an organisation the batch reads has names already."""
+        """Returns whether an organisation in scope already has names."""
         organisations = self._organisations_of(self._mutations_spec.names)
         return (
             bool(organisations)

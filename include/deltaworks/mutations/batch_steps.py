@@ -1,7 +1,7 @@
-"""The steps of one mutation batch, in their order: data tables, names, notifications, intervals, end.
+"""Runs the steps of one mutation batch in order: data tables, notifications, names, intervals.
 
-The batch is compared with the stored intervals, so they are written last: until then a run that continues after a
-crash computes the same work. Every step is one commit that lands once, and changes nothing where nothing differs.
+The batch is compared with the stored intervals, so they are written last: until then a run that resumes after a crash
+computes the same changes. Each step is one commit, made once, and is skipped if nothing differs.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class BatchSteps:
     """Applies one batch. Call `apply` once.
 
     Args:
-        turn_of: gives the write turn of a table.
-        check: called before each commit; what it raises ends the batch.
+        acquire_turn: acquires the write turn of a table.
+        check: called before each commit; its errors end the batch.
         fault: called at `resolved`, `merged:<table>`, `optimized:<table>`, `named`, `notified:<table>`, `stored` and
             `ended`, by tests.
     """
@@ -67,7 +67,7 @@ class BatchSteps:
         check: Callable[[], None],
         fault: Callable[[str], None],
     ) -> None:
-        # Settings of commits are a session's, and must be nobody else's.
+        # Commit settings belong to a session, so the batch needs its own.
         self._session = spark.newSession()
         self._lake = lake
         self._spec = spec
@@ -80,7 +80,7 @@ class BatchSteps:
         self._invalid_values = 0
 
     def apply(self) -> MutationCompletion:
-        """Do what is missing of the batch. Idempotent. Returns the result, which is not recorded yet."""
+        """Runs the steps that have not committed yet. Idempotent. Returns the result without recording it."""
         ensure_state_tables(self._lake, self._spec, self._mutations_spec)
         with self._phase("resolve"):
             frames = BatchFrames(self._session, self._lake, self._spec, self._batch)
@@ -155,7 +155,7 @@ class BatchSteps:
         return result
 
     def _plan_merge(self, table: TableSpec, changes: TableChanges) -> MergeFunction:
-        """A function that merges the batch into a table, prepared before the stream has to wait."""
+        """Returns a function that merges the batch into a table; planning happens before the stream has to wait."""
         key, number = paths.table(self._spec.pipeline, table.name), self._batch.number
         max_bytes = self._mutations_spec.small_merge_bytes
         plan = plan_merge(self._lake, key, table, changes.affected, small_merge_bytes=max_bytes)
@@ -168,7 +168,7 @@ class BatchSteps:
         merge = TableMerge(table, changes.periods, changes.affected)
 
         def execute(check: Callable[[], None]) -> int:
-            # A commit of its own, without the merge's transaction.
+            # A separate commit, without the merge's transaction.
             set_deletion_vectors(self._session, self._lake, self._spec.pipeline, table, check=check)
             return self._commits.commit_once(
                 table.name,
@@ -180,7 +180,7 @@ class BatchSteps:
         return execute
 
     def _optimize(self, table: TableSpec, turn: Turn) -> bool:
-        """OPTIMIZE the table within the turn that is held, and the tables that only mutations write."""
+        """Runs OPTIMIZE on the table within the held write turn, and on the state tables."""
 
         def held_turn(_: str) -> AbstractContextManager[Turn]:
             return contextlib.nullcontext(turn)
@@ -228,7 +228,7 @@ class BatchSteps:
         self._commits.commit_once(notification_table.name, lambda: rows.write.format("delta").mode("append").save(uri))
 
     def _notification_table(self, table: TableSpec) -> TableSpec | None:
-        """The notification table that announces a table, where it exists."""
+        """Returns the notification table of a data table, or None if there is none yet."""
         name = self._mutations_spec.notifications
         spec = None if name is None else self._spec.table(name)
         if spec is None or spec.announces is None or spec.announces.table != table.name:

@@ -1,7 +1,7 @@
-"""The bounds of mutation batches: the requests and rows the next one covers, and the backlog. Needs no JVM.
+"""Plans mutation batches: the table versions that the next batch covers, and the backlog. Needs no JVM.
 
-Rows that arrived between two versions of a table are counted from its log, by version and not by the batch they were
-landed in: a table that was held, a replay of quarantined rows and a reprocess add rows of old batches late.
+New rows between two versions are counted from the Delta log, by version and not by ingest batch: held tables, replays
+from quarantine and reprocesses add rows of old batches late.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from deltaworks.tables.changes import Partition, partition_predicate
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, data_change_actions, read_commits
 
-#: The column that separates new rows from those that were there before.
+#: Separates new rows from earlier ones.
 BATCH_COLUMN = "_batch_id"
-#: The most partitions that a condition lists.
+#: Maximum number of partitions listed in a predicate.
 MAX_LISTED_PARTITIONS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Rows that arrived. All of them meet `condition`, and perhaps some older ones.
+    """New rows of a table. All of them match `condition`, as may some older rows.
 
-    `everything` means that no narrower condition is possible, `removed` that rows were removed too. `first_at` is when
-    the first of them were committed.
+    `is_unbounded` means that no narrower condition is known, `has_removals` that rows were removed too. `first_at` is
+        the time of the first commit with new rows.
     """
 
     rows: int = 0
@@ -52,7 +52,7 @@ class Arrivals:
         return self.is_unbounded or self.has_removals or bool(self.partitions)
 
     def condition(self, types: Mapping[str, str]) -> str:
-        """The condition as SQL over the table's columns."""
+        """Returns the condition as SQL over the table's columns."""
         if self.is_unbounded:
             return "true"
         conditions = [] if self.first_batch is None else [f"`{BATCH_COLUMN}` >= {self.first_batch}"]
@@ -62,9 +62,9 @@ class Arrivals:
 
 
 def read_arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
-    """The rows that arrived after version `after` and up to `up_to`. Reads one small object for each commit.
+    """Returns the rows added after version `after`, up to and including `up_to`. Reads one log entry per commit.
 
-    Commits of mutations, OPTIMIZE and purges do not count: they rewrite rows that were there.
+    Skips commits of mutations, OPTIMIZE and purges, which only rewrite existing rows.
     """
     counter = _ArrivalCounter()
     for _, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
@@ -75,7 +75,7 @@ def read_arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
 
 
 def last_version_within(lake: Lake, key: str, *, after: int, up_to: int, max_rows: int) -> int:
-    """The newest version up to `up_to` by which at most `max_rows` rows arrived; one commit at least."""
+    """Returns the newest version up to `up_to` that adds at most `max_rows` rows; includes at least one commit."""
     rows = 0
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         commit = _ArrivalCounter()
@@ -87,7 +87,7 @@ def last_version_within(lake: Lake, key: str, *, after: int, up_to: int, max_row
 
 
 class _ArrivalCounter:
-    """Adds up commits."""
+    """Accumulates the new rows of commits."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -131,19 +131,19 @@ class _ArrivalCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Requests that no complete batch covers: their count, and when the oldest landed."""
+    """Requests that no completed batch covers: their number, and the commit time of the oldest."""
 
     pipeline: str
     requests: int
     oldest_at: dt.datetime | None
 
     def age_seconds(self, now: dt.datetime) -> float:
-        """Seconds the oldest request has waited; 0 where none waits."""
+        """Age of the oldest pending request in seconds; 0 if none is pending."""
         return 0.0 if self.oldest_at is None else max(0.0, (now - self.oldest_at).total_seconds())
 
 
 def mutations_spec(spec: PipelineSpec) -> MutationsSpec:
-    """The declaration of how the pipeline's requests are applied.
+    """Returns the `mutations` section of a pipeline.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -158,7 +158,7 @@ def mutations_spec(spec: PipelineSpec) -> MutationsSpec:
 
 
 def mutable_spec(table: TableSpec) -> MutableSpec:
-    """The declaration of which columns of a table requests change.
+    """Returns the `mutable` section of a table: the columns that requests change.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -173,12 +173,12 @@ def mutable_spec(table: TableSpec) -> MutableSpec:
 
 
 def mutable_tables(spec: PipelineSpec) -> list[TableSpec]:
-    """The tables that requests change."""
+    """Returns the tables that requests change."""
     return [table for table in spec.tables if table.mutable is not None]
 
 
 class BatchPlanner:
-    """Computes bounds from the logs of a pipeline's tables. Used by one thread."""
+    """Plans batches from the Delta logs of a pipeline's tables. Not thread-safe."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
@@ -188,7 +188,7 @@ class BatchPlanner:
         self._batches = PipelineHome(objects, spec.pipeline).mutations
 
     def current_versions(self) -> dict[str, int]:
-        """The current version of each table that batches read; -1 where the table does not exist."""
+        """Returns the current version of each input table; -1 if the table does not exist."""
         tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in self._input_tables()}
         return {name: -1 if table is None else table.version() for name, table in tables.items()}
 
@@ -200,10 +200,10 @@ class BatchPlanner:
         everything: bool = False,
         max_versions: Mapping[str, int] | None = None,
     ) -> MutationBatch | None:
-        """The bounds of batch `number`; None where nothing arrived since the last one.
+        """Returns the plan of batch `number`, or None if no rows arrived since the last batch.
 
         Args:
-            until: versions as of `newest`, beyond which the batch does not read; by default the current ones.
+            max_versions: versions from `current_versions` that the batch must not exceed; by default the current ones.
         """
         generation = self._home.generations.current()
         last_batch = self._batches.last_full_batch()
@@ -237,7 +237,7 @@ class BatchPlanner:
         )
 
     def backlog(self) -> Backlog:
-        """The waiting requests. Reads one small object for each commit since the last batch."""
+        """Returns the pending requests. Reads one log entry per commit since the last batch."""
         last_batch = self._batches.last_full_batch()
         key = paths.table(self._spec.pipeline, self._mutations_spec.requests)
         table = self._lake.open(key)
@@ -252,14 +252,14 @@ class BatchPlanner:
         return (self._mutations_spec.requests, *(table.name for table in mutable_tables(self._spec)))
 
     def _has_arrivals(self, span: VersionRange) -> bool:
-        """Whether rows arrived, commits of mutations and maintenance aside."""
+        """Returns whether rows arrived, ignoring commits of mutations and maintenance."""
         if span.is_empty:
             return False
         key = paths.table(self._spec.pipeline, span.table)
         return bool(read_arrivals(self._lake, key, after=span.after, up_to=span.up_to))
 
     def _was_recreated(self, span: VersionRange) -> bool:
-        """Whether the table was recreated or removed since a batch read it."""
+        """Returns whether the table was recreated or removed since a batch read it."""
         table = self._lake.open(paths.table(self._spec.pipeline, span.table))
         return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
 

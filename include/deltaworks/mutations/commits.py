@@ -1,4 +1,4 @@
-"""Commits of a mutation batch: each lands once under its transaction and is retried after a conflict."""
+"""Commits the steps of a mutation batch, once each under a Delta transaction, with retries after conflicts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from deltaworks.tables.spark.session import USER_METADATA, override_settings, re
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)
-#: Commits searched for that of a step. After a mutation only those of a stream that catches up follow soon.
+#: Number of commits searched for a step. A stream that catches up after the mutation adds only a few.
 MAX_SEARCHED_COMMITS = 500
 
 
 class StepCommits:
-    """The commits of one batch. Used by one thread.
+    """The commits of one batch. Not thread-safe.
 
     Args:
-        session: a session of the batch's own, whose settings are those of its commits.
-        before: called before each commit; what it raises ends the batch.
+        session: a session used only for this batch, because its settings apply to the commits.
+        before_commit: called before each commit; its errors end the batch.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class StepCommits:
         self._before_commit = before_commit
 
     def step(self, table: str) -> Step:
-        """The step of a table in this batch."""
+        """Returns the step of a table in this batch."""
         return mutation_step(self._pipeline, table, self._batch)
 
     def has_committed(self, table: str) -> bool:
-        """Whether the table has this batch's step, or that of a later one."""
+        """Returns whether the table has this batch's step, or a later one."""
         return self._has_step(self._lake.open(paths.table(self._pipeline, table)), table)
 
     def _has_step(self, delta_table: DeltaTable | None, table: str) -> bool:
@@ -61,16 +61,16 @@ class StepCommits:
         check: Callable[[], None] = lambda: None,
         settings: Mapping[str, str] | None = None,
     ) -> int:
-        """Run `write`, which makes one commit to the table, under this batch's step.
+        """Runs `write`, which makes one commit to the table, under this batch's step.
 
-        Returns the number of attempts, 0 where the step had landed before.
+        Returns the number of attempts; 0 if the step was committed before.
 
         Args:
-            check: called before each attempt, after `before`.
-            settings: further settings of the session for this commit.
+            check: called before each attempt, after `before_commit`.
+            settings: additional session settings for this commit.
 
         Raises:
-            ConcurrencyError: DELTA_CONFLICT when all attempts met another writer; what `check` raises.
+            ConcurrencyError: DELTA_CONFLICT if every attempt conflicted; errors of `check`.
         """
         step = self.step(table)
         commit_settings = {
@@ -88,9 +88,9 @@ class StepCommits:
     def commit_once_with_delta_rs(
         self, table: str, write: Callable[[DeltaTable, Step, str], None], *, check: Callable[[], None]
     ) -> int:
-        """As `once`, for delta-rs: `write` gets a snapshot without the step, the step, and the commit's `userMetadata`.
+        """Like `commit_once`, for delta-rs: `write` gets a snapshot without the step, the step, and the `userMetadata`.
 
-        It commits from that very snapshot and fails with DELTA_CONFLICT where the table has moved on.
+        `write` commits from that snapshot and raises DELTA_CONFLICT if the table has a newer version.
         """
         step = self.step(table)
 
@@ -99,7 +99,7 @@ class StepCommits:
                 raise ConfigError(
                     "TABLE_UNKNOWN",
                     f"Table {self._pipeline}.{table} was removed while a mutation batch was merged into it.",
-                    hint="Run the job again: it skips tables that do not exist.",
+                    hint="Run the job again: it skips missing tables.",
                 )
             write(opened, step, self._metadata(step))
 
@@ -111,7 +111,7 @@ class StepCommits:
         attempts = 0
         for attempt in retry_conflicts(table):
             with attempt:
-                # The conflict may be this very step, committed by a process that was taken for dead.
+                # The conflicting commit may be this step, committed by a process that was presumed dead.
                 delta_table = self._lake.open(paths.table(self._pipeline, table))
                 if self._has_step(delta_table, table):
                     return attempts
@@ -131,7 +131,7 @@ class StepCommits:
         )
 
     def find_commit(self, table: str) -> CommitInfo | None:
-        """The commit of this batch's step, from the table's log; None where there is none."""
+        """Returns the commit of this batch's step from the table's log, or None."""
         key, step = paths.table(self._pipeline, table), self.step(table)
         delta_table = self._lake.open(key)
         for commit in (
@@ -145,13 +145,13 @@ class StepCommits:
 
 
 def merge_metric(commit: CommitInfo | None, name: str) -> int:
-    """A metric of a merge by Spark's name for it, which delta-rs has in snake case; 0 without a commit or metric."""
+    """Returns a merge metric by its Spark name (delta-rs uses snake case); 0 without a commit or metric."""
     snake = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
     return 0 if commit is None else int(commit.metrics.get(name, commit.metrics.get(snake, 0)))
 
 
 def engine_of(commit: CommitInfo | None) -> str:
-    """The engine that made a commit: `spark`, `delta_rs`, or an empty text without one."""
+    """Returns the engine of a commit: `spark`, `delta_rs`, or an empty string without a commit."""
     if commit is None:
         return ""
     return "delta_rs" if commit.engine.startswith("delta-rs") else "spark"

@@ -1,16 +1,14 @@
-"""Entities, and the connected components of their ids: what requests refer to, and which ids they ever connected.
+"""Computes the entities that requests refer to, and the connected components of their ids.
 
-An entity is identified by the id it had before its first request. An id within one period of time names an entity of
-its own when a request refers to it (renames, merges, deletes or updates it, or merges another into it) before any
-request has led another entity there. So an id that was used by two entities in turn gives two, and one that others were
-only renamed to gives none.
+An entity is identified by its id before its first request. Within one period, an id names a new entity if a request
+refers to it before any request has moved another entity to it. So an id used by two entities in turn gives two
+entities, and an id that was only a rename target gives none.
 
-Components are for grouping, reports and alerts on giant components, never for resolving: an id that was used by two
-entities in turn connects them, and only time separates them. They are computed by alternating large-star and small-star
-steps until nothing changes (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected Components in MapReduce and
-Beyond", SoCC 2014). Edges run from the greater id to the smaller one, so that both steps are a minimum by key and a
-join: the neighbours of an id are never gathered, and a hub, or a component of all ids, is spread over tasks like other
-rows.
+Components serve grouping, reports and alerts on giant components, never resolution: an id used by two entities in turn
+connects them, and only time separates them. They are computed by alternating large-star and small-star steps until
+nothing changes (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected Components in MapReduce and Beyond",
+SoCC 2014). Edges run from the greater id to the smaller one, so both steps are a minimum by key and a join: neighbours
+of an id are never collected, and a hub, or a component of all ids, is distributed over tasks like other rows.
 """
 
 from __future__ import annotations
@@ -24,9 +22,8 @@ from deltaworks.mutations.resolve import Trace, trace_requests
 
 
 def entities(request_trace: Trace) -> DataFrame:
-    """One row for each entity: org_id, origin_id, valid_from (since when it had that id, null for ever), final_id (null
-    where it was deleted) and hops.
-    """
+    """Returns one row per entity: org_id, origin_id, valid_from (null: unbounded), final_id (null if deleted)
+    and hops."""
     period = ("org_id", "id", "since", "until")
     is_renamed_here = (F.col("kind") == ARRIVAL) & (F.col("op") != "merge")
     first = (
@@ -55,7 +52,7 @@ def entities(request_trace: Trace) -> DataFrame:
 
 
 def resolve_entities(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
-    """The entities of the requests with their components. Columns: those of `entities`, component_id, component_size.
+    """Returns the entities of requests with their components: columns of `entities`, component_id, component_size.
 
     Args:
         requests: columns of `requests.REQUEST_SCHEMA`.
@@ -71,19 +68,19 @@ def resolve_entities(requests: DataFrame, *, checkpoint: Checkpoint = local_chec
 
 
 def edges(requests: DataFrame) -> DataFrame:
-    """The pairs of ids that renames and merges connect, ineffective ones included: org_id, id, new_id."""
+    """Returns the pairs of ids connected by renames and merges, including ineffective ones: org_id, id, new_id."""
     connecting = F.col("op").isin(*RENAME_OPERATIONS) & invalid_reason().isNull() & (F.col("id") != F.col("new_id"))
     return requests.where(connecting).select("org_id", "id", "new_id")
 
 
 def components(pairs: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
-    """The component of every id of the edges: org_id, id, component_id (its least id) and component_size (its ids).
+    """Returns the component of every id: org_id, id, component_id (its smallest id) and component_size (number of ids).
 
-    Components never reach across organisations. Rounds grow with the logarithm of a component's diameter; each is two
-    joins, a materialisation and a count.
+    Components do not span organisations. The number of rounds grows with the logarithm of a component's diameter; each
+    round takes two joins, a materialisation and a count.
 
     Args:
-        connected: columns org_id, id and new_id, neither null.
+        pairs: columns org_id, id and new_id, none null.
         checkpoint: materialises a frame and cuts its lineage; by default on the executors.
     """
     ends = ("id", "new_id")
@@ -101,14 +98,14 @@ def components(pairs: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -
 
 
 def _min_neighbours(stars: DataFrame) -> DataFrame:
-    """The least neighbour of every id that has one below it."""
+    """Returns the smallest neighbour of every id that has a smaller one."""
     return stars.groupBy(F.col("org_id").alias("least_org"), F.col("id").alias("least_of")).agg(
         F.min("centre").alias("least")
     )
 
 
 def _large_star(stars: DataFrame) -> DataFrame:
-    """Every id's greater neighbours are connected to its least neighbour, or to itself where it has none below it."""
+    """Connects the greater neighbours of every id to its smallest neighbour, or to the id itself if none is smaller."""
     least = _min_neighbours(stars)
     below_centre = (F.col("org_id") == F.col("least_org")) & (F.col("centre") == F.col("least_of"))
     joined = stars.join(least, below_centre, "left")
@@ -116,7 +113,7 @@ def _large_star(stars: DataFrame) -> DataFrame:
 
 
 def _small_star(stars: DataFrame) -> DataFrame:
-    """Every id and its smaller neighbours are connected to the least of these."""
+    """Connects every id and its smaller neighbours to the smallest of them."""
     least = _min_neighbours(stars)
     below_id = (F.col("org_id") == F.col("least_org")) & (F.col("id") == F.col("least_of"))
     remaining = stars.join(least, below_id).where(F.col("centre") != F.col("least"))
@@ -132,7 +129,7 @@ def _small_star(stars: DataFrame) -> DataFrame:
 
 
 def _are_stars(stars: DataFrame) -> bool:
-    """Whether every id is either a centre or connected to one centre, so that no step would change anything."""
+    """Returns whether every id is a centre or connected to exactly one centre, so that another step changes nothing."""
     ends = stars.select("org_id", F.col("id").alias("end"), F.lit(1).alias("below"), F.lit(0).alias("above"))
     centres = stars.select("org_id", F.col("centre").alias("end"), F.lit(0).alias("below"), F.lit(1).alias("above"))
     degrees = (

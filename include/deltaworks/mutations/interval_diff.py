@@ -1,8 +1,7 @@
-"""What a batch has to change: periods of time of ids whose outcome differs from before, or with late rows.
+"""Computes the periods of ids whose rows a batch changes: the outcome differs from before, or rows arrived late.
 
-Every frame here has org_id, id (as it arrived), valid_from (null: unbounded) and valid_to (excluded; null: unbounded).
-An outcome is the final state of rows: final_id, deleted and the fields that were set; null where rows stay as they
-arrived.
+Every frame has org_id, id (as it arrived), valid_from (null: unbounded) and valid_to (exclusive; null: unbounded). An
+outcome is the final state of rows: final_id, deleted and the set fields; null if rows stay as they arrived.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _ENTRIES = "array<struct<key:string,value:string>>"
 
 
 def outcome() -> Column:
-    """The outcome of an interval as a comparable value; null where it changes nothing."""
+    """Returns the outcome of an interval as a comparable value; null if it changes nothing."""
     set_fields = F.array_sort(F.map_entries(F.map_filter("fields", lambda _, value: value.isNotNull()))).cast(_ENTRIES)
     is_unchanged = (F.col("final_id") == F.col("id")) & ~F.col("deleted") & (F.size(set_fields) == 0)
     state = F.struct(F.col("final_id"), F.col("deleted"), set_fields.alias("fields"))
@@ -23,11 +22,11 @@ def outcome() -> Column:
 
 
 def changed_periods(old: DataFrame, new: DataFrame) -> DataFrame:
-    """The periods where two sets of intervals have different outcomes.
+    """Returns the periods in which two sets of intervals have different outcomes.
 
-    Columns: the key, valid_from, valid_to, `before` and `after` (outcomes), and `start` and `end`, the new interval the
-    period lies in (both null where it lies in none). Stretches of an id do not overlap. One window over the edges of
-    both sides: nothing is compared pair by pair.
+    Columns: the key, valid_from, valid_to, `before` and `after` (outcomes), and `start` and `end` of the new interval
+    that contains the period (null without one). Periods of an id do not overlap. Uses one window over the bounds of
+    both sets, without pairwise comparison.
     """
     edges = _edges(old, "old").unionByName(_edges(new, "new"))
     edges_by_time = edges.groupBy(*KEY, "at").agg(
@@ -57,7 +56,8 @@ def changed_periods(old: DataFrame, new: DataFrame) -> DataFrame:
 
 
 def _edges(intervals: DataFrame, side: str) -> DataFrame:
-    """The beginnings and ends of intervals. Where one ends as the next begins, the beginning counts."""
+    """Returns the start and end points of intervals. At a shared point the start of the next interval takes
+    precedence."""
     begins = F.struct(
         F.lit(True).alias("begins"),
         F.col("valid_from").alias("start"),
@@ -79,12 +79,12 @@ def _edges(intervals: DataFrame, side: str) -> DataFrame:
 
 
 def late_row_periods(arrived_rows: DataFrame, intervals: DataFrame) -> DataFrame:
-    """The intervals that newly arrived rows fall into, cut to the time range of these rows.
+    """Returns the intervals that contain newly arrived rows, clipped to the time range of these rows.
 
     Args:
-        arrived: org_id, id (as it arrived) and `time` of rows.
+        arrived_rows: org_id, id (as it arrived) and `time` of rows.
 
-    Columns as of `changed_stretches`, without `before`.
+    Columns as in `changed_periods`, without `before`.
     """
     row, interval = arrived_rows.alias("row"), intervals.select("*", outcome().alias("outcome")).alias("interval")
     start, end = F.col("interval.valid_from"), F.col("interval.valid_to")
@@ -104,10 +104,10 @@ def late_row_periods(arrived_rows: DataFrame, intervals: DataFrame) -> DataFrame
 
 
 def merge_periods(changed: DataFrame, late: DataFrame) -> DataFrame:
-    """Both sets as periods that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
+    """Merges both sets into periods that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
 
-    Within one new interval the outcome is the same everywhere, so the periods in it become one. Rows between them,
-    which have that outcome already, do not change: the merge compares each row.
+    The outcome is constant within a new interval, so its periods are merged into one. Rows between them already have
+    that outcome and do not change: the merge compares each row.
     """
     overlapping = changed.where("inside").drop("before").unionByName(late)
     starts_unbounded, ends_unbounded = F.max(F.col("valid_from").isNull()), F.max(F.col("valid_to").isNull())
@@ -129,14 +129,14 @@ def merge_periods(changed: DataFrame, late: DataFrame) -> DataFrame:
 
 
 def full_coverage(intervals: DataFrame, mutated_ids: DataFrame) -> DataFrame:
-    """The outcome of all rows: every interval, and the time around them for ids whose rows were changed before.
+    """Returns the outcome of all rows: every interval, and the time outside intervals for ids with mutated rows.
 
     Args:
-        touched: org_id and id of rows that carry a mutation.
+        mutated_ids: org_id and id of rows that carry a mutation number.
 
-    Columns as of `joined`.
+    Columns as in `merge_periods`.
     """
-    # A mark at the beginning of time opens the period before the first interval of each id.
+    # A mark with null time starts the period before the first interval of each id.
     ids = intervals.select(*KEY).unionByName(mutated_ids.select(*KEY)).distinct()
     line_starts = ids.select(*KEY, F.lit(None).cast("timestamp").alias("at"), F.lit(None).alias("edge"))
     edges = _edges(intervals, "new").select(*KEY, "at", "edge")

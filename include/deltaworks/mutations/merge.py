@@ -1,11 +1,11 @@
-"""Merges a batch's periods into one mutable table by Spark: few files are read, and equal rows stay.
+"""Merges the changed periods of a batch into one mutable table with Spark.
 
-Values of the source never prune a MERGE's target; literals over the target's columns do. So the organisations, the time
-range and the id range that occur in the batch are passed to Delta as literals. Rewritten rows are written by partition:
-a small partition becomes one file, a huge one is split.
+Source values do not prune the target of a MERGE; literals on target columns do. So the organisations, time range and id
+range of the batch are passed to Delta as literals. Rewritten rows are written by partition: a small partition becomes
+one file, a huge one is split.
 
-With deletion vectors a merge marks the rows it changes and writes them again in a small file, instead of rewriting
-every file that has one of them. Reads pay for it until OPTIMIZE has removed the marked rows.
+With deletion vectors a merge marks changed rows and writes their new versions to a small file, instead of rewriting
+every affected file. Reads are slower until OPTIMIZE removes the marked rows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
-#: The most organisations listed in a condition; beyond that it has their range.
+#: Maximum number of organisations listed in a condition; more are bounded by their range.
 MAX_LISTED_ORGANISATIONS = 2_000
-#: Bytes of the target that one task rewrites, which is also the largest file it makes.
+#: Bytes rewritten by one task, and the maximum file size.
 BYTES_PER_TASK = 128 << 20
 MAX_TASKS = 2_000
 TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
@@ -42,9 +42,9 @@ DELETION_VECTORS = "delta.enableDeletionVectors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedRange:
-    """The range of rows that a batch can change. `organisations` is None where they are too many to list.
+    """The range of rows that a batch can change. `organisations` is None if there are too many to list.
 
-    A null time is no bound. `periods` counts them; 0 means that there is nothing to do.
+    A null time is unbounded. `periods` is their number; 0 means that nothing changes.
     """
 
     periods: int
@@ -58,7 +58,7 @@ class AffectedRange:
 
 
 def affected_range(periods: DataFrame) -> AffectedRange:
-    """The range of these periods. Two small jobs; at most NAMED_ORGANISATIONS + 1 rows are collected."""
+    """Computes the range of these periods. Runs two small jobs; collects at most MAX_LISTED_ORGANISATIONS + 1 rows."""
     org, start, end = F.col(ORG_COLUMN), F.col("valid_from"), F.col("valid_to")
     bounds = periods.agg(
         F.count("*").alias("periods"),
@@ -75,7 +75,7 @@ def affected_range(periods: DataFrame) -> AffectedRange:
 
 
 def affected_condition(affected: AffectedRange, table: TableSpec, prefix: str = TARGET) -> Column:
-    """The condition on rows that a batch can change, as literals over the table's columns."""
+    """Returns the condition on rows that a batch can change, as literals over the table's columns."""
 
     def column(name: str) -> Column:
         return F.col(f"{prefix}.{name}")
@@ -99,10 +99,10 @@ def affected_condition(affected: AffectedRange, table: TableSpec, prefix: str = 
 
 
 class TableMerge:
-    """Merges periods into one mutable table of the lake.
+    """Merges periods into one mutable table.
 
     Args:
-        periods: columns as of `differences.joined`; they do not overlap, so that a row meets one at most.
+        periods: columns as in `interval_diff.merge_periods`. They do not overlap, so a row matches at most one.
     """
 
     def __init__(self, table: TableSpec, periods: DataFrame, affected: AffectedRange) -> None:
@@ -113,7 +113,7 @@ class TableMerge:
         self._types = table.column_types()
 
     def execute(self, session: SparkSession, uri: str, *, batch: int) -> None:
-        """Merge, as one commit with the settings of the session."""
+        """Runs the MERGE as one commit with the session's settings."""
         (
             DeltaTable.forPath(session, uri)
             .alias(TARGET)
@@ -123,11 +123,11 @@ class TableMerge:
         )
 
     def condition(self) -> Column:
-        """The condition on pairs of rows and periods whose values differ."""
+        """Returns the condition on pairs of rows and periods whose values differ."""
         return _all_of([affected_condition(self._affected, self._table), self._is_in_period(), self._differs()])
 
     def matching_rows(self, rows: DataFrame) -> DataFrame:
-        """The rows of the table that `execute` would change."""
+        """Returns the rows of the table that `execute` would change."""
         return rows.alias(TARGET).join(self._periods.alias(SOURCE), self.condition())
 
     def _is_in_period(self) -> Column:
@@ -150,7 +150,7 @@ class TableMerge:
         return F.coalesce(current, F.lit(False)) if name == DELETED_COLUMN else current
 
     def _new_values(self) -> dict[str, Column]:
-        """The new values: the id, each field as it was set or else as it arrived, and whether the row is deleted."""
+        """Returns the new values: the id, each field (as set, else as it arrived), and the deletion flag."""
         values = {self._mutable.id: F.col(f"{SOURCE}.final_id")}
         for name, origin in self._mutable.fields.items():
             text = F.col(f"{SOURCE}.fields")[F.lit(name)]
@@ -163,14 +163,14 @@ class TableMerge:
 
 
 def parse_text(text: Column, kind: str) -> Column:
-    """Parse a text as a column's type, null where it does not parse; a list, map or struct is JSON."""
+    """Parses a text column as a type; null if it is invalid. Arrays, maps and structs are JSON."""
     if kind == "string":
         return text
     return text.try_cast(kind) if isinstance(parse_type(kind), Primitive | Decimal) else F.from_json(text, kind)
 
 
 def count_invalid_values(periods: DataFrame, table: TableSpec) -> int:
-    """Count the values set by updates that do not fit their column's type. Rows keep what arrived then."""
+    """Counts update values that do not fit their column's type. Those rows keep the original value."""
     types = table.column_types()
     texts = F.col("fields")
     invalid = [
@@ -185,31 +185,31 @@ def count_invalid_values(periods: DataFrame, table: TableSpec) -> int:
 
 
 def merge_settings(*, target_bytes: int, cores: int) -> dict[str, str]:
-    """Session settings of a MERGE: parallelism by the bytes it may rewrite, files by partition."""
+    """Returns session settings of a MERGE: parallelism by the bytes it may rewrite, files by partition."""
     tasks = max(cores, min(MAX_TASKS, -(-target_bytes // BYTES_PER_TASK)))
     return {
         "spark.sql.shuffle.partitions": str(tasks),
-        # Rows are shuffled by partition before they are written; partitions beyond a file's size are split.
+        # Shuffles rows by partition before writing; splits partitions beyond the file size.
         "spark.databricks.delta.optimizeWrite.enabled": "true",
         "spark.databricks.delta.optimizeWrite.binSize": f"{BYTES_PER_TASK >> 20}MB",
     }
 
 
 def transaction_settings(app_id: str, version: int) -> Mapping[str, str]:
-    """Session settings that make the next commit land once, under an application transaction."""
+    """Returns session settings that put the next commit under an application transaction."""
     return {TRANSACTION_APP: app_id, TRANSACTION_VERSION: str(version)}
 
 
 def set_deletion_vectors(
     session: SparkSession, lake: Lake, pipeline: str, table: TableSpec, *, check: Callable[[], None]
 ) -> bool:
-    """Switch deletion vectors of a table on or off as declared. Returns whether that changed the table.
+    """Enables or disables deletion vectors of a table as declared. Returns whether the table changed.
 
-    Idempotent; a commit of its own, within the table's write turn. After switching off, marked rows stay marked until
-    OPTIMIZE or a merge rewrites their files.
+    Idempotent; makes a separate commit within the table's write turn. After disabling, rows stay marked until OPTIMIZE
+    or a merge rewrites their files.
 
     Args:
-        check: called before the commit; what it raises is raised.
+        check: called before the commit; its errors are raised.
 
     Raises:
         ConcurrencyError: DELTA_CONFLICT after repeated conflicts with other writers.

@@ -1,9 +1,9 @@
-"""The tables that mutations maintain themselves: the resolved intervals, and the mapping from ids to names.
+"""State tables of mutations: the resolved intervals, and the mapping from ids to names.
 
-The mapping says which name each id of an organisation has, replayed from its requests in time order. An id has one
-name. A name assigned at a time goes to what the id names just before it; moves of that time take it along. Where a move
-leads to an id that has a name, or several names arrive at once, the declared rule decides. The table is a function of
-the requests, so that a late request ends like any other and a second run changes nothing. Data tables are neither read
+The mapping gives the name of each id of an organisation, replayed from its requests in time order. An id has one name.
+An assignment applies to the entity that the id names just before its time; moves at that time carry it along. If a move
+targets an id with a name, or several names arrive at the same time, the declared rule decides. The table is a function
+of the requests, so late requests need no special case and a repeated run changes nothing. Data tables are neither read
 nor written: changing a name costs one row.
 """
 
@@ -40,7 +40,7 @@ _INTERVAL_KEY = (ORG_COLUMN, "id", "valid_from")
 
 
 def state_table_layouts(mutations: MutationsSpec) -> list[Layout]:
-    """The layout of both tables."""
+    """Returns the layouts of both tables."""
     columns: dict[str, Mapping[str, str]] = {
         mutations.intervals: INTERVALS_COLUMNS,
         mutations.names: NAMES_COLUMNS,
@@ -51,7 +51,7 @@ def state_table_layouts(mutations: MutationsSpec) -> list[Layout]:
 
 
 def ensure_state_tables(lake: Lake, spec: PipelineSpec, mutations: MutationsSpec) -> None:
-    """Create both tables where they are missing."""
+    """Creates missing state tables."""
     metadata = user_metadata(pipeline=spec.pipeline, batch=0, operation=MUTATE)
     properties = spec.maintenance.table_properties()
     for layout in state_table_layouts(mutations):
@@ -62,7 +62,7 @@ def ensure_state_tables(lake: Lake, spec: PipelineSpec, mutations: MutationsSpec
 
 
 def interval_changes(stored: DataFrame, resolved: DataFrame) -> DataFrame:
-    """The difference of the stored intervals from `resolved`: rows to write, and those to remove with `is_removed` true."""
+    """Returns the difference between stored and `resolved` intervals; rows to delete have `is_removed` true."""
     columns = [name for name in INTERVALS_COLUMNS if name not in _INTERVAL_KEY]
     same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"resolved.{name}")) for name in _INTERVAL_KEY]
     pairs = stored.alias("stored").join(resolved.alias("resolved"), same_key, "full_outer")
@@ -86,7 +86,7 @@ def _comparable(side: str, name: str) -> Column:
 
 
 def merge_intervals(session: SparkSession, uri: str, changes: DataFrame, *, organisations: Column) -> None:
-    """Write the changes to the table of intervals, as one commit."""
+    """Merges the changes into the table of intervals, as one commit."""
     same = organisations
     for name in _INTERVAL_KEY:
         same = same & F.col(f"target.{name}").eqNullSafe(F.col(f"source.{name}"))
@@ -110,7 +110,7 @@ _REQUEST_COLUMNS = ("op", "id", "new_id", "name", "time", "seq")
 
 @dataclass(frozen=True, slots=True, order=True)
 class AssignedName:
-    """A name and when it was assigned. The later one is greater."""
+    """A name with the time of its assignment. Ordered by time."""
 
     time: dt.datetime
     sequence_order: tuple[bool, int]
@@ -119,7 +119,7 @@ class AssignedName:
 
 @dataclass(frozen=True, slots=True)
 class NameRequest:
-    """The parts of a request that concern names. One without `seq` precedes those of its time that have one."""
+    """The fields of a request that concern names. Requests without `seq` precede others of the same time."""
 
     op: str
     id: str
@@ -130,17 +130,17 @@ class NameRequest:
 
     @property
     def rank(self) -> tuple[tuple[bool, int], str, str]:
-        """Of several moves of one id at one time the one with the greatest rank takes effect."""
+        """Precedence among moves of one id at one time; the greatest takes effect."""
         return self.sequence_order, self.op, self.new_id or ""
 
     @property
     def sequence_order(self) -> tuple[bool, int]:
-        """Its order among requests of one time."""
+        """Order among requests of the same time."""
         return self.seq is not None, self.seq or 0
 
     @property
     def target(self) -> str:
-        """The id it moves to."""
+        """The id that the request moves to."""
         return self.new_id if self.op in RENAME_OPERATIONS and self.new_id is not None else self.id
 
     @property
@@ -149,12 +149,12 @@ class NameRequest:
         return self.op in RENAME_OPERATIONS and self.target == self.id
 
 
-#: The rank of the move that brings a name, and the name.
+#: The rank of the move that carries a name, and the name.
 _RankedName = tuple[tuple[tuple[bool, int], str, str], AssignedName]
 
 
 class IdMapping:
-    """The names of one organisation while its requests are replayed in time order."""
+    """The names of one organisation during the replay of its requests in time order."""
 
     def __init__(self, rule: str) -> None:
         self._rule = rule
@@ -162,13 +162,13 @@ class IdMapping:
         self._deleted: dict[str, AssignedName] = {}
 
     def replay(self, requests: Iterable[NameRequest]) -> dict[str, AssignedName]:
-        """The names after all requests, by id."""
+        """Returns the names by id after all requests."""
         for _, simultaneous in groupby(sorted(requests, key=_request_time), key=_request_time):
             self._apply(list(simultaneous))
         return self.names
 
     def _apply(self, requests: list[NameRequest]) -> None:
-        """Apply the requests of one time: assignments first, then the moves."""
+        """Applies the requests of one time: assignments first, then moves."""
         assignments = [request for request in requests if request.op == RENAME_NAME and request.name is not None]
         for request in sorted(assignments, key=lambda request: (request.sequence_order, request.name or "")):
             self.names[request.id] = AssignedName(request.time, request.sequence_order, request.name or "")
@@ -202,10 +202,10 @@ def _request_time(request: NameRequest) -> dt.datetime:
 
 
 def resolve_names(requests: DataFrame, *, rule: str) -> DataFrame:
-    """The names after all requests of some organisations: org_id, id, name, named_at, seq.
+    """Returns the names after all requests: org_id, id, name, named_at, seq.
 
-    Organisations without any name are skipped. The requests of one organisation that concern names and moves are
-    replayed by one task, about 100 bytes each.
+    Skips organisations without names. One task replays the requests of one organisation, at about 100 bytes per
+    request.
     """
     usable = requests.where(F.col("op").isin(RENAME_NAME, *MOVE_OPERATIONS) & invalid_reason().isNull())
     organisations_with_names = (
@@ -232,10 +232,10 @@ def _name_rows(organisation: str, names: Mapping[str, AssignedName]) -> Iterator
 
 
 def name_changes(names: DataFrame, stored: DataFrame) -> DataFrame:
-    """The difference of the mapping table from `names`: rows to write, and those to mark as deleted.
+    """Returns the difference between the stored mapping and `names`: rows to write, and rows to mark as deleted.
 
     Args:
-        stored: the mapping table's rows of the same organisations.
+        stored: rows of the mapping table, of the same organisations.
     """
     target, source = stored.alias("stored"), names.alias("new")
     pairs = target.join(source, list(_NAME_KEY), "full_outer")
@@ -252,7 +252,7 @@ def name_changes(names: DataFrame, stored: DataFrame) -> DataFrame:
 
 
 def merge_names(session: SparkSession, uri: str, changes: DataFrame, *, batch: int, organisations: Column) -> None:
-    """Write the changes to the mapping table, as one commit."""
+    """Merges the changes into the mapping table, as one commit."""
     same = [F.col(f"target.{name}") == F.col(f"source.{name}") for name in _NAME_KEY]
     columns = [name for name in NAMES_COLUMNS if name != MUTATION_COLUMN]
     values: dict[str, str | Column] = {name: F.col(f"source.{name}") for name in columns}
