@@ -60,7 +60,7 @@ def resolve(
         print_line(f"Ignored columns: {', '.join(requests.ignored_columns)}", error=True)
     rows, columns = (resolved_intervals, INTERVAL_COLUMNS) if show_all else (resolved_entities, ENTITY_COLUMNS)
     session = _session()
-    with resolve_settings(session, requests=requests.requests.num_rows):
+    with resolve_settings(session, request_count=requests.requests.num_rows):
         print_rows(rows(session, requests), columns, form, sys.stdout)
 
 

@@ -151,7 +151,7 @@ def test_a_suppressed_notification_is_sent_later_without_another_raise(objects: 
 
     assert told.kind == "raised"
     assert told.changes == 7
-    assert "It has changed 7 times" in told.text
+    assert "The alert changed 7 times" in told.text
 
 
 def test_a_damaged_alert_object_is_replaced(objects: LocalObjects) -> None:

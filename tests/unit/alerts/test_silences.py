@@ -161,7 +161,7 @@ def test_a_crash_at_the_end_of_a_silence_is_handled_by_the_next_process(
         raise OSError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(raising, "_change", die)
+        patched.setattr(raising, "_update_alert", die)
         with pytest.raises(OSError, match="killed"):
             flush_alerts(objects, now=clock.pass_(3_600))
 

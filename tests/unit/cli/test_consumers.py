@@ -61,7 +61,7 @@ def test_a_consumer_is_listed_and_deregistered_only_without_dry_run(client: Any)
     assert names() == ["deltaworks-games", "other"]
     assert "is deregistered" in run("deregister", "games", "--no-dry-run")
     assert names() == ["other"]
-    assert "nothing to remove" in run("deregister", "games", "--no-dry-run")
+    assert "nothing to do" in run("deregister", "games", "--no-dry-run")
     assert "is deregistered" in run("deregister", "games", "--name", "other", "--no-dry-run")
     assert names() == []
 

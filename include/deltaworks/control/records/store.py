@@ -78,7 +78,7 @@ class UnversionedRecord(RecordPart):
     def unreadable_error(cls, key: str, reason: str) -> DeltaworksError:
         """Builds the error for an unreadable object."""
         kind = cls.kind
-        message = f"{key} cannot be read as {kind.noun}: {reason}."
+        message = f"{key} is not a valid {kind.noun}: {reason}."
         return kind.error(kind.unreadable_condition, message, hint=kind.hint)
 
 

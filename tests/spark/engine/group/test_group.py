@@ -111,7 +111,7 @@ def test_a_lost_lease_ends_one_query_and_not_the_shared_driver(
     spark: SparkSession, harness: GroupHarness, monkeypatch: pytest.MonkeyPatch, isolated: bool
 ) -> None:
     ended: list[Any] = []
-    monkeypatch.setattr(driver_host, "end_now", lambda *_, **more: ended.append(more))
+    monkeypatch.setattr(driver_host, "exit_immediately", lambda *_, **more: ended.append(more))
     if not isolated:
 
         class Alone(driver_host.SharedDriver):

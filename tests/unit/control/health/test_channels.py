@@ -26,7 +26,7 @@ def test_a_log_channel_alone_is_a_finding(channels: list[dict[str, str]]) -> Non
     assert finding is not None
     assert finding.state == "lagging", "a warning, and nothing that restarts or pages"
     assert HEALTH_CAUSES[finding.cause].alert is None
-    assert channel_warning(alerts).startswith("ALERTS_UNDELIVERED: no alert reaches a person")
+    assert channel_warning(alerts).startswith("ALERTS_UNDELIVERED: Alerts reach no person")
     assert "DELTAWORKS_ALERTS_WEBHOOK" in channel_warning(alerts)
 
 

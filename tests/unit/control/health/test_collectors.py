@@ -63,7 +63,7 @@ def beat(**changes: Any) -> CollectorHeartbeat:
         ),
         ({"damaged": ("seg-1.wal.damaged",)}, "SPOOL_DAMAGED", "seg-1.wal.damaged"),
         ({"sources": {"shop": SourceStatus(dead_letters=3)}}, "EVENTS_UNDELIVERABLE", "3 events"),
-        ({"state": "ended", "written_at": ago(hours=3)}, "OK", "has ended"),
+        ({"state": "ended", "written_at": ago(hours=3)}, "OK", "Ended"),
         ({"state": "ended", "written_at": ago(hours=3), "oldest_at": ago(hours=4)}, "SPOOL_OLD", "10 % full"),
         ({"state": "ended", "written_at": ago(days=3), "oldest_at": ago(days=4)}, "SPOOL_OLD", "10 % full"),
     ],

@@ -74,7 +74,7 @@ def test_reasons_are_listed_with_counts_and_fields_most_frequent_first() -> None
     record = read((minutes(3), totals(10_000, 10_000, reasons)))
 
     assert describe_quarantine_excess(record, LIMITS, NOW) == (
-        "10,000 of 10,000 events of the last hour are in quarantine (100.0 %, 5 % are declared): "
+        "10,000 of 10,000 events of the last hour are in quarantine (100.0 %, limit 5 %): "
         "8,000 type_mismatch at level, 1,000 malformed, 900 rule at positive and 1 more."
     )
 
@@ -198,7 +198,7 @@ def test_counts_never_go_below_zero(seen: list[tuple[int, int]], landed: list[tu
     def record(several: list[tuple[int, int]]) -> Throughput:
         return read(*((minutes(ago), totals(number, number)) for ago, number in several))
 
-    total, _ = replace(record(seen), landed=record(landed).spans).recent_totals(NOW, events=100)
+    total, _ = replace(record(seen), replayed=record(landed).spans).recent_totals(NOW, events=100)
     bare, _ = record(seen).recent_totals(NOW, events=100)
 
     assert total.events == bare.events

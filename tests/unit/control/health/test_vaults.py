@@ -20,7 +20,7 @@ def ago(**span: float) -> str:
 
 def beat(**fields: Any) -> VaultHeartbeat:
     return VaultHeartbeat(
-        **{"namespace": "players", "written_at": ago(minutes=3), "clean_at": ago(minutes=3), **fields}
+        **{"namespace": "players", "written_at": ago(minutes=3), "caught_up_at": ago(minutes=3), **fields}
     )
 
 
@@ -28,11 +28,11 @@ def beat(**fields: Any) -> VaultHeartbeat:
     ("fields", "cause"),
     [
         ({}, "OK"),
-        ({"clean_at": ago(minutes=59)}, "OK"),
-        ({"clean_at": ago(minutes=61), "waiting": 4}, "VAULT_BEHIND"),
-        ({"written_at": ago(hours=3), "clean_at": ago(hours=3)}, "VAULT_BEHIND"),
-        ({"trouble": "STORAGE_UNREACHABLE", "trouble_since": ago(minutes=5)}, "OK"),
-        ({"trouble": "KEY_SERVICE_UNREACHABLE", "trouble_since": ago(minutes=5)}, "KEYS_UNREACHABLE"),
+        ({"caught_up_at": ago(minutes=59)}, "OK"),
+        ({"caught_up_at": ago(minutes=61), "waiting": 4}, "VAULT_BEHIND"),
+        ({"written_at": ago(hours=3), "caught_up_at": ago(hours=3)}, "VAULT_BEHIND"),
+        ({"failure_condition": "STORAGE_UNREACHABLE", "failing_since": ago(minutes=5)}, "OK"),
+        ({"failure_condition": "KEY_SERVICE_UNREACHABLE", "failing_since": ago(minutes=5)}, "KEYS_UNREACHABLE"),
         ({"unreadable": ("sealed/edge/1-2.dws: SEALED_UNREADABLE",)}, "VAULT_UNREADABLE"),
         ({"epoch": 3, "epoch_at": ago(days=39)}, "OK"),
         ({"epoch": 3, "epoch_at": ago(days=41)}, "VAULT_EPOCH_OLD"),

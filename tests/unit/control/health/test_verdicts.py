@@ -394,7 +394,7 @@ def test_a_stream_with_an_invalid_spec_is_unhealthy_and_reports_whether_it_runs(
     verdict = invalid_spec_verdict(error, kind="stream", name="games", now=NOW, heartbeat=heartbeat)
 
     assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "INVALID_DECLARATION", "Mend it.")
-    said = "Its run under way goes on, as it was declared when it started." if under_way else "It does not run."
+    said = "The current run continues with the previous spec." if under_way else "It is not running."
     assert verdict.detail == f"pipeline.yaml:2: colour. {said}"
 
 

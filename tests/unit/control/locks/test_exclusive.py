@@ -46,7 +46,7 @@ def test_a_second_run_is_rejected_while_the_first_is_running(objects: ObjectStor
         renewing.start()
         try:
             second = lock(objects, "vacuum", ttl=PATIENCE_SECONDS)
-            with pytest.raises(ConcurrencyError, match=r"MAINTENANCE_RUNNING.*vacuum is refused") as refused, second:
+            with pytest.raises(ConcurrencyError, match=r"MAINTENANCE_RUNNING.*vacuum is rejected") as refused, second:
                 raise AssertionError("two runs at once")
         finally:
             stop.set()
@@ -121,7 +121,7 @@ def test_a_fenced_job_on_table_files_commits_nothing(objects: ObjectStore) -> No
 def test_a_lock_without_custom_errors_raises_those_of_its_lease(objects: ObjectStore) -> None:
     def once() -> AbstractContextManager[ExclusiveLock]:
         lost = ConcurrencyError("MUTATION_LEASE_LOST", "another run", hint="none")
-        return exclusive_lock(objects, KEY, name="games", wait_seconds=0, lost=lambda: lost)
+        return exclusive_lock(objects, KEY, name="games", wait_seconds=0, lost_error=lambda: lost)
 
     with once() as first:
         first.check()

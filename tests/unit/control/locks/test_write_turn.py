@@ -146,10 +146,10 @@ def requested(objects: ObjectStore, state: str = "requested", **changes: object)
         "state": state,
         "by": "tests",
         "run": "manual",
-        "beat": 0,
+        "renewal": 0,
         "ttl_seconds": 30.0,
         "max_turn_seconds": 600.0,
-        "asked_at": "",
+        "requested_at": "",
     }
     record = TurnRecord(**{**fields, **changes})  # type: ignore[arg-type]
     objects.put(KEY, record.encode())
@@ -176,10 +176,10 @@ def test_a_turn_is_revoked_after_its_maximum_time(local_objects: LocalObjects) -
 
     for beat in range(10):
         clock.now = beat * 10.0
-        requested(local_objects, "granted", beat=beat)
+        requested(local_objects, "granted", renewal=beat)
         assert "orders" in server.read_requests().turns
     clock.now = 100.0
-    requested(local_objects, "granted", beat=10)
+    requested(local_objects, "granted", renewal=10)
 
     assert server.read_requests().ended == ("orders",)
     assert "lasted 100 s" in record_of(local_objects).message

@@ -61,7 +61,7 @@ def test_an_unreadable_record_is_rejected_with_key_and_reason(data: bytes, reaso
     with pytest.raises(ContractError, match="TEST_UNREADABLE") as refused:
         Note.decode(data, key=KEY)
 
-    assert refused.value.message.startswith("folder/note.json is no note this release can read: ")
+    assert refused.value.message.startswith("folder/note.json is not a valid note: ")
     assert reason in refused.value.message
     assert refused.value.hint == "Write it again."
 

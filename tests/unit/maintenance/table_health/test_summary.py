@@ -115,7 +115,7 @@ def test_a_summary_that_cannot_be_written_fails_no_snapshot(catalog: Catalog, mo
     def refuse(*_: object, **__: object) -> bool:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(summaries, "store_summary", refuse)
+    monkeypatch.setattr(summaries, "write_summary", refuse)
 
     snapshot(catalog)
 
