@@ -1,6 +1,6 @@
-"""Airflow shows here, as an import error of this file, what is declared wrongly in the project. It makes no DAG.
+"""Shows invalid declarations of the project as an import error of this file. It defines no DAG.
 
-The other DAG files leave a wrong pipeline or relay out, so that the rest goes on; this one is where it shows.
+The other DAG files skip invalid pipelines and relays, so that all others keep working.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Airflow DAGs collected__<pipeline>: whether every event that a collector acknowledged is in the lake."""
+"""Airflow DAGs find_lost_events__<pipeline>: check that every event a collector acknowledged is in the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow DAGs <operation>__<pipeline> and <operation>__<relay>: what people ask of one, with a form of its options."""
+"""Airflow DAGs <operation>__<pipeline> and <operation>__<relay>: operations triggered manually with a form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow DAGs feeds__<pipeline>, one endless process for a pipeline's feeds, and remediation__<name>."""
+"""Airflow DAGs feeds__<pipeline>, one continuous process for a pipeline's feeds, and remediation__<name>."""
 
 from __future__ import annotations
 

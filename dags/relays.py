@@ -1,6 +1,6 @@
-"""Airflow DAGs relay__<relay>, one endless relay per file of include/relays, and clean__<relay> where declared.
+"""Airflow DAGs relay__<relay>, one continuous relay per file of include/relays, and clean__<relay> where declared.
 
-Where the environment declares `kubernetes`, relays are pods of their own, and no DAG starts a second one.
+Where the environment declares `kubernetes`, relays are pods of their own and have no DAG.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Airflow DAG rules: one endless process that judges the rules of all pipelines that declare any."""
+"""Airflow DAG of one continuous process that evaluates the rules of all pipelines."""
 
 from __future__ import annotations
 

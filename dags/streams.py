@@ -1,4 +1,5 @@
-"""Airflow DAGs stream__<pipeline>: one endless Spark stream each; stream_group__<group> for those of a group."""
+"""Airflow DAGs stream__<pipeline>, one continuous Spark stream each, and stream_group__<group> for groups of
+streams."""
 
 from __future__ import annotations
 

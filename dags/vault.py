@@ -1,6 +1,6 @@
-"""Airflow DAGs vault__<namespace>, keep_vault__, reveal__ and erase__<namespace>: personal data and its vault.
+"""Airflow DAGs vault__, maintain_vault__, reveal__ and erase__<namespace>: personal data and its vault.
 
-Where the environment declares `kubernetes`, those that open the vault are CronJobs under the account that may.
+Where the environment declares `kubernetes`, operations that open the vault are CronJobs with an account of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Airflow runs this file at the start of each of its processes: what is unsafe outside `local` ends it here."""
+"""Rejects unsafe configuration outside `local`. Airflow runs this file at the start of each of its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Airflow plugin of Deltaworks: links on tasks, the console and pages beside it. It registers; the library does."""
+"""Registers Deltaworks in Airflow: task links, the console, timetables and menu entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConsoleApplication:
-    """The console, built at its first request: every component loads this file, one serves it."""
+    """The console, built at its first request: every Airflow component loads this file, but only one serves pages."""
 
     def __init__(self) -> None:
         self._application: Any = None
@@ -31,7 +31,7 @@ class ConsoleApplication:
 
 
 class DeltaworksPlugin(AirflowPlugin):
-    """What Deltaworks adds to Airflow's pages."""
+    """Adds links, pages and timetables to Airflow."""
 
     name = "deltaworks"
     operator_extra_links: ClassVar[list[Any]] = list(LINKS)
@@ -48,9 +48,9 @@ class DeltaworksPlugin(AirflowPlugin):
             "nav_top_level": True,
             "url_route": "deltaworks",
         },
-        # Without a route it opens a tab of its own.
+        # Without a route it opens in a new tab.
         {
-            "name": "Deltaworks, own tab",
+            "name": "Deltaworks (new tab)",
             "href": server_path("/deltaworks/"),
             "destination": "nav",
             "category": "browse",

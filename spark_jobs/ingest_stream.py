@@ -19,7 +19,7 @@ from deltaworks.tables.spark.session import build_session
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
-    parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    parser.add_argument("--available-now", action="store_true", help="read the available input, then end")
     arguments = parser.parse_args()
     catalog = load_catalog(skip_invalid=True)
     share = stream_share(catalog.pipeline(arguments.pipeline), catalog.environment)

@@ -1,6 +1,6 @@
-"""Sends alerts where Airflow runs: topics of SNS by the amazon provider's notifier, the rest as everywhere.
+"""Sends alerts from Airflow: SNS topics through the amazon provider's notifier, other channels as outside Airflow.
 
-Nothing here is imported when a DAG file is parsed.
+No provider is imported when a DAG file is parsed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import EnvironmentSpec, SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
-#: The connection that the environment's `messaging` is rendered to, for the provider's client.
+#: The Airflow connection that `messaging` of the environment is rendered to, for the provider's client.
 MESSAGING_CONNECTION = "deltaworks_messaging"
 
 
 def deliver(objects: ObjectStore, environment: EnvironmentSpec) -> SendResult:
-    """Give notifications that were held back and are still true, and send what is in the spool."""
+    """Releases notifications that were held back and still apply, and sends the spool."""
     flush_alerts(objects)
     return send_notifications(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
 
 
 def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
-    """A sender that uses the amazon provider: its notifier, and its hook for FIFO topics, whose messages need a group
-    and an id that the notifier does not take."""
+    """Returns a sender that uses the amazon provider: its notifier, or its hook for FIFO topics, whose group and
+    deduplication id the notifier does not accept.
+    """
 
     def send(notification: Notification) -> None:
         from airflow.providers.amazon.aws.hooks.sns import SnsHook
@@ -61,15 +62,16 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
                 message_group_id=message.group,
                 message_deduplication_id=message.deduplication_id,
             )
-        except Exception as error:  # the provider lets through whatever its client raises
+        except Exception as error:  # the provider raises whatever its client raises
             raise rejection_error(spec.name, error) from error
 
     return send
 
 
 def rendered_connection(messaging: AwsSpec) -> str | None:
-    """`messaging` as an Airflow connection of this process; None where the client's own chain (role, profile) is
-    meant."""
+    """Renders `messaging` as an Airflow connection of this process and returns its id; None to use the client's default
+    credential chain (role, profile).
+    """
     if messaging.endpoint is None and messaging.access_key is None:
         return None
     options = messaging.boto3_options()

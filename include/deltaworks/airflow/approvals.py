@@ -1,8 +1,8 @@
-"""The task that asks a person before something is deleted, and keeps question and answer where the job looks.
+"""The task that asks a person to approve a deletion, and stores question and answer where the job reads them.
 
-There is no default answer: a question that nobody answers in time fails its task, after which nothing behind it runs.
-While it waits it holds no slot and no process. The answer counts for the job by the record in the lake, not by the
-state of this task, which anybody may set who may edit task instances.
+There is no default answer: a question that is not answered in time fails its task, and downstream tasks do not run.
+While it waits it occupies no slot and no process. The job trusts the record in the lake, not the state of this task,
+which any user who may edit task instances can set.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ ANSWER_TIMEOUT = timedelta(hours=10)
 
 
 class ApprovalRetryPolicy(JobRetryPolicy):
-    """Retries after an outage; a rejected question, or one without an answer in time, is not repeated."""
+    """Retries after an outage. A rejected question, or one without an answer in time, is not repeated."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
         if isinstance(exception, HITLTimeoutError | HITLRejectException):
-            return RetryDecision.fail(reason="it was not approved")
+            return RetryDecision.fail(reason="not approved")
         return super().evaluate(exception, try_number, max_tries, context)
 
 
 class OperationApproval(ApprovalOperator):
-    """Asks whether an operation is to be done. Approved, what follows runs; rejected, what follows is skipped.
+    """Asks for approval of an operation. If approved, downstream tasks run; if rejected, they are skipped.
 
-    Airflow itself turns away whoever is not among the approvers, where these are declared, and the requester among
-    them. An approval by the requester that Airflow takes, since nobody is declared, fails this task.
+    Where approvers are declared, Airflow rejects answers of other users and of the requester. Where none are, Airflow
+    accepts the requester's approval, and this task then fails.
 
     Args:
-        spec: the pipeline whose rows are at stake; None where it is a namespace of personal data.
+        spec: the pipeline whose rows are affected; None for a namespace of personal data.
         count_task_id: the task whose results the question shows.
         namespace: that namespace.
-        answer_timeout: less than the DAG's own time-out, so that the question fails and not the whole run.
-        notifiers: called when the question is open.
+        answer_timeout: must be shorter than the DAG's timeout, so that the question fails and not the run.
+        notifiers: called when the question is asked.
 
     Raises:
         ValueError: a default answer is given.
@@ -99,7 +99,7 @@ class OperationApproval(ApprovalOperator):
         self._count_task_id = count_task_id
 
     def execute(self, context: Context) -> None:
-        """Keep the question with its figures, and ask."""
+        """Stores the question with its counts, and asks."""
         run, model = context["dag_run"], self.operation.options_model()
         params = context["params"]
         options = read_options(model, {name: params.get(name) for name in model.model_fields})
@@ -119,7 +119,7 @@ class OperationApproval(ApprovalOperator):
         super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Keep the answer; an approval by somebody who must not give it fails."""
+        """Stores the answer; fails if the approver may not approve."""
         answer = super().execute_complete(context, event)
         if answer["chosen_options"] == [self.APPROVE]:
             person = answer["responded_by_user"] or {"id": "", "name": ""}
@@ -130,7 +130,7 @@ class OperationApproval(ApprovalOperator):
         return answer
 
     def _assignees(self, question: Approval) -> Any:
-        """The people Airflow takes an answer from; None where nobody is declared."""
+        """Returns the users whose answer Airflow accepts; None if no approver is declared."""
         if not self.approvers:
             return None
         assignees = [
@@ -139,7 +139,7 @@ class OperationApproval(ApprovalOperator):
         if not assignees:
             raise ContractError(
                 "APPROVAL_REFUSED",
-                f"Nobody but {question.requested_by}, who asks for it, may approve {question.operation}.",
+                f"{question.requested_by} requested {question.operation} and is the only declared approver.",
                 hint="Declare another approver, or have another person trigger it.",
             )
         return [{"id": person.id, "name": person.name or person.id} for person in assignees]

@@ -1,7 +1,7 @@
-"""Keys of the lake from Airflow's connections: read in the task, handed to jobs as variables of their environment.
+"""Reads keys of the lake from Airflow's connections in the task and passes them to jobs as environment variables.
 
-Nothing else carries them. They are in no argument, no setting of Spark's command line and no field of an operator, so
-Airflow neither renders nor stores them; what it logs is masked.
+Keys are in no argument, no Spark setting on the command line and no operator field, so Airflow neither renders nor
+stores them; its logs mask them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deltaworks.specs.storage import AwsSpec, connection_variables
 if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
-#: What makes keys of a connection end, or leaves them to the machine that asks.
+#: Fields by which a connection's keys expire or depend on the machine.
 _TEMPORARY_KEY_FIELDS = ("role_arn", "assume_role_method", "profile_name")
 
 
 def set_environment_keys(environment: EnvironmentSpec) -> None:
-    """Set the variables of every connection an environment names, for this process and those it starts.
+    """Sets the variables of every connection that an environment names, for this process and its children.
 
-    Costs nothing where it names none. Idempotent.
+    Does nothing if it names none. Idempotent.
 
     Raises:
         ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
@@ -33,7 +33,7 @@ def set_environment_keys(environment: EnvironmentSpec) -> None:
 
 
 def set_keys(storages: Iterable[AwsSpec]) -> None:
-    """The same for some storages. A variable that is set already stays as it is.
+    """Sets the variables of the connections of some storages. Variables that are already set are kept.
 
     Raises:
         ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
@@ -74,7 +74,7 @@ def refuse_remote_drivers(environment: EnvironmentSpec, host: str) -> None:
 
 
 def _read_connection(conn_id: str) -> Any:
-    """A connection as the amazon provider understands it."""
+    """Returns a connection as the amazon provider parses it."""
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
@@ -85,7 +85,7 @@ def _read_connection(conn_id: str) -> Any:
     except AirflowNotFoundException as error:
         raise ConfigError(
             "AWS_CONNECTION_MISSING",
-            f"Airflow has no connection {conn_id!r}, which the environment names by aws_conn_id.",
+            f"Airflow has no connection {conn_id!r}, which aws_conn_id of the environment names.",
             hint=f"Create it: airflow connections add {conn_id} --conn-json {example}; or correct aws_conn_id.",
         ) from error
     if connection.conn_type != "aws":
@@ -95,7 +95,7 @@ def _read_connection(conn_id: str) -> Any:
     if others := [name for name in _TEMPORARY_KEY_FIELDS if extra.get(name)]:
         raise _invalid_connection(
             repr(conn_id),
-            f"has {', '.join(others)}: keys got by it would end while jobs run, or be another machine's",
+            f"has {', '.join(others)}: such keys expire while jobs run, or belong to another machine",
             "Give it keys that last, as login and password; or remove aws_conn_id from the environment, and give the "
             "machines that role.",
         )
@@ -104,13 +104,13 @@ def _read_connection(conn_id: str) -> Any:
         raise _invalid_connection(
             repr(conn_id),
             "has no keys: its login is the access key and its password the secret key",
-            "Write both, or remove aws_conn_id from the environment where machines have a role.",
+            "Write both, or remove aws_conn_id from the environment if the machines have a role.",
         )
     return keys
 
 
 def _check_endpoint(storage: AwsSpec, connection: Any) -> None:
-    """Refuse a connection that is for another place: an environment says itself where its storages are."""
+    """Rejects a connection with another region or endpoint than the environment declares."""
     declared = {"region_name": storage.region, "endpoint_url": resolve_text(storage.endpoint or "")}
     fields = {"region_name": "region", "endpoint_url": "endpoint"}
     for name, value in declared.items():

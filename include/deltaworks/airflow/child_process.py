@@ -1,4 +1,4 @@
-"""The child process of a task: it never outlives the task, and its output carries its Spark UI, results and error."""
+"""Starts a task's child process, ends it with the task, and parses Spark UI, results and error from its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Fence
 _PR_SET_PDEATHSIG = 1
 ERROR_PREFIX = "DELTAWORKS_ERROR "
 UI_PREFIX = "DELTAWORKS_UI "
-#: Results are one line, a JSON list of records. What exceeds this is omitted: Airflow keeps it in its database.
+#: Results are one line, a JSON list of records. Airflow stores them in its database, so longer lists are truncated.
 _RESULTS_PREFIX = "[{"
 _MAX_RESULTS_CHARACTERS = 48_000
 _EXIT_CODE = re.compile(r"(?:Error code is|exit[ _]code)[ :=]+(-?\d+)", re.IGNORECASE)
@@ -28,15 +28,14 @@ _FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, F
 
 
 def child_options(*, niceness: int = 0) -> dict[str, Any]:
-    """Options of `subprocess.Popen` for a child that dies with this process.
+    """Returns options of `subprocess.Popen` for a child that dies with this process.
 
-    Standard input is closed: inherited, it would be the socket to the task's supervisor, which then waits a
-    minute for it when the task has died. On Linux the kernel kills the child the moment this process dies;
-    elsewhere, and further down the tree, the child's own guard does it within seconds.
+    Standard input is closed: inherited, it would be the socket to the task's supervisor, which then waits a minute for
+    it when the task has died. On Linux the kernel kills the child when this process dies. On other systems, and for
+    grandchildren, the child's parent watchdog does it within seconds.
 
     Args:
-        niceness: by how much it gives way to other processes of the machine, 0 to 19, with all that it starts. On
-            Linux only.
+        niceness: the niceness of the child and its descendants, 0 to 19. Linux only.
     """
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL}
     if sys.platform == "linux":
@@ -45,12 +44,12 @@ def child_options(*, niceness: int = 0) -> dict[str, Any]:
 
 
 def _kill_with_parent(parent: int, niceness: int) -> Callable[[], None]:
-    # Loaded here: between fork and exec nothing may be imported.
+    # Loaded here: nothing may be imported between fork and exec.
     prctl = ctypes.CDLL(None).prctl
 
     def before_exec() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the request took effect
+        if os.getppid() != parent:  # the parent died before the request took effect
             os._exit(1)
         os.nice(niceness)
 
@@ -59,26 +58,26 @@ def _kill_with_parent(parent: int, niceness: int) -> Callable[[], None]:
 
 @dataclass(slots=True)
 class JobOutput:
-    """Listens to a job's lines as they pass."""
+    """Parses a job's output line by line and reports its Spark UI, results and error."""
 
     on_ui_address: Callable[[str], None] | None = None
     on_results: Callable[[list[Any]], None] | None = None
     error: DeltaworksError | None = field(default=None, init=False)
 
     def parse_lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """The same lines, parsed on their way."""
+        """Yields the same lines and parses each one."""
         for line in lines:
             self.parse_line(line)
             yield line
 
     def parse_line(self, line: str) -> None:
-        """Parse one line."""
+        """Parses one line."""
         text = line.strip()
         if text.startswith(ERROR_PREFIX):
             self.error = parse_error(text) or self.error
         elif text.startswith(UI_PREFIX) and self.on_ui_address is not None:
             address = text.removeprefix(UI_PREFIX).strip()
-            # It becomes a link in people's browsers, so only what a browser may open passes.
+            # It becomes a link in the browser, so only web addresses are accepted.
             if address.startswith(("http://", "https://")):
                 self.on_ui_address(address)
         elif text.startswith(_RESULTS_PREFIX) and self.on_results is not None:
@@ -88,7 +87,9 @@ class JobOutput:
 
 
 def parse_results(text: str) -> list[Any]:
-    """The records of a line of results, as many as fit, the last one counting those omitted; none elsewhere."""
+    """Returns the records of a results line, as many as fit; a last record counts the omitted ones. Empty for invalid
+    JSON.
+    """
     try:
         records = json.loads(text)
     except ValueError:
@@ -104,9 +105,9 @@ def parse_results(text: str) -> list[Any]:
 
 
 def parse_error(text: str) -> DeltaworksError | None:
-    """The last error line in a text, as an error again; None where there is none.
+    """Returns the last error line of a text as an error; None without one.
 
-    Masking of secrets may have damaged the line's JSON: then condition and verdict are still read.
+    Masking of secrets may have damaged the line's JSON; condition and `retryable` are then read by pattern.
     """
     start = text.rfind(ERROR_PREFIX)
     if start < 0:
@@ -128,13 +129,13 @@ def parse_error(text: str) -> DeltaworksError | None:
 
 
 def parse_exit_code(text: str) -> int | None:
-    """The exit code a launcher's message names."""
+    """Returns the exit code that a launcher's message names, or None."""
     match = _EXIT_CODE.search(text)
     return int(match[1]) if match else None
 
 
 def error_of(exception: BaseException) -> DeltaworksError | None:
-    """The Deltaworks error an exception is, or carries in its text."""
+    """Returns the Deltaworks error that an exception is, or that its text contains; None without one."""
     if isinstance(exception, DeltaworksError):
         return exception
     text = str(exception)

@@ -1,8 +1,9 @@
-"""The console in Airflow's API server: people are Airflow's, and acts are runs that they start with their own token.
+"""Hosts the console in Airflow's API server: users are Airflow's, and actions are DAG runs started with the user's
+token.
 
-Airflow mounts a plugin's application and protects none of its routes; the console's depend on this host's people. A
-call of Airflow's API goes through its application in this process, so that it is checked, carried out and audited as
-any other request of that person is.
+Airflow mounts a plugin's application without protecting its routes, so the console's routes depend on this host's
+authentication. Calls of Airflow's API go through its application in this process, so that they are authorized, executed
+and audited like any other request of that user.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.base import APPROVE_TASK
 
 MOUNT: Final = "/deltaworks"
-#: `off` has the API server make the pages itself, which takes less memory and more of its time.
+#: `off` makes the API server render pages itself, which needs less memory and more of its CPU time.
 PAGE_PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
 _THREADS = 4
 _PAUSED_CACHE_SECONDS = 10.0
@@ -55,14 +56,14 @@ _API_SERVER_MODULE: Final = "airflow.api_fastapi.main"
 
 
 class AirflowAuthenticator:
-    """People who are logged in to Airflow, with what its auth manager lets them see and start."""
+    """Identifies users logged in to Airflow, with the permissions of its auth manager."""
 
     def __init__(self) -> None:
         self._limiter: anyio.CapacityLimiter | None = None
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
-        """Airflow's own dependency, and one question for all DAGs."""
+        """Airflow's user dependency, with one permission query for all DAGs."""
 
         async def identify_user(user: GetUserDep) -> Person:
             if self._limiter is None:
@@ -72,7 +73,7 @@ class AirflowAuthenticator:
         return identify_user
 
     def login_address(self, request: Request) -> str | None:
-        """Airflow's login, which comes back to the page."""
+        """Returns Airflow's login page, which redirects back to the requested page."""
         return str(get_auth_manager().get_url_login(next_url=str(request.url)))
 
 
@@ -96,7 +97,7 @@ def _person(user: Any) -> Person:
 
 
 class AirflowActions(RestActions):
-    """Runs that people start in the Airflow of this process, by its own API and with their own token."""
+    """Starts runs in the Airflow of this process, through its API and with the user's token."""
 
     def __init__(self) -> None:
         super().__init__(_airflow_client, address=_path_prefix)
@@ -104,11 +105,11 @@ class AirflowActions(RestActions):
         self._approvals_cache: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
     def unavailable_reason(self) -> str:
-        """Why nothing would run: the scheduler is dead. A process that serves no API has nothing to ask."""
+        """Returns why no run could start: the scheduler is dead. Empty in a process that does not serve the API."""
         return super().unavailable_reason() if _API_SERVER_MODULE in sys.modules else ""
 
     def paused_dags(self) -> frozenset[str] | None:
-        """The DAGs that are paused, a few seconds old at most."""
+        """Returns the paused DAGs, cached for a few seconds."""
         now = time.monotonic()
         if self._paused_cache is None or now - self._paused_cache[0] > _PAUSED_CACHE_SECONDS:
             with create_session() as session:
@@ -117,7 +118,7 @@ class AirflowActions(RestActions):
         return self._paused_cache[1]
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """The approvals of our DAGs that wait for a person, a few seconds old at most; the oldest first."""
+        """Returns the pending approvals of Deltaworks DAGs, oldest first, cached for a few seconds."""
         now = time.monotonic()
         if self._approvals_cache is None or now - self._approvals_cache[0] > _APPROVALS_CACHE_SECONDS:
             self._approvals_cache = (now, _read_pending_approvals())
@@ -135,7 +136,7 @@ class AirflowActions(RestActions):
 
 
 def _read_pending_approvals() -> list[tuple[str, str, str, datetime]]:
-    """DAG, run, subject and begin of each question that nobody has answered and whose task still waits."""
+    """Returns DAG, run, subject and start of each approval without an answer whose task still waits."""
     query = (
         select(TaskInstance.dag_id, TaskInstance.run_id, HITLDetail.subject, HITLDetail.created_at)
         .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
@@ -152,12 +153,12 @@ def _read_pending_approvals() -> list[tuple[str, str, str, datetime]]:
 
 
 def _path_prefix(request: Request) -> str:
-    """The prefix under which Airflow is served."""
+    """Returns the path prefix that Airflow is served under."""
     return str(request.scope.get("root_path", "")).removesuffix(MOUNT)
 
 
 def _airflow_client(request: Request | None) -> httpx.AsyncClient:
-    """A client of the application in this process, with the login of a request."""
+    """Returns a client of this process's application, with the login of a request."""
     prefix = server_path("") if request is None else _path_prefix(request)
     base = "http://localhost/" if request is None else str(request.base_url.replace(path="/"))
     return httpx.AsyncClient(
@@ -168,7 +169,7 @@ def _airflow_client(request: Request | None) -> httpx.AsyncClient:
 
 
 def _auth_headers(request: Request) -> dict[str, str]:
-    """The login of a request, as its caller sent it or its cookie has it."""
+    """Returns the authorization header of a request, from its own header or its cookie."""
     if "authorization" in request.headers:
         return {"Authorization": request.headers["authorization"]}
     token = request.cookies.get(COOKIE_NAME_JWT_TOKEN)
@@ -176,19 +177,21 @@ def _auth_headers(request: Request) -> dict[str, str]:
 
 
 def _airflow_app() -> Any:
-    """The application that serves this process; another one would take seconds and know no sessions of this one."""
+    """Returns the application that serves this process. Another instance would take seconds to build and not know its
+    sessions.
+    """
     return sys.modules[_API_SERVER_MODULE].app
 
 
 def _set_lake_keys() -> None:
-    """Set the variables of connections that the environment names, without reading what else is declared."""
+    """Sets the variables of connections that the environment names, without loading pipelines."""
     from deltaworks.specs.project import load_catalog
 
     set_environment_keys(load_catalog(skip_invalid=True, only=()).environment)
 
 
 def build_host() -> FastAPI:
-    """The console over Airflow's people and acts, and the lake of the environment of this process."""
+    """Returns the console on Airflow's users and runs, and on the lake of this process's environment."""
     catalog = CatalogCache()
 
     def open_lake() -> ObjectStore:

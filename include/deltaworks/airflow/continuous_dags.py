@@ -1,4 +1,4 @@
-"""The DAGs without end: a process a relay, a pipeline with feeds, a remediation, one for all rules; a Spark stream."""
+"""Builds the DAGs of continuous processes: relays, streams, groups of streams, feeds, remediations, rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 
 
 def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG of one relay."""
+    """Returns the DAG of a relay."""
     with DAG(
         dag_id=names.relay_dag_id(relay.relay),
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
@@ -42,7 +42,7 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
 
 
 def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG of one pipeline's feeds: one process for all of them."""
+    """Returns the DAG of a pipeline's feeds, one process for all of them."""
     with DAG(
         dag_id=names.feeds_dag_id(spec.pipeline),
         description=f"Feeds of {spec.pipeline}: {', '.join(feed.name for feed in spec.feeds)}",
@@ -54,7 +54,7 @@ def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG of one remediation."""
+    """Returns the DAG of a remediation."""
     with DAG(
         dag_id=names.remediation_dag_id(remediation.name),
         description=remediation.description or f"Acts when {remediation.rule} fires",
@@ -66,7 +66,7 @@ def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) 
 
 
 def rules_dag(catalog: Catalog) -> DAG | None:
-    """The DAG of the process that judges the rules of all pipelines; None where none declares any."""
+    """Returns the DAG of the process that evaluates the rules of all pipelines; None if no pipeline declares any."""
     pipelines = {name: spec for name, spec in catalog.pipelines.items() if spec.rules}
     if not pipelines:
         return None
@@ -82,7 +82,7 @@ def rules_dag(catalog: Catalog) -> DAG | None:
 
 
 def _process_task(task_id: str, module: str, environment: EnvironmentSpec, **subject: str) -> None:
-    """The one task of a DAG of a light process, in the pool of relays."""
+    """Creates the only task of a DAG that runs a lightweight process, in the relays' pool."""
     ProcessOperator(
         task_id=task_id,
         module=module,
@@ -94,7 +94,7 @@ def _process_task(task_id: str, module: str, environment: EnvironmentSpec, **sub
 
 
 def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG of one pipeline's stream."""
+    """Returns the DAG of a pipeline's stream."""
     share = stream_share(spec, environment)
     with DAG(
         dag_id=names.stream_dag_id(spec.pipeline),
@@ -107,18 +107,20 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
-    """The DAG of a group of streams: one driver for all its members, which have no DAGs of their own.
+    """Returns the DAG of a group of streams: one driver for all members, which have no DAGs of their own.
 
-    It carries the tags of its members, so that a search for one of them leads here.
+    It has the tags of its members, so that a search for a member finds it.
     """
     members = group.members.values()
     share = replace(
-        environment.shares.of_stream(), driver_memory=group.settings.driver_memory, extra_tasks=extra_task_slots(*members)
+        environment.shares.of_stream(),
+        driver_memory=group.settings.driver_memory,
+        extra_tasks=extra_task_slots(*members),
     )
     tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
     with DAG(
         dag_id=group.dag_id,
-        description=f"The streams of {', '.join(group.members)}",
+        description=f"Streams of {', '.join(group.members)}",
         doc_md=group_runbook(group),
         **continuous_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),
     ) as dag:
@@ -127,7 +129,7 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
 
 
 def _ingest_task(job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
-    """The one task of a DAG of streams. It has no time-out: the job ends itself."""
+    """Creates the only task of a stream DAG. It has no timeout: the job ends itself."""
     SparkJobOperator(
         task_id="ingest",
         job=job,

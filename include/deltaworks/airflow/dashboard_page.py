@@ -1,7 +1,7 @@
-"""Pages of the API server that show declared dashboards, to those who may read the DAG of the pipeline's stream.
+"""API server pages that show declared dashboards to users who may read the DAG of the pipeline's stream.
 
-They are beside the progress page, in the same application. Airflow does not protect a plugin's application, so every
-route here carries its own check.
+They are part of the console's application. Airflow does not protect a plugin's application, so every route here checks
+access itself.
 """
 
 from __future__ import annotations
@@ -32,32 +32,34 @@ if TYPE_CHECKING:
     from deltaworks.specs.dashboards import DashboardSpec
 
 _STYLE = "body{font:15px system-ui;margin:1.5rem;color-scheme:light dark}li{margin:.4rem 0}small{opacity:.7}"
-#: Whoever waits longer for others' pages is told so; the API server has threads for other things too.
+#: A request that waits longer for other renders gets a 503: the API server needs its threads for other requests.
 _WAIT_SECONDS = 30.0
 
 
 class _PageCache:
-    """Pages as they were last drawn, so that ten readers cost as much as one. One is drawn at a time."""
+    """Caches rendered pages, so that ten readers cost as much as one. Renders one page at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pages: dict[tuple[str, str], tuple[float, str, str]] = {}
 
     def latest(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
-        """The page of a dashboard up to now, drawn where the last one is due for another, or declared otherwise."""
+        """Returns the current page of a dashboard, rendered again once its refresh interval is over or its spec has
+        changed.
+        """
         key, declared = (pipeline, dashboard.name), catalog.pipelines[pipeline].fingerprint()
         page = self._cached(key, declared)
         if page is not None:
             return page
         with self._locked():
-            page = self._cached(key, declared)  # whoever had the turn may have drawn it
+            page = self._cached(key, declared)  # another thread may have rendered it meanwhile
             if page is None:
                 page = _render(catalog, pipeline, dashboard, span, refresh_seconds=dashboard.refresh_seconds)
                 self._pages[key] = (time.monotonic() + dashboard.refresh_seconds - 1, declared, page)
             return page
 
     def for_span(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
-        """The page of a dashboard between two times that were asked for, which stays as it is."""
+        """Renders a dashboard for a fixed time span; not cached."""
         with self._locked():
             return _render(catalog, pipeline, dashboard, span)
 
@@ -68,7 +70,7 @@ class _PageCache:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=_WAIT_SECONDS):
-            raise HTTPException(503, "Other dashboards are being drawn; try again in a minute.")
+            raise HTTPException(503, "Other dashboards are being rendered. Try again in a minute.")
         try:
             yield
         finally:
@@ -76,7 +78,7 @@ class _PageCache:
 
 
 def add_dashboards(app: FastAPI) -> None:
-    """Add the routes of dashboards to the plugin's application."""
+    """Adds the dashboard routes to the plugin's application."""
     pages = _PageCache()
 
     @app.get("/dashboards", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
@@ -86,13 +88,13 @@ def add_dashboards(app: FastAPI) -> None:
     @app.get("/dashboards/{pipeline}/{name}", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
     def show_dashboard(request: Request, pipeline: str, name: str, user: GetUserDep) -> Response:
         catalog = load_catalog(skip_invalid=True)
-        # First: who may not read a pipeline learns nothing of it, not even whether it is there.
+        # Checked first: without access to a pipeline, a user must not learn whether it exists.
         if not _may_read(catalog, pipeline, user):
             raise HTTPException(403, "You may not read the DAG of this pipeline's stream.")
         dashboards = catalog.pipelines[pipeline].dashboards if pipeline in catalog.pipelines else ()
         dashboard = next((item for item in dashboards if item.name == name), None)
         if dashboard is None:
-            raise HTTPException(404, f"The pipeline {pipeline!r} declares no dashboard called {name!r}.")
+            raise HTTPException(404, f"Pipeline {pipeline!r} declares no dashboard {name!r}.")
         query = request.query_params
         try:
             span = parse_span(dashboard, since=query.get("from", ""), until=query.get("to", ""))
@@ -116,7 +118,9 @@ def _list_page(catalog: Catalog, user: Any) -> str:
         if spec.dashboards and _may_read(catalog, pipeline, user)
         for item in spec.dashboards
     )
-    listed = f"<ul>{entries}</ul>" if entries else "<p>None is declared, or you may read none of their pipelines.</p>"
+    listed = (
+        f"<ul>{entries}</ul>" if entries else ("<p>No dashboard is declared, or you may not read their pipelines.</p>")
+    )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Dashboards</title>'
         f"<style>{_STYLE}</style><h1>Dashboards</h1>{listed}</html>"
@@ -126,7 +130,8 @@ def _list_page(catalog: Catalog, user: Any) -> str:
 def _render(
     catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span, *, refresh_seconds: int | None = None
 ) -> str:
-    # Loaded at the first page: they load DuckDB and Arrow, every component of Airflow loads the plugin, and one serves.
+    # Imported at the first page: they load DuckDB and Arrow. Every Airflow component loads the plugin, but only one
+    # serves pages.
     from deltaworks.dashboards.page import dashboard_page
     from deltaworks.operations.dashboard_data import load_dashboard
 

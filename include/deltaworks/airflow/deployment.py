@@ -1,6 +1,6 @@
-"""What an Airflow outside `local` is refused for at its start: an auth manager for development, and weak secrets.
+"""Rejects unsafe Airflow configuration outside `local`: the development auth manager and weak secrets.
 
-`plugins/airflow_local_settings.py` runs the check in every process of Airflow, before it does anything.
+`plugins/airflow_local_settings.py` runs the check at the start of every Airflow process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from airflow.configuration import conf
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.weak_secrets import LOCAL, reject_weak
 
-#: Set to `true`, it lets Airflow start with its simple auth manager outside `local`.
+#: If `true`, Airflow may start with its simple auth manager outside `local`.
 ALLOW_VARIABLE = "DELTAWORKS_ALLOW_SIMPLE_AUTH"
 _SIMPLE_AUTH_MANAGER = "SimpleAuthManager"
-#: Secrets of Airflow, and the commands that cannot do without: Airflow makes one for itself where none is set, which no
-#: other process has. The key that encrypts connections is everybody's: without it they are stored as they are.
+#: Airflow's secrets, and the commands that require them. Where none is set, Airflow generates one that no other process
+#: knows. The key that encrypts connections is required by all: without it connections are stored in clear text.
 _REQUIRED_SECRETS: dict[tuple[str, str], frozenset[str] | None] = {
     ("core", "fernet_key"): None,
     ("api_auth", "jwt_secret"): frozenset({"api-server", "scheduler", "standalone"}),
@@ -29,12 +29,12 @@ _REQUIRED_SECRETS: dict[tuple[str, str], frozenset[str] | None] = {
 
 
 def check_deployment(variables: Mapping[str, str] = os.environ, *, command: str | None = None) -> None:
-    """Refuse what is unsafe in Airflow's configuration; of the environment `local` nothing.
+    """Rejects unsafe Airflow configuration; does nothing in the environment `local`.
 
-    A secret that is not set is refused in the processes that need it. So those that do not need it can go without.
+    A missing secret is rejected only in the processes that need it.
 
     Args:
-        command: what Airflow runs, such as `scheduler`; the first argument of this process by default.
+        command: the Airflow command, such as `scheduler`; by default the first argument of this process.
 
     Raises:
         ConfigError: SIMPLE_AUTH_REFUSED or SECRET_WEAK, with the option and the variable that sets it.
@@ -57,14 +57,18 @@ def _check_auth_manager(environment: str, *, allowed: bool) -> None:
         raise ConfigError(
             "SIMPLE_AUTH_REFUSED",
             f"[core] auth_manager is Airflow's {_SIMPLE_AUTH_MANAGER} in the environment {environment!r}"
-            + (", and simple_auth_manager_all_admins lets everybody in." if all_admins else ": it is for development."),
-            hint=f"Configure the auth manager of your users (docs/how-to/deploy.md), or set {ALLOW_VARIABLE}=true where "
-            "one login is enough and simple_auth_manager_all_admins is off.",
+            + (
+                ", and simple_auth_manager_all_admins makes every visitor an admin."
+                if all_admins
+                else ", which is meant for development."
+            ),
+            hint=f"Configure the auth manager of your users (docs/how-to/deploy.md), or set {ALLOW_VARIABLE}=true "
+            "where one login is enough and simple_auth_manager_all_admins is off.",
         )
 
 
 def _configured_secrets(variables: Mapping[str, str], command: str) -> Iterator[tuple[str, str, str]]:
-    """Where a secret of Airflow is set, the variable that sets it, and its value; none that this process can lack."""
+    """Yields option, variable and value of each Airflow secret that this process needs or that is set."""
     for (section, key), needed_by in _REQUIRED_SECRETS.items():
         variable, value = f"AIRFLOW__{section.upper()}__{key.upper()}", conf.get(section, key, fallback="")
         if value or variable in variables or needed_by is None or command in needed_by:
@@ -87,7 +91,7 @@ def _password_of(value: str) -> str:
 
 
 def main() -> int:
-    """Check once, for scripts that prepare Airflow."""
+    """Runs the check once, for scripts that prepare Airflow."""
     try:
         check_deployment()
     except DeltaworksError as error:

@@ -1,8 +1,8 @@
-"""The executor of a scheduler: Airflow's own for one machine, without its wait for tasks that never end.
+"""The scheduler's executor: Airflow's LocalExecutor, without its wait for continuous tasks.
 
-A scheduler that fails, as when its database is away, or is asked to end, waits for all that its executor runs, and
-streams run for hours: nothing would be scheduled meanwhile, and whatever restarts containers or processes restarts none
-that has not ended.
+When a scheduler fails (for example because its database is unreachable) or is stopped, LocalExecutor waits for all
+running tasks, and streams run for hours. Until then nothing would be scheduled, and a process supervisor would not
+restart the scheduler because it has not ended.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 
 from airflow.executors.local_executor import LocalExecutor as AirflowsExecutor
 
-#: How long tasks may take to end, where they were asked to as well: of a container that is stopped, every process is.
+#: Seconds that tasks get to end after a stop. In a stopped container every process gets the signal.
 GRACE_VARIABLE: Final = "DELTAWORKS_EXECUTOR_GRACE_SECONDS"
 _GRACE_SECONDS = 90.0
 
 
 class LocalExecutor(AirflowsExecutor):
-    """Ends with its scheduler, and after some grace its tasks with it; the next scheduler restarts them.
+    """Ends with its scheduler and, after a grace period, ends its tasks; the next scheduler restarts them.
 
-    By any other name Airflow would warn that its login is not for executors on several machines.
+    With any other class name Airflow would warn that its simple login is not meant for executors on several machines.
     """
 
     def end(self) -> None:
-        """End the workers: those without a task at once, the others with their task or when the grace is over."""
+        """Ends the workers: idle ones immediately, others with their task or when the grace period is over."""
         until = time.monotonic() + float(os.environ.get(GRACE_VARIABLE, _GRACE_SECONDS))
         for _ in self.workers:
             self.activity_queue.put(None)

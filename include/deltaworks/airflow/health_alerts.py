@@ -1,6 +1,6 @@
-"""The alerts of the health DAG: raised and resolved by verdicts, missed schedules and the age of gold tables.
+"""Alerts of the health DAG, raised and resolved by verdicts, missed schedules and the age of gold tables.
 
-Every function is safe from several processes at once, and does the same when it is run again.
+All functions are idempotent and safe to call from several processes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quaran
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.catalog import Catalog
 
-#: A run may take this long beyond its interval before it counts as overdue.
+#: How long a run may take beyond its interval before it is overdue.
 RUN_TIME_ALLOWANCE = timedelta(hours=1)
 _SAMPLED_FIRINGS = 8
 DATA_LOSS_NEAR = "DATA_LOSS_NEAR"
 
 
 def alert_causes(verdict: Verdict) -> frozenset[str]:
-    """The alerts a verdict calls for. DATA_LOSS_NEAR and ROWS_QUARANTINED are called for by a stream that was stopped on
-    purpose too."""
+    """Returns the alerts a verdict causes. DATA_LOSS_NEAR and ROWS_QUARANTINED apply to stopped streams too."""
     causes = {DATA_LOSS_NEAR} if verdict.loss_near else set()
     if verdict.quarantine_excess:
         causes.add(ROWS_QUARANTINED)
@@ -38,14 +37,14 @@ def alert_causes(verdict: Verdict) -> frozenset[str]:
 
 
 def subject_of(verdict: Verdict) -> str:
-    """The subject of its alerts."""
+    """Returns the subject of a verdict's alerts."""
     return f"{verdict.kind} {verdict.name}"
 
 
 def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now: datetime) -> None:
-    """Raise and resolve the alerts of all relays and streams; alerts of those that are no longer declared are resolved.
+    """Raises and resolves the alerts of all relays and streams; resolves alerts of those that are no longer declared.
 
-    Safe from several processes at once.
+    Safe from several processes.
     """
     verdict_causes = verdict_alerts()
     by_subject = {subject_of(verdict): verdict for verdict in verdicts}
@@ -74,7 +73,7 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
 
 def _summary(verdict: Verdict, cause: str) -> str:
-    """What was seen; people who read it in a notification have the next step in the same text."""
+    """Returns the observation with the next step, as notifications have no other place for it."""
     step = _next_step(verdict, cause)
     return _observation(verdict, cause) + (f" Next: {step}" if step else "")
 
@@ -92,7 +91,7 @@ def _observation(verdict: Verdict, cause: str) -> str:
 
 
 def _next_step(verdict: Verdict, cause: str) -> str:
-    """What mends this very alert: a stream that loses what it has not read needs more than what its verdict names."""
+    """Returns the next step for this alert: DATA_LOSS_NEAR needs more than the verdict's own next step."""
     if cause == ROWS_QUARANTINED:
         return quarantine_next_step(verdict.name)
     if cause != DATA_LOSS_NEAR or verdict.cause == "SOURCE_EXPIRES":
@@ -103,7 +102,7 @@ def _next_step(verdict: Verdict, cause: str) -> str:
 
 
 def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """The id and cron expression of every DAG of jobs that has a schedule."""
+    """Yields id and cron expression of every DAG of jobs with a schedule."""
     for pipeline, spec in catalog.pipelines.items():
         if spec.maintenance.schedule:
             yield names.maintenance_dag_id(pipeline), spec.maintenance.schedule
@@ -119,7 +118,7 @@ def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 
 def longest_interval(schedule: str, after: datetime) -> timedelta:
-    """The longest time between two of the next firings of a cron expression."""
+    """Returns the longest interval between the next firings of a cron expression."""
     from croniter import croniter
 
     times = croniter(schedule, after)
@@ -128,15 +127,15 @@ def longest_interval(schedule: str, after: datetime) -> timedelta:
 
 
 def is_overdue(schedule: str, succeeded: datetime, now: datetime) -> bool:
-    """Whether a job has missed two of its intervals, or one and the time a run may take."""
+    """Returns whether a job has missed two intervals, or one interval and the allowed run time."""
     wait = longest_interval(schedule, succeeded)
     return now - succeeded > max(2 * wait, wait + RUN_TIME_ALLOWANCE)
 
 
 def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raise or resolve JOB_OVERDUE of every scheduled job, and return the DAGs that are overdue.
+    """Raises or resolves JOB_OVERDUE of every scheduled job and returns the overdue DAGs.
 
-    A job is judged by when it last came to its end: one that is skipped or paused gives no other sign.
+    A job is judged by its last success: skipped and paused jobs give no other signal.
     """
     late_before = open_subjects(objects, "JOB_OVERDUE")
 
@@ -145,14 +144,14 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
         succeeded = last_success(objects, dag_id, now=now)
         if not is_overdue(schedule, succeeded, now):
             if dag_id in late_before:
-                resolve_alert(objects, cause="JOB_OVERDUE", subject=dag_id, summary="It has come to its end.", now=now)
+                resolve_alert(objects, cause="JOB_OVERDUE", subject=dag_id, summary="It has succeeded.", now=now)
             return ""
         waited = format_duration((now - succeeded).total_seconds())
         raise_alert(
             objects,
             cause="JOB_OVERDUE",
             subject=dag_id,
-            summary=f"{dag_id} ({schedule}) last came to its end {waited} ago.",
+            summary=f"{dag_id} ({schedule}) last succeeded {waited} ago.",
             detail={"schedule": schedule, "last_success": succeeded},
             now=now,
         )
@@ -162,7 +161,7 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
 
 
 def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raise or resolve GOLD_STALE of every gold table that declares `max_age_minutes`, and return those too old."""
+    """Raises or resolves GOLD_STALE of every gold table with `max_age_minutes`, and returns the stale ones."""
     stale_before = open_subjects(objects, "GOLD_STALE")
 
     def check_table(watched: tuple[str, str, float]) -> str:

@@ -1,4 +1,4 @@
-"""The DAG that judges every relay and stream each minute, and is red while one is unhealthy."""
+"""Builds the DAG that checks every relay and stream each minute and fails while one is unhealthy."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ BACKLOG_MODULE = "deltaworks.mutations.backlog_check"
 def health_dag(
     *, environment: EnvironmentSpec | None = None, mutations: bool = False, owner: str = "data-platform"
 ) -> DAG:
-    """The health DAG. It does not retry: the next minute's run is the retry.
+    """Returns the health DAG. It has no retries: the next minute's run is the retry.
 
     Args:
-        environment: whose connections hold keys that the tasks need.
-        mutations: judge the requests that wait too, since a pipeline declares mutations.
+        environment: names the connections whose keys the tasks need.
+        mutations: whether waiting mutation requests are checked too.
     """
     with DAG(
         dag_id=names.HEALTH_DAG_ID,
-        description="Judges every relay and stream by its heartbeat",
+        description="Checks every relay and stream by its heartbeat",
         doc_md=health_runbook(),
         schedule="* * * * *",
         start_date=names.START_DATE,
@@ -60,7 +60,9 @@ def health_dag(
 
 
 def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessOperator:
-    """The task that is red while requests of any pipeline wait for too long. The next run of its DAG is its retry."""
+    """Returns the task that fails while mutation requests of any pipeline wait too long. The next run of its DAG is its
+    retry.
+    """
     return ProcessOperator(
         task_id="check_mutations",
         module=BACKLOG_MODULE,
@@ -72,18 +74,18 @@ def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessO
 
 
 class CheckStreamsOperator(BaseOperator):
-    """Reads all heartbeats and stop flags, logs a table of verdicts and fails if one is unhealthy.
+    """Reads all heartbeats and stop flags, logs a table of verdicts, and fails if one is unhealthy.
 
-    It raises and resolves their alerts and those of jobs that are overdue, restarts hung streams, sends notifications, and
-    writes its own heartbeat. The verdicts are pushed as XCom, from which the next run reads since when each one holds.
+    It raises and resolves alerts of streams and overdue jobs, restarts hung streams, sends notifications, and writes
+    its own heartbeat. The next run reads from the pushed XCom since when each verdict holds.
 
     Raises:
-        TransientError: STREAMS_UNHEALTHY naming each unhealthy one with its cause and next step.
+        TransientError: STREAMS_UNHEALTHY, naming each unhealthy process with its cause and next step.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Judge them all, and return the number of verdicts by state."""
-        # The client of the object store is loaded in the task, never when this file is parsed.
+        """Checks all processes and returns the number of verdicts by state."""
+        # The object store's client is imported in the task, never when the DAG file is parsed.
         from deltaworks.control.health import report as health_report
         from deltaworks.control.health.channels import channel_warning
         from deltaworks.control.health.processes import process_reports
@@ -114,8 +116,11 @@ class CheckStreamsOperator(BaseOperator):
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
 
     def _alert(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
-        """Raise, resolve and send alerts, and restart hung streams. What fails here shows in the log, and as silence of
-        the health check, on which the dead-man check alerts; the verdicts stand."""
+        """Raises, resolves and sends alerts, and restarts hung streams.
+
+        A failure is logged and leaves the health check without a heartbeat, which the dead man's switch alerts on. The
+        verdicts are kept.
+        """
         from deltaworks.airflow.alert_sending import deliver
         from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
         from deltaworks.alerts.deadman import write_health_heartbeat
@@ -133,7 +138,7 @@ class CheckStreamsOperator(BaseOperator):
             if late:
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
             if due := alert_on_erasures(objects, catalog, now=now):
-                self.log.warning("Erasures that are due: %s", ", ".join(due))
+                self.log.warning("Erasures due: %s", ", ".join(due))
             self._restart_hung(catalog.environment, objects, reports)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)
@@ -142,12 +147,12 @@ class CheckStreamsOperator(BaseOperator):
             unhealthy = sum(verdict.is_unhealthy for verdict in verdicts)
             write_health_heartbeat(objects, run=str(context["ti"].run_id), checked=len(verdicts), unhealthy=unhealthy)
         except Exception:
-            self.log.exception("Alerts were not raised or not sent.")
+            self.log.exception("Alerts could not be raised or sent.")
 
     def _write_run_notes(
         self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]
     ) -> None:
-        """Keep the notes of the streams' runs current, where Airflow can be reached; they may be left out."""
+        """Updates the notes of the streams' runs if Airflow is reachable. Notes are optional: failures are logged."""
         from deltaworks.airflow.stream_notes import due_notes, write_notes
         from deltaworks.control.clock import utc_now
 
@@ -159,12 +164,12 @@ class CheckStreamsOperator(BaseOperator):
                 write_notes(notes, api)
         except DeltaworksError as error:
             if error.condition == "AIRFLOW_CONNECTION_MISSING":
-                self.log.info("Runs of streams get no notes: %s", error)
+                self.log.info("Stream runs get no notes: %s", error)
             else:
-                self.log.warning("Runs of streams got no notes: %s", error)
+                self.log.warning("Notes of stream runs could not be written: %s", error)
 
     def _restart_hung(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
-        """Restart hung streams, where Airflow can be reached. A failure here keeps no alert from being sent."""
+        """Restarts hung streams if Airflow is reachable. Failures are logged, so that alerts are still sent."""
         from deltaworks.airflow.health_alerts import subject_of
         from deltaworks.airflow.restarts import HungProcess, hung_reports, resolve_restart_alerts, restart_hung
         from deltaworks.control.clock import utc_now
@@ -179,7 +184,7 @@ class CheckStreamsOperator(BaseOperator):
                 startup_seconds=item.subject.limits.grace_seconds,
             )
             for item in hung_reports(reports)
-            # Of a relay in a pod the pod's own probe takes care.
+            # A relay in a pod is restarted by the pod's liveness probe.
             if item.subject.restarts_per_hour and (item.subject.kind != "relay" or environment.kubernetes is None)
         ]
         healthy = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
@@ -191,17 +196,18 @@ class CheckStreamsOperator(BaseOperator):
                 for line in restart_hung(objects, hung, api, now=now):
                     self.log.warning("Hung: %s", line)
         except DeltaworksError as error:
-            self.log.error("Hung streams are not restarted: %s", error)
+            self.log.error("Hung streams could not be restarted: %s", error)
 
 
 def airflow_api(environment: EnvironmentSpec, *, should_retry: bool = True) -> AirflowApi:
-    """A client of this Airflow's own API: by its connection, or as the environment declares it where there is none.
+    """Returns a client of this Airflow's API, from its connection or else the environment's declaration.
 
     Args:
-        patient: whether requests are tried again; one that is not waits no longer than ten seconds either.
+        should_retry: whether requests are retried; without retries the timeout is 10 s.
 
     Raises:
-        ConfigError: AIRFLOW_CONNECTION_MISSING, so that hung streams are left to people; AIRFLOW_CONNECTION_INVALID.
+        ConfigError: AIRFLOW_CONNECTION_MISSING, so that hung streams have to be restarted manually;
+            AIRFLOW_CONNECTION_INVALID.
     """
     from deltaworks.operations.airflow_api import AirflowApi
     from deltaworks.operations.airflow_login import CONNECTION_FIELDS, airflow_login, login_from_connection
@@ -230,7 +236,7 @@ def _unhealthy_error(verdicts: list[Verdict]) -> TransientError:
 def _previous_verdicts(context: Context) -> dict[str, Verdict]:
     from deltaworks.control.health.report import verdict_from_record
 
-    # With a map index it is the newest earlier one; without, the verdicts of every earlier run.
+    # With a map index this is the newest earlier value; without one, it is a list of all earlier runs.
     records = context["ti"].xcom_pull(
         task_ids=context["ti"].task_id, key=VERDICTS_XCOM, map_indexes=-1, include_prior_dates=True
     )
@@ -238,7 +244,7 @@ def _previous_verdicts(context: Context) -> dict[str, Verdict]:
 
 
 def _is_paused(context: Context, dag_id: str) -> bool | None:
-    """Whether a DAG is paused; None where Airflow cannot say (the DAG is not there yet)."""
+    """Returns whether a DAG is paused; None if Airflow does not have it yet."""
     try:
         return bool(context["ti"].get_dag(dag_id).is_paused)
     except Exception:

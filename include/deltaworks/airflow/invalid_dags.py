@@ -1,8 +1,8 @@
-"""DAGs of pipelines and relays that are declared wrongly: they keep their place in Airflow, and say what is wrong.
+"""Builds placeholder DAGs for pipelines and relays with an invalid declaration, which show the errors.
 
-Without them Airflow would show such a pipeline's DAGs as deactivated, with no reason; and a run under way could be
-neither seen nor stopped there. They have no schedule and no form, and what a person triggers fails at once with the
-mistakes. Once these are mended the DAGs are what they were, with the runs they had.
+Without them Airflow would deactivate the pipeline's DAGs without a reason, and a running task could be neither seen nor
+stopped there. They have no schedule and no form, and a manual run fails immediately with the errors. Once the
+declaration is valid the original DAGs return with their runs.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from deltaworks.specs.catalog import Catalog
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-TAG: Final = "declared wrongly"
+TAG: Final = "invalid declaration"
 
 
 class FailingOperator(BaseOperator):
-    """Fails with what is wrong with a declaration."""
+    """Fails with the errors of a declaration."""
 
     def __init__(self, *, error: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.error = error
 
     def execute(self, context: Context) -> None:
-        """Refuse to run.
+        """Fails the task.
 
         Raises:
-            AirflowFailException: always; no retry helps.
+            AirflowFailException: always; a retry cannot help.
         """
         from airflow.sdk.exceptions import AirflowFailException
 
@@ -45,17 +45,17 @@ class FailingOperator(BaseOperator):
 
 
 def invalid_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str], tags: Iterable[str] = ()) -> DAG:
-    """The DAG that stands for another while its declaration is wrong.
+    """Returns the placeholder for a DAG whose declaration is invalid.
 
     Args:
-        task_ids: the tasks of the other in their order, or the one that matters: Airflow takes a task that runs, and
-            is no longer in its DAG, as removed. Those that come later in a run under way fail like all others.
-        tags: by which people look for the other, besides its kind and its subject.
+        task_ids: the tasks of the original DAG in order, or its main task: Airflow marks a running task as removed once
+            its DAG no longer has it. Later tasks of a running run fail.
+        tags: the tags of the original, in addition to its kind and subject.
     """
     _, name = names.split_dag_id(dag_id)
     with DAG(
         dag_id=dag_id,
-        description=f"{name} is declared wrongly: nothing starts it until that is mended",
+        description=f"{name} has an invalid declaration and is not started until it is corrected",
         doc_md=invalid_runbook(dag_id, name, error),
         schedule=None,
         start_date=names.START_DATE,
@@ -72,7 +72,7 @@ def invalid_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str],
 
 
 def invalid_operation_dags(catalog: Catalog) -> Iterator[DAG]:
-    """The DAGs that stand for those of operations, of every pipeline and relay that is declared wrongly."""
+    """Yields the placeholders for operation DAGs of every pipeline and relay with an invalid declaration."""
     with_gold, with_mutations = catalog.invalid_pipelines("gold"), catalog.invalid_pipelines("mutations")
     with_feeds = catalog.invalid_pipelines("feeds")
     for name, error in catalog.invalid_pipelines().items():

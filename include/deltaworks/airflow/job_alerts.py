@@ -1,6 +1,6 @@
-"""Callbacks of jobs: a task that fails for good raises an alert, one that succeeds resolves it and records when.
+"""Callbacks of jobs: a task that fails after all retries raises an alert, one that succeeds resolves it.
 
-They run after the task in its process (or in the DAG processor where that process died), and never fail it.
+They run after the task in its process, or in the DAG processor if that process died, and never fail it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from deltaworks.operations.base import Operation
     from deltaworks.specs.environment import EnvironmentSpec
 
-#: The option of an operation that has it only count.
+#: The option by which an operation only counts.
 DRY_RUN = "dry_run"
 log = logging.getLogger(__name__)
 
 
 def job_callbacks() -> dict[str, Any]:
-    """The callbacks for the `default_args` of a DAG of jobs."""
+    """Returns the callbacks for the `default_args` of a DAG of jobs."""
     return {"on_failure_callback": alert_on_failure, "on_success_callback": resolve_on_success}
 
 
 def alert_on_failure(context: Context) -> None:
-    """Raise an alert for a task that failed after all its tries, with its condition and next step."""
+    """Raises an alert for a task that failed after all tries, with its condition and next step."""
     try:
         objects, environment = _open_control()
         raise_failure_alert(objects, context)
         _deliver(objects, environment)
     except Exception:  # a failing alert must not hide the failure of the job
-        log.exception("The alert of the failure could not be raised.")
+        log.exception("The alert for the failed task could not be raised.")
 
 
 def resolve_on_success(context: Context) -> None:
-    """Resolve the task's alert, and keep when its DAG last came to its end."""
+    """Resolves the task's alerts and records its success."""
     try:
         objects, environment = _open_control()
         if record_success(objects, context):
@@ -54,7 +54,7 @@ def resolve_on_success(context: Context) -> None:
 
 
 def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
-    """Raise DEADLINE_MISSED for a DAG one of whose runs did not end in time. Its next end resolves it."""
+    """Raises DEADLINE_MISSED for a DAG whose run did not end in time. Its next success resolves it."""
     from deltaworks.alerts import raise_alert
 
     objects, environment = _open_control()
@@ -69,7 +69,7 @@ def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None
 
 
 def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
-    """Raise the alert of a failed task."""
+    """Raises the alert of a failed task."""
     from deltaworks.airflow.child_process import error_of
     from deltaworks.alerts import raise_alert
 
@@ -91,7 +91,7 @@ def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
 
 
 def record_success(objects: ObjectStore, context: Context) -> bool:
-    """Record the success of a task, resolve its alerts, and return whether there is a notification to send."""
+    """Records a task's success, resolves its alerts, and returns whether there is a notification to send."""
     from deltaworks.alerts import resolve_alert
 
     ti = context["ti"]
@@ -101,7 +101,7 @@ def record_success(objects: ObjectStore, context: Context) -> bool:
         for cause in sorted(failure_alerts())
         for one in (subject, *_superseded_failures(objects, context, cause))
     ]
-    # The note of a night comes after its end, whether that was reached or not.
+    # The teardown that records the run follows the last task, whether that succeeded or not.
     if not set(context["task"].downstream_task_ids) - {RECORD_NIGHT_TASK}:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
@@ -109,8 +109,11 @@ def record_success(objects: ObjectStore, context: Context) -> bool:
 
 
 def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> list[str]:
-    """The open failures of an operation in other DAGs of its pipeline, such as a night, that a whole run of it by hand
-    in earnest has made good. One that was told to leave something out makes nothing good."""
+    """Returns open failures of the same operation in other DAGs of the pipeline, such as maintenance, that a complete
+    manual run supersedes.
+
+    Empty for dry runs and for runs restricted to a selection.
+    """
     from deltaworks.alerts.raising import open_subjects
 
     task, dag_id = context["task"], str(context["ti"].dag_id)
@@ -120,9 +123,9 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
         return []
     options = declared.options_model().model_fields
     form = context.get("params") or {}
-    # As its job has them: what the DAG fixes wins over the form, and is text where it was a template.
+    # As the job receives them: values the DAG fixes override the form, and are text where they were templates.
     options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
-    # What bounds it or says why is no choice of what is done.
+    # Bounds and reasons do not restrict the selection.
     not_a_selection = {DRY_RUN, "reason", *declared.bounds}
     is_partial = any(
         value and value != options[name].default for name, value in options_set.items() if name not in not_a_selection
@@ -138,12 +141,12 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
-    """When a DAG last came to its end; for one that never has, when this was first called for it."""
+    """Returns when a DAG last succeeded; if it never has, when this was first called for it."""
     return recorded_at(objects, _success_key(dag_id), now=now)
 
 
 def recorded_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
-    """The time in an object; for one that is missing or torn, the time of the first call, which is then stored."""
+    """Returns the time stored in an object. If it is missing or damaged, stores and returns `now`."""
     item = objects.get(key)
     if item is None:
         objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
@@ -151,7 +154,7 @@ def recorded_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         if (recorded := parse_iso(json.loads(item.data)["at"])) is not None:
             return recorded
-    # Left as it is, the time would be now for ever, and nothing would ever be late.
+    # Without a rewrite the time would always be now, and nothing would ever be overdue.
     objects.put(key, json.dumps({"at": now.isoformat()}).encode())
     return now
 

@@ -1,4 +1,4 @@
-"""What a task sets in its environment for the job it starts: keys of connections, and the run that lineage joins."""
+"""Sets environment variables for a task's job: keys of connections, and the OpenLineage parent run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
 log = logging.getLogger(__name__)
-#: As the documents of Airflow's OpenLineage provider have it for jobs that a task starts.
+#: As documented by Airflow's OpenLineage provider for jobs that a task starts.
 PARENT_VARIABLE = "OPENLINEAGE_PARENT_ID"
 _PROVIDER = "airflow.providers.openlineage"
 
 
 def set_job_environment(environment: EnvironmentSpec | None, context: Context) -> None:
-    """Set what the jobs of an environment need, for this process and those it starts. Idempotent.
+    """Sets the variables that an environment's jobs need, for this process and its children. Idempotent.
 
     Raises:
         ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
@@ -34,7 +34,7 @@ def set_job_environment(environment: EnvironmentSpec | None, context: Context) -
 
 
 def _set_parent(context: Context) -> None:
-    """The task as the parent of the job's run, where Airflow's own OpenLineage provider is there and on."""
+    """Sets the task as parent of the job's lineage run if Airflow's OpenLineage provider is installed and enabled."""
     if importlib.util.find_spec(_PROVIDER) is None:
         return
     try:
@@ -43,5 +43,5 @@ def _set_parent(context: Context) -> None:
 
         if not is_disabled():
             os.environ[PARENT_VARIABLE] = lineage_parent_id(context["ti"])
-    except Exception as error:  # the job runs as well without a parent
-        log.warning("The run that lineage would join is not known: %s", error)
+    except Exception as error:  # the job works without a parent
+        log.warning("The parent run for lineage is unknown: %s", error)

@@ -1,7 +1,7 @@
-"""What all DAGs and tasks have in common: runs, pools, time limits, and whether and how soon a task is retried.
+"""Settings that all DAGs and tasks share: runs, pools, timeouts, and whether and when a task is retried.
 
-Airflow sees one exception class for everything that can go wrong in a Spark job. The job's last output line names the
-condition and whether it is retryable; where that line was lost, the exit code decides.
+Airflow sees one exception class for every failure of a Spark job. The job's last output line names the condition and
+whether it is retryable; without that line the exit code decides.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 CONTINUOUS_RETRIES = 8
-#: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
+#: High, because a DAG that paused itself stays paused. With the retries' backoff this takes hours.
 FAILED_RUNS_BEFORE_PAUSE = 50
 
 
 class JobRetryPolicy(RetryPolicy):
-    """Fails at once what no retry can fix (configuration, contract, fencing); retries the rest."""
+    """Fails immediately on errors that no retry can fix (configuration, contract, fencing); retries all others."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
@@ -48,11 +48,11 @@ class JobRetryPolicy(RetryPolicy):
 
 
 class ContinuousRetryPolicy(JobRetryPolicy):
-    """The back-off that `@continuous` lacks: an endless job is always started again, soon or later.
+    """Retries a continuous job always, with the backoff that `@continuous` lacks.
 
-    Airflow's part of `deltaworks.control.backoff`: it waits by the same schedule, counted by the tries of one DAG run,
-    so that a failed stream occupies no slot meanwhile. What is left of a longer wait, after failures of earlier DAG
-    runs, the stream waits for itself when it starts.
+    It waits by the schedule of `deltaworks.control.backoff`, counted by the tries of one DAG run, so that a failed
+    stream occupies no slot while it waits. The rest of a longer wait, after failures of earlier DAG runs, the stream
+    waits itself when it starts.
     """
 
     def evaluate(
@@ -63,7 +63,7 @@ class ContinuousRetryPolicy(JobRetryPolicy):
         failures = 1 if self._ran_seconds(context) >= STABLE_RUN_SECONDS else try_number
         seconds = wait_seconds(failures, retryable=error is None or error.retryable)
         return RetryDecision.retry(
-            delay=timedelta(seconds=seconds), reason=f"{condition}: starting again in {seconds:.0f} s"
+            delay=timedelta(seconds=seconds), reason=f"{condition}: restarting in {seconds:.0f} s"
         )
 
     @staticmethod
@@ -73,13 +73,14 @@ class ContinuousRetryPolicy(JobRetryPolicy):
 
 
 def pool_settings(pool: str, *, priority: int) -> dict[str, Any]:
-    """The pool of a task, and its rank where tasks of several classes wait for one slot: in a pool that classes share,
-    or for room in the scheduler. The rank is the class's own, however many tasks follow in the DAG."""
+    """Returns pool and priority of a task. The priority decides between job classes that share a pool or wait for the
+    scheduler, independent of downstream tasks.
+    """
     return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
 
 
 def job_settings(share: Share) -> dict[str, Any]:
-    """Pool and retries of a Spark job that ends."""
+    """Returns pool, retries and timeout of a Spark job that ends."""
     return {
         **pool_settings(share.pool, priority=share.priority),
         "retries": 3,
@@ -88,18 +89,18 @@ def job_settings(share: Share) -> dict[str, Any]:
         "max_retry_delay": timedelta(minutes=10),
         "retry_policy": JobRetryPolicy(),
         "execution_timeout": timedelta(hours=4),
-        # A cleared task must run again; a durable one that had succeeded in cluster mode would be skipped.
+        # A cleared task must run again; a durable one that succeeded in cluster mode would be skipped.
         "durable": False,
     }
 
 
 def process_settings(share: Share) -> dict[str, Any]:
-    """The same for a task that starts no Spark job, to which `durable` does not apply."""
+    """Returns the settings of `job_settings` for a task without a Spark job, to which `durable` does not apply."""
     return {name: value for name, value in job_settings(share).items() if name != "durable"}
 
 
 def continuous_retries() -> dict[str, Any]:
-    """Retry settings of a task without end; the delays also hold for a killed task, which no policy sees."""
+    """Returns retry settings of a continuous task. The delays also apply to a killed task, which no policy sees."""
     return {
         "retries": CONTINUOUS_RETRIES,
         "retry_delay": timedelta(seconds=FIRST_WAIT_SECONDS),
@@ -112,11 +113,11 @@ def continuous_retries() -> dict[str, Any]:
 def job_dag_settings(
     owner: str, *, tags: Iterable[str], hours: float, run_types: Sequence[str] = names.RUN_TYPES_WITHOUT_BACKFILL
 ) -> dict[str, Any]:
-    """The arguments of a DAG of jobs that end: one run at a time, nothing caught up, alerts when a task fails.
+    """Returns arguments of a DAG of jobs that end: one run at a time, no catch-up, alerts on failed tasks.
 
     Args:
-        hours: the longest that a run may take.
-        run_types: what may start a run.
+        hours: the timeout of a run.
+        run_types: the types of runs that are allowed.
     """
     return {
         "catchup": False,
@@ -130,7 +131,7 @@ def job_dag_settings(
 
 
 def continuous_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any]:
-    """The arguments of a DAG whose one task runs without end: Airflow starts its next run when one has ended."""
+    """Returns arguments of a DAG with one continuous task: Airflow starts the next run when one has ended."""
     return {
         "schedule": "@continuous",
         "start_date": names.START_DATE,
@@ -144,10 +145,10 @@ def continuous_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any
 
 
 def manual_dag_settings(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments of a DAG that nobody but a person starts, one run at a time, for what its form says.
+    """Returns arguments of a DAG that runs only when triggered manually, one run at a time.
 
     Args:
         subject: the pipeline or relay; one of the tags.
-        tags: what the DAG does, as words for the search.
+        tags: words for the operation, for the search in Airflow's list.
     """
     return {"schedule": None, **job_dag_settings(owner, tags=(*tags, subject), hours=24)}

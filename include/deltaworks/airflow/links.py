@@ -1,7 +1,7 @@
-"""Links on a task's page: its Spark UI, its driver's log, the console's page of what it works on, its alerts.
+"""Links on a task's page: Spark UI, driver log, console page and alerts.
 
-The plugin registers them, so the API server computes them live: they work while an endless task still runs.
-They are relative to the server's root, so they hold whatever address the server is reached by.
+The plugin registers them, so the API server computes them live, while a continuous task still runs. They are relative
+to the server's root, so they work under any address of the server.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class SparkUiLink(BaseOperatorLink):
-    """The driver's Spark UI, as the job printed it; empty until then and where the UI is off."""
+    """Links to the driver's Spark UI, as the job printed it; empty before that and where the UI is off."""
 
     name = "Spark UI"
     operators = [SparkJobOperator]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        # The server's own reader of links kept as XCom. It needs the metadata database, which tasks lack.
+        # The server's reader of links stored as XCom. It needs the metadata database, which tasks cannot access.
         from airflow.serialization.definitions.operatorlink import XComOperatorLink
 
         reader = XComOperatorLink(name=self.name, xcom_key=SPARK_UI_XCOM)
@@ -36,7 +36,7 @@ class SparkUiLink(BaseOperatorLink):
 
 
 class DriverLogLink(BaseOperatorLink):
-    """The log of this try: in client mode it holds every line of the driver."""
+    """Links to the log of this try, which in client mode contains all lines of the driver."""
 
     name = "Driver log"
     operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
@@ -46,7 +46,7 @@ class DriverLogLink(BaseOperatorLink):
         return server_path(f"/dags/{ti_key.dag_id}/runs/{run}/tasks/{ti_key.task_id}?try_number={ti_key.try_number}")
 
 
-#: Kinds of DAGs whose jobs work for a pipeline, by the page of the console that shows what they do.
+#: Kinds of DAGs that work for a pipeline, and the console page that shows their effect.
 _CONSOLE_PAGES = {
     "stream": "/deltaworks/streams/{}",
     "gold": "/deltaworks/gold/{}",
@@ -64,7 +64,7 @@ _CONSOLE_PAGES = {
 
 
 class ConsoleLink(BaseOperatorLink):
-    """The console's page of what the task works on; the page of its DAG where there is none of its own."""
+    """Links to the console page of the task's subject, or of its DAG."""
 
     name = "Console"
     operators = [SparkJobOperator, ProcessOperator, OperationApproval]  # noqa: RUF012
@@ -77,7 +77,7 @@ class ConsoleLink(BaseOperatorLink):
 
 
 class AlertsLink(BaseOperatorLink):
-    """Alerts that name the pipeline, relay or namespace of the DAG."""
+    """Links to the alerts of the DAG's pipeline, relay or namespace."""
 
     name = "Alerts"
     operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012

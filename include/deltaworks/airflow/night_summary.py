@@ -1,6 +1,6 @@
-"""The end of a night: a task that keeps, for the pages, what every task of the run did, whether it failed or not.
+"""The teardown task of a maintenance run, which records each task's outcome for the console.
 
-It is a teardown: it runs once all others have ended, however, and the run is as they made it. It never fails.
+It runs after all other tasks, whether they failed or not, does not change the run's state, and never fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltaworks.control.summaries.nights import Night, NightResult, NightTask
     from deltaworks.specs.environment import EnvironmentSpec
 
-#: Fields of results that name what they are of, and those that count what was done to it, first come first.
+#: Fields of results that name their subject or count its changes, in order of preference.
 _NAME_FIELDS = ("table", "what", "model", "pipeline")
 _FILES_FIELDS = ("files", "files_before", "merged")
 _FILES_AFTER_FIELDS = ("files_after", "into")
@@ -28,17 +28,17 @@ _BYTES_FIELDS = ("bytes", "bytes_before")
 
 
 class RecordNightOperator(BaseOperator):
-    """Keeps what the tasks of this run did in the pipeline's summary of nights. Idempotent by the run."""
+    """Records the outcome of this run's tasks in the pipeline's summary of maintenance runs. Idempotent per run."""
 
     def __init__(self, *, pipeline: str, environment: EnvironmentSpec, **settings: Any) -> None:
-        # What it does is no part of the night: its own success or failure says nothing of that.
+        # It is not part of the run: its own outcome must neither alert nor resolve an alert.
         silent = {"on_success_callback": None, "on_failure_callback": None}
         super().__init__(**settings | silent)
         self._pipeline = pipeline
         self._environment = environment
 
     def execute(self, context: Context) -> None:
-        """Read the states and results of the others, and write."""
+        """Reads states and results of the other tasks and records them."""
         from deltaworks.control.objects import open_objects
         from deltaworks.control.summaries.base import log_failures
         from deltaworks.control.summaries.nights import record_night
@@ -74,7 +74,7 @@ def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
 
 
 def night_task(task: str, breadcrumb: Mapping[str, Any], results: Any) -> NightTask:
-    """A task as it ended, with the results it pushed: plain records, whatever operation made them. Pure."""
+    """Returns a task's outcome with its results, which are plain records of any operation. Pure."""
     from deltaworks.control.summaries.nights import MAX_RESULTS, NightTask
 
     records = [record for record in results if isinstance(record, dict)] if isinstance(results, list) else []
@@ -94,7 +94,7 @@ def night_task(task: str, breadcrumb: Mapping[str, Any], results: Any) -> NightT
 
 
 def night_result(record: Mapping[str, Any]) -> NightResult:
-    """One record of an operation in the words of a night. Pure."""
+    """Converts a record of an operation into a result of the maintenance summary. Pure."""
     from deltaworks.control.summaries.base import truncate
     from deltaworks.control.summaries.nights import NightResult
 

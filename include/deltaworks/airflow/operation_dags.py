@@ -1,11 +1,11 @@
-"""The tasks of operations, and a DAG for each operation and pipeline or relay, with a form of its options.
+"""Builds the tasks of operations, and one DAG with a form for each operation and pipeline or relay.
 
-One DAG an operation, and not one `operate__<pipeline>` with a choice: a form cannot show fields by an earlier answer,
-so one DAG would show some thirty fields of which three matter, and its runs would mix restores with OPTIMIZE. Airflow's
-list finds `restore__games` by typing either word, and its tags show a pipeline's, or all of one kind.
+There is one DAG per operation, not one `operate__<pipeline>` with a choice: a form cannot show fields depending on an
+earlier answer, so one DAG would show about thirty fields of which three matter, and its runs would mix restores with
+OPTIMIZE. In Airflow's list `restore__games` is found by either word, and tags filter by pipeline or kind.
 
-What cannot be taken back waits for a person's approval (`deltaworks.airflow.approvals`), and is done within the figures
-that were approved.
+Irreversible operations wait for a person's approval (`deltaworks.airflow.approvals`) and stay within the approved
+counts.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 
 _COUNT_RESULTS = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
-#: Long enough for a reprocess of everything.
+#: Long enough to reprocess everything.
 _EXECUTION_TIMEOUT = timedelta(hours=20)
-#: Of what an operator waits for: before everything else that waits for room in the scheduler, and over soon.
+#: For tasks a person waits for: they are scheduled before all others and end soon.
 _TOP_PRIORITY, _SHORT_TIMEOUT = 200, timedelta(hours=1)
 APPROVAL_BODY = f"""
 {{% set results = {_COUNT_RESULTS} or [] -%}}
@@ -48,11 +48,11 @@ APPROVAL_BODY = f"""
 {{% for name, value in params.items() if value and name != 'dry_run' -%}}
 - {{{{ name }}}}: {{{{ value }}}}
 {{% endfor %}}
-Rejected or not answered, nothing is done.
+If it is rejected or not answered, nothing is done.
 """
 
 
-#: Whose jobs run as a process first, with their option `spark` off, and are submitted for what that leaves.
+#: Operations that run as a process without Spark first and are submitted for the remaining work.
 _TRIED_WITHOUT_SPARK = frozenset({"reprocess"})
 
 
@@ -67,13 +67,13 @@ def operation_task(
     from_form: bool = False,
     **settings: Any,
 ) -> BaseOperator:
-    """The task that runs an operation: a spark-submit job, or a process where it needs no Spark.
+    """Returns the task that runs an operation: a spark-submit job, or a process if it needs no Spark.
 
     Args:
-        as_process: run it as a process though it may need Spark, for what it does without.
-        values: options that the DAG fixes; texts may be templates.
-        from_form: take the other options from the params of their names.
-        settings: further arguments of the operator, over those that all jobs have.
+        as_process: runs it as a process although it may need Spark, for the work it can do without.
+        values: options the DAG fixes; texts may be templates.
+        from_form: reads the other options from the run's params of the same names.
+        settings: further operator arguments, which override those of all jobs.
     """
     declared = get_operation(name)
     options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
@@ -111,10 +111,10 @@ def rebuild_gold_task(
     values: Mapping[str, str] | None = None,
     try_without_spark: str = "False",
 ) -> BaseOperator:
-    """The task that rebuilds gold tables; it announces them as assets when it succeeds.
+    """Returns the task that rebuilds gold tables. On success it updates their assets.
 
     Args:
-        try_without_spark: a template of whether it looks for changes before it starts a JVM.
+        try_without_spark: a template; whether it checks for changes before it starts a JVM.
     """
     return operation_task(
         "rebuild_gold",
@@ -129,16 +129,17 @@ def rebuild_gold_task(
 
 
 def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset]:
-    """What gold tables are made of, for the graph of assets: tables of the stream, gold of other pipelines."""
+    """Returns the assets that gold tables read, for Airflow's asset graph: stream tables and gold of other
+    pipelines."""
     reads = {name for table in spec.gold.tables for name in table.reads}
     bronze = [names.bronze_asset(environment.lake, spec.pipeline, t.name) for t in spec.tables if t.name in reads]
     return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs]
 
 
 def available_operations(spec: PipelineSpec) -> list[Operation]:
-    """The operations of a pipeline that have a DAG of their own, in the order of the registry; none it can never do.
+    """Returns the operations of a pipeline that have their own DAG, in registry order, without those it can never run.
 
-    Where the environment names the pipelines whose operations have DAGs, others have none: `pipelines_with_operation_dags`.
+    `pipelines_with_operation_dags` filters by pipeline.
     """
     offered = pipeline_operations(
         mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
@@ -147,13 +148,15 @@ def available_operations(spec: PipelineSpec) -> list[Operation]:
 
 
 def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
-    """The pipelines whose operations have DAGs in this environment."""
+    """Returns the pipelines whose operations have DAGs in this environment."""
     environment = catalog.environment
     return [spec for name, spec in catalog.pipelines.items() if environment.has_operation_dags(name)]
 
 
 def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Operation]:
-    """The same, of any pipeline that declares mutations, gold tables or feeds, or none; whatever its source can do."""
+    """Returns the operations with their own DAG for any pipeline that declares mutations, gold tables or feeds, or
+    none, whatever its source supports.
+    """
     return [
         declared
         for declared in OPERATIONS.values()
@@ -166,12 +169,12 @@ def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Opera
 
 
 def relay_operations() -> list[Operation]:
-    """The operations of a relay that have a DAG of their own."""
+    """Returns the operations of a relay that have their own DAG."""
     return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag_prefix]
 
 
 def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG of an operation: run by hand only, for what its form says."""
+    """Returns the DAG of an operation. It is triggered manually, with the operation's form."""
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
     with DAG(
@@ -195,7 +198,9 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
 
 
 def _approval_tasks(declared: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
-    """Counted, approved by a person, and done within what was approved, to which the job holds itself."""
+    """Returns the tasks that count, wait for an approval, and run within the approved counts, which the job checks
+    itself.
+    """
     subject, share = spec.pipeline, environment.shares.of(declared.job_class)
     return [
         operation_task(
@@ -216,5 +221,5 @@ def _approval_tasks(declared: Operation, spec: PipelineSpec, environment: Enviro
 
 
 def is_not_dry_run(params: dict[str, Any], **_: Any) -> bool:
-    """Whether the form requests more than a count."""
+    """Returns whether the form requests more than a dry run."""
     return not params["dry_run"]

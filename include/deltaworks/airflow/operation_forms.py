@@ -1,10 +1,10 @@
-"""The form of an operation: a field for each of its options, derived from their declaration.
+"""Builds the trigger form of an operation: one field for each option, derived from its declaration.
 
-What Airflow 3.3's form does with a field, as seen in a browser: a field is required where its schema's type allows no
-null, and a required field that is empty, an empty text included, disables Trigger. Clearing a field submits null. A
-choice needs null among its `enum` to be left open, and shows that as "null" unless `values_display` names it; the
-choices of a list are its `examples`. So an option without a value of its own is `["null", type]` with the default null.
-Fields without a section come first and open.
+Behaviour of Airflow 3.3's form, as observed in a browser: a field is required if its schema's type does not allow null,
+and an empty required field (an empty text included) disables Trigger. Clearing a field submits null. A choice needs
+null in its `enum` to be optional, and shows it as "null" unless `values_display` names it; the choices of a list are
+its `examples`. So an option without a default is `["null", type]` with default null. Fields without a section come
+first, expanded.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ _TYPES = {"text": "string", "integer": "integer", "number": "number", "switch": 
 
 
 def operation_form(declared: Operation, spec: PipelineSpec | None = None) -> dict[str, Param]:
-    """The params of an operation's DAG, one for each option, with the same defaults and help as its command.
+    """Returns the params of an operation's DAG, one per option, with the defaults and help of its command.
 
     Args:
-        spec: the pipeline whose tables are offered; None for a relay.
+        spec: the pipeline whose tables are offered as choices; None for a relay.
     """
     return {field.name: option_param(field, spec) for field in option_fields(declared.options_model())}
 
 
 def set_form(dag: DAG, form: Mapping[str, Param]) -> None:
-    """Give a DAG its form, once its tasks are made: of a form that is there before, each task copies all of it several
-    times and has it written into the database again, which is a third of what parsing takes. Runs read the DAG's.
+    """Sets a DAG's params after its tasks were created.
+
+    With params set before, each task would copy them several times and store them in the database again, a third of the
+    parsing time. Runs read the DAG's params.
     """
     dag.params = ParamsDict(dict(form))
 
 
 def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:
-    """One option as a field of a form."""
+    """Returns an option as a form field."""
     schema: dict[str, Any] = {"title": field.name.replace("_", " ").capitalize(), "description": field.help}
     if field.section:
         schema["section"] = field.section
@@ -65,10 +67,10 @@ def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:
 
 
 def optional_choice(names: Sequence[str], *, unset_label: str, **schema: Any) -> Param:
-    """A field that offers texts and is left open by default.
+    """Returns an optional choice field without a default.
 
     Args:
-        unset: what the form shows in place of a choice.
+        unset_label: the label of the empty choice.
     """
     return Param(None, type=["null", "string"], enum=[None, *names], values_display={"null": unset_label}, **schema)
 

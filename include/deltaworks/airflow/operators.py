@@ -1,4 +1,4 @@
-"""The operators: a spark-submit job and a plain Python process, both bound to their task's life."""
+"""Operators that run a spark-submit job or a Python process and end it with the task."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SPARK_UI_XCOM = "spark_ui"
 
 
 class _OptionArguments:
-    """The arguments of an operation's job: its options, from the form of the DAG run and from what the DAG fixes."""
+    """Builds the arguments of an operation's job from the run's form and from the values the DAG fixes."""
 
     operation: Operation | None
     values: Mapping[str, Any]
     from_form: bool
 
     def option_arguments(self, context: Context) -> list[str]:
-        """The options as arguments, after templates are rendered.
+        """Returns the options as command line arguments, once templates are rendered.
 
         Raises:
             ConfigError: OPTION_INVALID.
@@ -56,23 +56,23 @@ class _OptionArguments:
 
 
 class SparkJobHook(SparkSubmitHook):
-    """Runs spark-submit; see `child_options` for how its life is tied to the task's."""
+    """Runs spark-submit. The process ends with the task; see `child_options`."""
 
     output: JobOutput | None = None
     niceness: int = 0
 
     def apply_launch(self, launch: Launch) -> None:
-        """Take over how the job gives way and, of a master of one machine, how many cores it has."""
+        """Sets niceness and, for a local master, the number of cores."""
         self.niceness = launch.niceness
         if master_kind(launch.master) == "local":
             self._connection["master"] = launch.master
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run the job to its end.
+        """Runs the job until it ends.
 
         Raises:
-            DeltaworksError: the error the job reported, with its own verdict on retrying.
-            AirflowException: it failed without an error line; the text ends with the last lines of its output.
+            DeltaworksError: the error the job reported, which says whether a retry can help.
+            AirflowException: the job failed without an error line; the text ends with its last lines of output.
         """
         try:
             return super().submit(application, **{**child_options(niceness=self.niceness), **kwargs})
@@ -86,22 +86,21 @@ class SparkJobHook(SparkSubmitHook):
 
 
 class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
-    """Runs one entry point of spark_jobs/ with the environment's Spark settings.
+    """Runs an entry point of spark_jobs/ with the environment's Spark settings.
 
-    Master and deploy mode come from the Spark connection alone: `local[*]`, `spark://…`, `yarn`, `k8s://…`;
-    cluster mode on YARN and Kubernetes is tracked by their APIs. No credential goes on the command line: the job takes
-    them from its environment.
+    Master and deploy mode come from the Spark connection alone: `local[*]`, `spark://…`, `yarn`, `k8s://…`. In cluster
+    mode on YARN and Kubernetes the driver is tracked by their APIs. The command line contains no credentials: the job
+    takes them from its environment.
 
     Args:
-        pipeline, group: what it works for, a pipeline or a group of streams.
-        operation: the operation that the job is of; its options come from `values` and the form.
-        values: options that the DAG fixes; texts may be templates. They win over the form.
-        from_form: whether params of the options' names are taken over.
-        only_if: a template; where it comes to `False` there is nothing to do, and nothing is submitted.
-        try_without_spark: a template; where it comes to `True` the job runs as a process first, with its option `spark` off,
-            and is submitted only where the results leave something for Spark (`spark_required`).
-        share: what it takes of the cluster. With a master of one machine: its cores, and by how much it gives way to
-            other processes.
+        pipeline, group: the pipeline or the group of streams the job works for.
+        operation: the operation the job runs; its options come from `values` and the form.
+        values: options the DAG fixes; texts may be templates. They override the form.
+        from_form: whether options are read from the run's params of the same names.
+        only_if: a template; the job is skipped where it renders to `False`.
+        try_without_spark: a template; where it renders to `True` the operation first runs as a process without Spark
+            (option `spark` off), and is submitted only if the results leave work for Spark (`for_spark`).
+        share: the job's share of the cluster. With a local master: its cores and niceness.
 
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED,
@@ -147,10 +146,10 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self._launch: Launch | None = None
 
     def execute(self, context: Context) -> None:
-        """Submit the job and wait for its end."""
+        """Submits the job and waits until it ends."""
         set_job_environment(self._environment, context)
         if self.only_if.strip() == "False" or self._completes_without_spark(context):
-            self.log.info("Nothing is left that needs Spark: no job is submitted.")
+            self.log.info("No work is left for Spark: no job is submitted.")
             return
         connection = self._spark_connection()
         self._configure_tracking(connection)
@@ -171,7 +170,9 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         super().execute(context)
 
     def _completes_without_spark(self, context: Context) -> bool:
-        """Whether a look without Spark says so. One that fails says nothing: the job will, with its own error."""
+        """Runs the operation without Spark; True if that completed it. On failure the Spark job runs and reports the
+        error.
+        """
         if self.try_without_spark.strip() != "True":
             return False
         command = [sys.executable, self.application, *(self.application_args or ()), *self.option_arguments(context)]
@@ -195,13 +196,13 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         return True
 
     def _spark_connection(self) -> Connection:
-        """The Spark connection. The provider silently falls back to YARN where there is none."""
+        """Returns the Spark connection. Without one the provider would silently use YARN."""
         try:
             connection = BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException as error:
             raise ConfigError(
                 "SPARK_CONNECTION_MISSING",
-                f"Airflow has no connection {self._conn_id!r}, so it is not known where Spark runs.",
+                f"Airflow has no connection {self._conn_id!r}, which names the Spark master.",
                 hint=f"Create it as JSON, for example AIRFLOW_CONN_{self._conn_id.upper()}="
                 '\'{"conn_type": "spark", "host": "local[2]"}\'.',
             ) from error
@@ -209,12 +210,12 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             raise ConfigError(
                 "SPARK_CONNECTION_INCOMPLETE",
                 f"The connection {self._conn_id!r} names no master (a URI like spark://local[2] loses it).",
-                hint="Write the connection as JSON with the whole master URL as its host.",
+                hint="Write the connection as JSON with the full master URL as its host.",
             )
         return connection
 
     def _configure_tracking(self, connection: Connection) -> None:
-        """Choose how the driver is tracked from where the connection says it runs."""
+        """Configures how the driver is tracked, from the connection's master and deploy mode."""
         extra = connection.extra_dejson
         if extra.get("deploy-mode") != "cluster":
             return
@@ -222,7 +223,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         target = f"{connection.conn_type} {connection.host}"
         if "k8s" in target:
             self._track_driver_via_k8s_api = True
-            self.application = f"local://{self.application}"  # it is in the image, and not to be uploaded
+            self.application = f"local://{self.application}"  # it is part of the image and must not be uploaded
             required_extra = "namespace"
         elif "yarn" in target:
             self._yarn_track_via_rm_api = True
@@ -260,23 +261,25 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
 
 def _master_of(connection: Connection) -> str:
-    """The master as the provider derives it: a connection written as a URI has its scheme as its type."""
+    """Returns the master as the provider derives it: in a connection written as a URI the scheme is the connection
+    type.
+    """
     host = str(connection.host or "")
     has_full_url = connection.conn_type == "spark" and ("://" in host or not connection.port)
     return host if has_full_url else f"{connection.conn_type}://{host}"
 
 
 class ProcessOperator(_OptionArguments, BaseOperator):
-    """Runs a Python module, or a file of spark_jobs/, as a process of its own, with no shell between.
+    """Runs a Python module, or a file of spark_jobs/, as a child process without a shell.
 
-    Its output goes to the task log line by line. When the task is ended from outside it gets SIGTERM and,
-    four seconds later, SIGKILL; when the task runner dies the kernel ends it.
+    Its output goes to the task log line by line. If the task is ended from outside, the process gets SIGTERM and four
+    seconds later SIGKILL; if the task runner dies, the kernel kills it.
 
     Args:
         module: the module; or
-        job: the name of a file of spark_jobs/.
-        environment: whose connections hold keys that the process needs.
-        operation, values, from_form, niceness: as `SparkJobOperator` takes them.
+        job: the name of a file in spark_jobs/.
+        environment: names the connections whose keys the process needs.
+        operation, values, from_form, niceness: as for `SparkJobOperator`.
     """
 
     template_fields: Sequence[str] = ("arguments", "env_vars", "values")
@@ -308,12 +311,12 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         self._process: subprocess.Popen[str] | None = None
 
     def execute(self, context: Context) -> None:
-        """Run the program to its end.
+        """Runs the program until it ends.
 
         Raises:
             ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
             DeltaworksError: the error the process reported.
-            TransientError: PROCESS_FAILED when it ended without an error line.
+            TransientError: PROCESS_FAILED, it ended without an error line.
         """
         set_job_environment(self._environment, context)
         command = [sys.executable, *self.program, *self.arguments, *self.option_arguments(context)]
@@ -335,12 +338,12 @@ class ProcessOperator(_OptionArguments, BaseOperator):
             return
         raise output.error or TransientError(
             "PROCESS_FAILED",
-            f"python {' '.join(self.program)} ended with exit code {code} and no error of its own.",
+            f"python {' '.join(self.program)} ended with exit code {code} without an error line.",
             hint="Read the lines above.",
         )
 
     def on_kill(self) -> None:
-        """End the process."""
+        """Ends the process."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()

@@ -1,4 +1,4 @@
-"""What the plugin's pages share: the headers they are sent with, and who may read what of a DAG they show."""
+"""Response headers and DAG access checks of the plugin's pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
 
-#: No script runs and nothing is loaded, whatever a page holds.
+#: Whatever a page contains, no script runs and nothing is loaded.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
     "Cache-Control": "no-store",
@@ -18,7 +18,7 @@ HEADERS = {
 
 
 def may_read_runs(dag_id: str, user: Any) -> bool:
-    """Whether a user may see the runs of a DAG, as Airflow's auth manager has it."""
+    """Returns whether Airflow's auth manager lets a user read the runs of a DAG."""
     return bool(
         get_auth_manager().is_authorized_dag(
             method="GET",
@@ -30,7 +30,7 @@ def may_read_runs(dag_id: str, user: Any) -> bool:
 
 
 def team_of(dag_id: str) -> str | None:
-    """The team of a DAG, None where there are no teams. A query for each, so none is made without them."""
+    """Returns the team of a DAG, or None without teams. Queries the database only if teams are enabled."""
     if not conf.getboolean("core", "multi_team", fallback=False):
         return None
     team: str | None = DagModel.get_team_name(dag_id)

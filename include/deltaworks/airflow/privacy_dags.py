@@ -1,4 +1,6 @@
-"""The DAGs of each namespace of personal data: its vault is filled, kept, and opened once people have approved it."""
+"""Builds the DAGs of each namespace of personal data: vault ingest, vault maintenance, erasure, and approval of
+reveals.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
-#: A scheduled run does what waits; one by hand does what its form says, which counts by default.
+#: A scheduled run processes what waits. A manual one follows its form, whose default is a dry run.
 _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 _AFTER_APPROVAL = (
-    "The person who asks then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`: no value gets here."
+    "The requester then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`. No value is shown in Airflow."
 )
 
 
 def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> Iterator[DAG]:
-    """The DAGs of a namespace.
+    """Yields the DAGs of a namespace.
 
-    On a cluster what opens the vault is a CronJob under an account of its own, so only what asks people is a DAG.
+    On a cluster the operations that open the vault are CronJobs with their own account, so only approvals are DAGs.
     """
     pipelines = tuple(pipelines)
     for declared in OPERATIONS.values():
@@ -45,7 +47,7 @@ def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environmen
 def scheduled_dag(
     declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
 ) -> DAG:
-    """The DAG of an operation that keeps a vault by its schedule, with the operation's form for a run by hand."""
+    """Returns the scheduled DAG of a vault operation, with the operation's form for manual runs."""
     pipelines = tuple(pipelines)
     schedule = VAULT_SCHEDULES[declared.name]
     with DAG(
@@ -65,7 +67,7 @@ def scheduled_dag(
 def reveal_dag(
     declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
 ) -> DAG:
-    """The DAG that asks people whether a reveal may be made. It opens nothing itself."""
+    """Returns the DAG that asks for approval of a reveal. It does not open the vault."""
     pipelines = tuple(pipelines)
     share = environment.shares.of(declared.job_class)
     with DAG(
@@ -101,5 +103,5 @@ def reveal_dag(
 
 
 def _first_owner(pipelines: Iterable[PipelineSpec]) -> str:
-    """Who is named first among the owners of a namespace's pipelines."""
+    """Returns the first of the owners of a namespace's pipelines, sorted by name."""
     return next(iter(sorted({spec.owner for spec in pipelines})), "deltaworks")

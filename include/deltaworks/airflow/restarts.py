@@ -1,8 +1,7 @@
-"""Restarts hung streams and relays: clears their task by Airflow's own API, a few times an hour at most.
+"""Restarts hung streams and relays by clearing their task through Airflow's API, with a limit per hour.
 
-A stream hangs where its heartbeat is old although its task runs. Clearing kills its driver, which is safe at any
-moment: the next try continues where it was. A restart is recorded before it is made, so that their number stays bounded
-whatever happens to the health check.
+A process hangs if its heartbeat is stale although its task runs. Clearing kills the driver, which is safe at any time:
+the next try resumes. A restart is recorded before it is made, so the limit holds even if the health check crashes.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HungProcess:
-    """A stream or relay whose heartbeat is stale, with its DAG, the key of its record and its restarts per hour.
+    """A stream or relay with a stale heartbeat: its DAG, the key of its restart record and its limit per hour.
 
-    A task younger than `start_seconds` is still starting: it waits for its lease before it writes a heartbeat.
+    A task younger than `startup_seconds` is still starting: it waits for its lease before it writes a heartbeat.
     """
 
     subject: str
@@ -36,9 +35,9 @@ class HungProcess:
 
 
 def hung_reports(reports: Iterable[Report]) -> list[Report]:
-    """The reports of what hangs, one for each DAG.
+    """Returns the reports of hung processes, one for each DAG.
 
-    A group's driver hangs where none of its streams lives: to end it for one of them would end the others.
+    A group's driver counts as hung only if none of its streams is alive: a restart for one stream would end the others.
     """
     by_dag: dict[str, list[Report]] = {}
     for item in reports:
@@ -52,10 +51,10 @@ def hung_reports(reports: Iterable[Report]) -> list[Report]:
 
 
 def restart_hung(objects: ObjectStore, hung: Iterable[HungProcess], api: RunsApi, *, now: datetime) -> list[str]:
-    """Clear the running task of every hung stream, unless it was cleared too often within the hour.
+    """Clears the running task of every hung process within its hourly limit.
 
     Returns:
-        A line per stream about what was done or not.
+        One line per process: what was done.
 
     Raises:
         TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED, AIRFLOW_FORBIDDEN.
@@ -66,26 +65,29 @@ def restart_hung(objects: ObjectStore, hung: Iterable[HungProcess], api: RunsApi
 def _restart_task(objects: ObjectStore, hung: HungProcess, api: RunsApi, now: datetime) -> str:
     running = running_task(api, hung.dag_id)
     if running is None:
-        return "no task of it runs, so none is cleared"
+        return "none of its tasks is running, so none is cleared"
     run, task = running
     if task.start is None or (now - task.start).total_seconds() < hung.startup_seconds:
-        return f"its task has only just started ({task.start})"
+        return f"its task is still starting ({task.start})"
     if not _reserve_restart(objects, hung, now):
         raise_alert(
             objects,
             cause="RESTARTS_EXHAUSTED",
             subject=hung.subject,
-            summary=f"It hangs again, and was restarted {hung.max_restarts_per_hour} times within the hour. It is left as it is.",
+            summary=f"It hangs again after {hung.max_restarts_per_hour} restarts within the hour. "
+            "It is not restarted again.",
             detail={"dag_id": hung.dag_id, "run_id": run.run_id, "task_id": task.task_id},
             now=now,
         )
-        return f"it was restarted {hung.max_restarts_per_hour} times within the hour; left to people"
+        return f"not restarted: {hung.max_restarts_per_hour} restarts within the hour"
     api.clear_task(hung.dag_id, run.run_id, task.task_id)
     return f"cleared {task.task_id} of {run.run_id}, try {task.try_number}"
 
 
 def _reserve_restart(objects: ObjectStore, hung: HungProcess, now: datetime) -> bool:
-    """Record one of the hour's restarts; False where none is left, or another process has just taken it."""
+    """Records one of the hour's restarts; False if the limit is reached or another process recorded one at the same
+    time.
+    """
     item = objects.get(hung.record_key)
     recent = [at for at in parse_restarts(item.data if item else b"") if now - at < _HOUR]
     if len(recent) >= hung.max_restarts_per_hour:
@@ -97,13 +99,13 @@ def _reserve_restart(objects: ObjectStore, hung: HungProcess, now: datetime) -> 
 
 
 def resolve_restart_alerts(objects: ObjectStore, healthy: Iterable[str], *, now: datetime) -> None:
-    """Resolve RESTARTS_EXHAUSTED of streams that work again."""
+    """Resolves RESTARTS_EXHAUSTED of processes that work again."""
     for subject in open_subjects(objects, "RESTARTS_EXHAUSTED").intersection(healthy):
         resolve_alert(objects, cause="RESTARTS_EXHAUSTED", subject=subject, summary="It works again.", now=now)
 
 
 def parse_restarts(data: bytes) -> list[datetime]:
-    """The times of restarts in a record; none for one that is torn."""
+    """Returns the restart times of a record; empty for a damaged one."""
     try:
         return [at for text in json.loads(data)["at"] if (at := parse_iso(text)) is not None]
     except (ValueError, KeyError, TypeError):

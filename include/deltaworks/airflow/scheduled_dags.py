@@ -1,4 +1,4 @@
-"""The DAGs on a schedule: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets."""
+"""Builds the scheduled DAGs: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_enabled
 
-#: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
+#: A backfill run builds its own date, a manual run the dates of its form, and any other run what has changed.
 DATES_TEMPLATE = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
 
-#: What was taken is looked for an hour later, so more often finds nothing more.
+#: Events are checked an hour after they were acknowledged, so a shorter interval would find nothing more.
 _LOST_EVENTS_SCHEDULE = "35 * * * *"
-#: Most runs of a schedule, and some that follow another pipeline's gold, find nothing new; one by hand mostly has its
-#: reason.
+#: Scheduled runs and runs after another pipeline's gold mostly find no changes, so they check without Spark first. A
+#: manual run usually has a reason.
 _IS_AUTOMATIC_RUN = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
 
 
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG that rebuilds a pipeline's gold tables, on schedule, by hand, and whenever gold of other pipelines that
-    they read was built."""
+    """Returns the DAG that rebuilds a pipeline's gold tables: scheduled, manual, and after gold of other pipelines they
+    read.
+    """
     with DAG(
         dag_id=names.gold_dag_id(spec.pipeline),
         description=f"Rebuilds the gold tables of {spec.pipeline}",
@@ -64,7 +65,9 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def _deadline_alert(spec: PipelineSpec) -> DeadlineAlert | None:
-    """The alert of a run that has not ended in time. Airflow's scheduler sees it, also of a run that never started."""
+    """Returns the alert for a run that misses its deadline. Airflow's scheduler raises it, also for runs that never
+    started.
+    """
     minutes = spec.gold.deadline_minutes
     if minutes is None:
         return None
@@ -78,7 +81,7 @@ def _deadline_alert(spec: PipelineSpec) -> DeadlineAlert | None:
 
 
 def _gold_schedule(spec: PipelineSpec, environment: EnvironmentSpec) -> Any:
-    """By the clock, after any gold table of another pipeline that is read, or both; None for by hand only."""
+    """Returns the schedule: cron, updates of other pipelines' gold, or both; None for manual runs only."""
     timetable = _gold_timetable(spec.gold.schedule)
     if not spec.gold.cross_pipeline_inputs or not schedules_enabled():
         return timetable
@@ -93,14 +96,14 @@ def _gold_timetable(expression: str | None) -> Any:
 
 
 _TABLES_OPTION = {"tables": "{{ (params.tables or []) | join(',') }}"}
-#: Everything of a night that deletes goes by one switch.
+#: One form field switches all deleting tasks to a dry run.
 _DRY_RUN_OPTION = {"dry_run": "{{ params.vacuum_dry_run }}"}
-#: A scheduled run applies requests; one by hand does what its form says, which counts by default.
+#: A scheduled run applies requests. A manual one follows its form, whose default is a dry run.
 _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The maintenance DAG of one pipeline. VACUUM deletes for good, so a backfill is refused."""
+    """Returns a pipeline's maintenance DAG. Its VACUUM is final, so it accepts no backfill."""
     with DAG(
         dag_id=names.maintenance_dag_id(spec.pipeline),
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
@@ -118,15 +121,15 @@ def _maintenance_form(spec: PipelineSpec) -> dict[str, Param]:
         "tables": operation_form(get_operation("optimize_tables"), spec)["tables"],
         "round": optional_choice(
             ["daily", "weekly"],
-            unset_label="(as declared for this weekday)",
+            unset_label="(declared for this weekday)",
             title="Round of OPTIMIZE",
-            description="weekly: with a second round.",
+            description="weekly: adds a second round.",
         ),
         "vacuum_dry_run": Param(
             spec.maintenance.vacuum_dry_run,
             type="boolean",
             title="Only count",
-            description="On: files, orphans and rows that would be deleted are only counted.",
+            description="Dry run: files, orphans and rows that would be deleted are only counted.",
         ),
     }
 
@@ -135,10 +138,10 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list
     pipeline = spec.pipeline
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
-        # Before OPTIMIZE, which then finds what they left.
+        # Before OPTIMIZE, which then compacts the files it leaves.
         steps.append(operation_task("mutate_tables", pipeline, environment, values={"dry_run": False}))
         steps.append(operation_task("purge_deleted", pipeline, environment, values=_DRY_RUN_OPTION))
-    # Before OPTIMIZE, which then rewrites none of it, and VACUUM, which then counts it.
+    # Before OPTIMIZE, which then does not rewrite the rows, and before VACUUM, which then counts the files.
     steps.append(operation_task("expire_quarantine", pipeline, environment, values=_DRY_RUN_OPTION))
     if spec.maintenance.optimize:
         steps += _optimize_tasks(spec, environment)
@@ -153,7 +156,9 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list
 
 
 def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
-    """What keeps the night comes last however it went, and leaves the run as the others made it."""
+    """Returns the teardown task that records the run. It runs last, whatever failed, and does not change the run's
+    state.
+    """
     settings = process_settings(environment.shares.of("maintenance"))
     limit = {"execution_timeout": timedelta(minutes=5)}
     note = RecordNightOperator(
@@ -163,20 +168,21 @@ def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOpera
     return note
 
 
-#: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.
+#: Partitions that the compaction task left to Spark. Without a result, the Spark job runs.
 _COMPACT_RESULTS = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
-_IS_SPARK_NEEDED = f"{{{{ {_COMPACT_RESULTS} is none or ({_COMPACT_RESULTS} | map(attribute='spark_required', default=1) | sum) > 0 }}}}"
+_SPARK_PARTITIONS = f"({_COMPACT_RESULTS} | map(attribute='spark_required', default=1) | sum)"
+_IS_SPARK_NEEDED = f"{{{{ {_COMPACT_RESULTS} is none or {_SPARK_PARTITIONS} > 0 }}}}"
 
 
 def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
-    """The tasks of OPTIMIZE: small partitions in a process, then the rest by Spark, where there is any.
+    """Returns the OPTIMIZE tasks: small partitions in a process, then the rest with Spark if there is any.
 
-    They end within the declared minutes; a retry continues where the last one was.
+    They end within the declared minutes; a retry continues where the last try stopped.
     """
     upkeep = spec.maintenance
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_day is not None else 0)
     values = {**_TABLES_OPTION, "round": round_template(upkeep), "dry_run": False}
-    # A command that has begun is allowed to finish, and tables are looked at first.
+    # A started command may finish, and measuring the tables takes time too.
     limit = timedelta(minutes=minutes + 120)
     return [
         operation_task(
@@ -200,13 +206,13 @@ def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Ba
 
 
 def round_template(upkeep: MaintenanceSpec) -> str:
-    """The round of a run, as a template: what its form says, or what is declared for the weekday it runs on."""
+    """Returns the round of a run as a template: the form's value, or the one declared for the weekday of the run."""
     weekly = f"dag_run.run_after.strftime('%A').lower() == '{upkeep.weekly_day}'"
     return f"{{{{ params.round or ('weekly' if {weekly} else 'daily') }}}}"
 
 
 def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: EnvironmentSpec) -> DAG:
-    """The mutation DAG of one pipeline. It works on what waits, so a missed run needs no catching up."""
+    """Returns a pipeline's mutation DAG. A run applies all waiting requests, so a missed run needs no catch-up."""
     with DAG(
         dag_id=names.mutation_dag_id(spec.pipeline),
         description=f"Applies the requests of {spec.pipeline} to its tables",
@@ -222,7 +228,9 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
 
 
 def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG that trains a pipeline's models. A run is as of when it runs, so a missed one needs no catching up."""
+    """Returns the DAG that trains a pipeline's models. It trains on the data of its run time, so a missed run needs no
+    catch-up.
+    """
     with DAG(
         dag_id=names.training_dag_id(spec.pipeline),
         description=f"Trains the models of {spec.pipeline}",
@@ -236,10 +244,10 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG that looks every hour for events which a collector of the pipeline acknowledged and that are nowhere."""
+    """Returns the DAG that checks every hour for events that a collector acknowledged and that never landed."""
     with DAG(
         dag_id=get_operation("find_lost_events").dag_id(spec.pipeline),
-        description=f"Whether every event collected for {spec.pipeline} is in its tables",
+        description=f"Checks that every event collected for {spec.pipeline} is in its tables",
         doc_md=lost_events_runbook(spec),
         schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
         **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=1),
@@ -250,10 +258,14 @@ def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG that deletes or archives what every pipeline has landed. It deletes for good, so no backfill."""
+    """Returns the DAG that deletes or archives objects that every pipeline has landed. Deletion is final, so it accepts
+    no backfill.
+    """
     with DAG(
         dag_id=names.clean_dag_id(relay.relay),
-        description=f"Objects of {', '.join(relay.buckets)} that have landed everywhere: {declared.mode}",
+        description=(
+            f"{declared.mode.capitalize()} objects of {', '.join(relay.buckets)} that all pipelines have landed"
+        ),
         doc_md=clean_runbook(relay, declared),
         schedule=names.cron_timetable(declared.schedule),
         **job_dag_settings(relay.owner, tags=("maintenance", "relay"), hours=12),
@@ -264,7 +276,7 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
 
 
 def _clean_form(declared: CleanSpec) -> dict[str, Param]:
-    """The form of the operation; a run on schedule does what the relay declares."""
+    """Returns the operation's form with the relay's `dry_run` as default, which scheduled runs use."""
     form = operation_form(get_operation("clean_source"))
     dry_run = form["dry_run"]
     form["dry_run"] = Param(declared.dry_run, description=dry_run.description, **dry_run.schema)

@@ -1,4 +1,4 @@
-"""Paths on the API server, which may be served below a prefix."""
+"""Paths on the API server, including its path prefix."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from airflow.configuration import conf
 
 
 def server_path(path: str) -> str:
-    """A path on the API server, below whatever prefix it is served under."""
+    """Returns a path on the API server with its path prefix."""
     prefix = urlparse(conf.get("api", "base_url", fallback="")).path.rstrip("/")
     return f"{prefix}{path}"

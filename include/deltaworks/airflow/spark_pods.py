@@ -1,4 +1,4 @@
-"""Settings by which a task starts its driver as a pod of the cluster that the environment declares."""
+"""Spark settings by which a task starts its driver as a pod of the cluster that the environment declares."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 def spark_pod_settings(
     environment: EnvironmentSpec, connection: Connection, master: str, pipeline: str
 ) -> dict[str, str]:
-    """Settings of spark-submit for a driver in a pod: image, accounts and templates; none for any other.
+    """Returns spark-submit settings for a driver pod: image, accounts and templates; empty for other drivers.
 
-    The driver is given the variables that its pipeline refers to; one of a group, those of all pipelines.
+    The driver gets the variables its pipeline refers to; a group's driver those of all pipelines.
 
     Raises:
-        ConfigError: what is wrong with the pipeline's declaration.
+        ConfigError: the pipeline's declaration is invalid.
     """
     spec = environment.kubernetes
     in_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
     if spec is None or not in_cluster or master_kind(master) != "kubernetes":
         return {}
-    # Loaded in the task, never when a DAG file is parsed.
+    # Imported in the task, never when a DAG file is parsed.
     from deltaworks.kubernetes.spark_pods import driver_variables, pod_settings
     from deltaworks.specs.project import load_catalog
 

@@ -1,8 +1,8 @@
-"""What each stream did within the last hour, as the note of its DAG run: whoever opens the DAG sees more than a bar.
+"""Writes each stream's last hour as the note of its DAG run, which Airflow shows on the run's page and marks in the
+grid.
 
-Airflow shows the note of a run on the run's page and marks the run in the grid. A run of a stream lasts for hours; the
-health DAG keeps its note current. Airflow logs each change, so a note is written every few minutes, and at once where
-the verdict has changed.
+A stream's run takes hours, so the health DAG updates its note. Airflow logs each change: a note is written every few
+minutes, and immediately when the verdict changes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from deltaworks.operations.airflow_api import AirflowApi
 
 NOTE_INTERVAL_MINUTES = 5
-#: What Airflow takes.
+#: Airflow's limit.
 MAX_CHARACTERS = 1_000
 
 
 def run_note(item: Report, now: datetime) -> str:
-    """The note: state, rows, quarantine and lag. It has counts, codes and names of fields, no values."""
+    """Returns a run's note: state, rows, quarantine and lag. It contains counts, codes and field names, no values."""
     verdict, hour = item.verdict, item.throughput.last_hour(now)
     rejected = f"{hour.quarantined:,} in quarantine"
     if hour.quarantined:
@@ -44,7 +44,7 @@ def run_note(item: Report, now: datetime) -> str:
 
 
 def group_run_note(items: Iterable[Report], now: datetime) -> str:
-    """The note of a run that several streams share: a line each, the unhealthy first."""
+    """Returns the note of a run that several streams share: one line each, unhealthy ones first."""
     lines = []
     for item in sorted(items, key=lambda item: (not item.verdict.is_unhealthy, item.subject.name)):
         hour = item.throughput.last_hour(now)
@@ -53,14 +53,14 @@ def group_run_note(items: Iterable[Report], now: datetime) -> str:
     shown = [f"- {line}" for line in (*lines, f"as of {now:%H:%M} UTC, by stream_health")]
     text = "\n".join(shown)
     while len(text) > MAX_CHARACTERS:
-        # The last line says when: what does not fit are healthy ones.
+        # The last line is the time, so healthy streams are dropped first.
         shown = [*shown[:-2], shown[-1]]
         text = "\n".join([*shown[:-1], f"- and {len(lines) - len(shown) + 1} more", shown[-1]])
     return text
 
 
 def due_notes(reports: Iterable[Report], previous: Mapping[str, Verdict], now: datetime) -> list[tuple[str, str, str]]:
-    """The notes to be written now: DAG, run and text. One that stands still is written once."""
+    """Returns the notes to write now as DAG, run and text. Stopped and paused streams get one note."""
     runs: dict[tuple[str, str], list[Report]] = {}
     for item in reports:
         dag_id, run_id = airflow_run_of(item.heartbeat.run if item.heartbeat else "")
@@ -80,10 +80,10 @@ def _is_due(item: Report, before: Verdict | None, now: datetime) -> bool:
 
 
 def write_notes(notes: Iterable[tuple[str, str, str]], api: AirflowApi) -> None:
-    """Write them. A run that Airflow has forgotten has none.
+    """Writes notes. A run that Airflow no longer has is skipped.
 
     Raises:
-        TransientError, ConfigError: Airflow does not answer, or refuses.
+        TransientError, ConfigError: Airflow does not answer or refuses.
     """
     for dag_id, run_id, text in notes:
         api.set_run_note(dag_id, run_id, text)

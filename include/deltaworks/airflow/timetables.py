@@ -1,4 +1,4 @@
-"""When gold is built: by its cron expression, and one run a date where somebody backfills."""
+"""The timetable of gold DAGs: a cron expression, and one run per date for backfills."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from airflow.timetables.trigger import CronTriggerTimetable
 if TYPE_CHECKING:
     from airflow.timetables.base import DataInterval, TimeRestriction
 
-#: A backfilled run's logical date lies this far into its date: at midnight a scheduled run may have been already, and
-#: Airflow makes no second run for one logical date. No cron expression names a second.
+#: Offset of a backfill run's logical date: at midnight a scheduled run may exist, and Airflow allows one run per
+#: logical date. Cron expressions have no seconds.
 _OFFSET_INTO_DATE = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 
 
 class GoldTimetable(CronTriggerTimetable):
-    """A cron expression for the scheduler; dates for a backfill, whatever the expression is.
+    """Schedules by a cron expression, and backfills by dates whatever the expression is.
 
-    `airflow backfill create --from-date A --to-date B` makes one run for each date from A to B that is over. Airflow
-    asks a timetable with `catchup` for a backfill, and for nothing else where the DAG itself does not catch up.
+    `airflow backfill create --from-date A --to-date B` creates one run for each complete date from A to B. Airflow
+        calls a timetable with `catchup` only for backfills if the DAG itself has no catch-up.
     """
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """The next run; of a backfill, the next date."""
+        """Returns the next run, or the next date of a backfill."""
         if not restriction.catchup:
             return super().next_dagrun_info(
                 last_automated_data_interval=last_automated_data_interval, restriction=restriction

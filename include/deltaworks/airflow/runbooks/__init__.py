@@ -1,4 +1,6 @@
-"""The runbook of each DAG: what it is, what to do when it is red, how to stop and start it. A Markdown file each."""
+"""Renders the runbook of each DAG from a Markdown template: purpose, what to do when it is red, how to stop and start
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,13 @@ def _pages() -> frozenset[str]:
 
 
 def training_runbook(spec: PipelineSpec) -> str:
-    """For `models__<pipeline>`."""
+    """Returns the runbook of `models__<pipeline>`."""
     listed = [f"- `{model.name}`: {model.description or model.label}" for model in spec.models]
     return _runbook("models", pipeline=spec.pipeline, models="\n".join(listed), owner=spec.owner)
 
 
 def relay_runbook(relay: RelaySpec) -> str:
-    """For `relay__<relay>`."""
+    """Returns the runbook of `relay__<relay>`."""
     return _runbook(
         "relay",
         relay=relay.relay,
@@ -53,7 +55,7 @@ def relay_runbook(relay: RelaySpec) -> str:
 
 
 def rules_runbook(pipelines: Mapping[str, PipelineSpec]) -> str:
-    """For `rules`."""
+    """Returns the runbook of the `rules` DAG."""
     return _runbook(
         "rules",
         rules="; ".join(
@@ -64,13 +66,13 @@ def rules_runbook(pipelines: Mapping[str, PipelineSpec]) -> str:
 
 
 def feeds_runbook(spec: PipelineSpec) -> str:
-    """For `feeds__<pipeline>`."""
+    """Returns the runbook of `feeds__<pipeline>`."""
     listed = [f"- `{feed.name}` of `{feed.reads}`, to {feed.to.kind}: {feed.description}" for feed in spec.feeds]
     return _runbook("feeds", pipeline=spec.pipeline, feeds="\n".join(listed), owner=spec.owner)
 
 
 def remediation_runbook(spec: RemediationSpec) -> str:
-    """For `remediation__<name>`."""
+    """Returns the runbook of `remediation__<name>`."""
     return _runbook(
         "remediation",
         name=spec.name,
@@ -80,13 +82,13 @@ def remediation_runbook(spec: RemediationSpec) -> str:
         step=f"{spec.step:g}",
         floor=f"{spec.floor:g}",
         most_per_day=spec.max_per_day,
-        dry_run=" **It is a dry run**: it says what it would do, and calls nobody." if spec.dry_run else "",
+        dry_run=" **It is a dry run**: it logs what it would do and calls no endpoint." if spec.dry_run else "",
         owner=spec.owner,
     )
 
 
 def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
-    """For `clean__<relay>`."""
+    """Returns the runbook of `clean__<relay>`."""
     return _runbook(
         "clean",
         relay=relay.relay,
@@ -98,12 +100,12 @@ def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
 
 
 def lost_events_runbook(spec: PipelineSpec) -> str:
-    """For `find_lost_events__<pipeline>`."""
+    """Returns the runbook of `find_lost_events__<pipeline>`."""
     return _runbook("find_lost_events", pipeline=spec.pipeline, owner=spec.owner)
 
 
 def stream_runbook(spec: PipelineSpec) -> str:
-    """For `stream__<pipeline>`."""
+    """Returns the runbook of `stream__<pipeline>`."""
     return _runbook(
         "stream",
         pipeline=spec.pipeline,
@@ -116,10 +118,10 @@ def stream_runbook(spec: PipelineSpec) -> str:
 
 
 def group_runbook(group: StreamGroup) -> str:
-    """For `stream_group__<group>`."""
+    """Returns the runbook of `stream_group__<group>`."""
     listed = [f"- `{name}`: {spec.description}" for name, spec in group.members.items()]
     listed += [
-        f"- `{name}` **is declared wrongly and is not started**: {wrong.hint}"
+        f"- `{name}` **has an invalid declaration and is not started**: {wrong.hint}"
         for name, wrong in group.invalid_members.items()
     ]
     return _runbook(
@@ -132,26 +134,26 @@ def group_runbook(group: StreamGroup) -> str:
 
 
 def invalid_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
-    """For a DAG whose pipeline or relay is declared wrongly."""
-    # A fence in a mistake would end the block that shows it.
+    """Returns the runbook of a placeholder DAG for an invalid declaration."""
+    # A code fence in an error would end the block that shows it.
     errors = error.message.replace("```", "` ` `")
     page = f"/dag/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else "/"
     return _runbook("invalid", page=page, name=name, errors=errors, hint=error.hint)
 
 
 def health_runbook() -> str:
-    """For `stream_health`."""
+    """Returns the runbook of `stream_health`."""
     return _runbook("health")
 
 
 def gold_runbook(spec: PipelineSpec) -> str:
-    """For `gold__<pipeline>`."""
+    """Returns the runbook of `gold__<pipeline>`."""
     tables = "\n".join(f"- `{table.name}` {table.description}" for table in spec.gold.tables)
     return _runbook("gold", pipeline=spec.pipeline, tables=tables, owner=spec.owner)
 
 
 def maintenance_runbook(spec: PipelineSpec) -> str:
-    """For `maintenance__<pipeline>`."""
+    """Returns the runbook of `maintenance__<pipeline>`."""
     return _runbook(
         "maintenance",
         pipeline=spec.pipeline,
@@ -163,7 +165,7 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
 
 
 def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
-    """For `mutations__<pipeline>`."""
+    """Returns the runbook of `mutations__<pipeline>`."""
     return _runbook(
         "mutations",
         pipeline=spec.pipeline,
@@ -177,7 +179,7 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
 
 
 def namespace_runbook(declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """For the DAG of an operation on a namespace of personal data, whose page is its own whole runbook."""
+    """Returns the runbook of an operation on a namespace of personal data. Each has a complete template of its own."""
     specs = tuple(pipelines)
     return _runbook(
         declared.dag_prefix,
@@ -190,18 +192,18 @@ def namespace_runbook(declared: Operation, namespace: str, pipelines: Iterable[P
 
 
 def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: str = "") -> str:
-    """For the DAG of an operation: what all have in common, and the page of its own where it has one.
+    """Returns the runbook of an operation: the common template, and the operation's own text if there is one.
 
     Args:
-        limits: what of it this pipeline cannot do, as sentences.
+        limits: sentences about what this pipeline does not support.
     """
     steps = (
-        'It counts first. With "Dry run" off a person is then asked to approve what was counted: open the task '
+        'It counts first. With "Dry run" off a person then has to approve the counts: open the task '
         "`approve`, read, approve or reject. Nothing is done without an answer."
         if declared.approval
-        else 'It only counts until "Dry run" is off.'
+        else 'It only counts unless "Dry run" is off.'
         if declared.destructive
-        else "It may be run at any time."
+        else "It may run at any time."
     )
     own = _runbook(declared.name, pipeline=subject, owner=owner) if declared.name in _pages() else ""
     return _runbook(
