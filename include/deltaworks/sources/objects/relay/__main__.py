@@ -28,7 +28,7 @@ def open_relay(catalog: Catalog, name: str, on_tick: Callable[[], None]) -> Rela
         queue = NotificationQueue(
             environment.messaging, resolve_text(spec.queue_url), visibility_seconds=spec.visibility_seconds
         )
-    return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_progress=on_tick)
+    return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_tick=on_tick)
 
 
 RELAY = DaemonKind(

@@ -71,7 +71,7 @@ class Relay:
         open_log: LogOpener | None = None,
         lease_wait_seconds: float | None = None,
         until_drained: bool = False,
-        on_progress: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         if spec.listing is not None and landing is None:
             raise ConfigError(
@@ -86,7 +86,7 @@ class Relay:
         self._open_log = open_log or log_opener(spec.overwrites)
         self._lease_wait = lease_wait_seconds
         self._until_drained = until_drained
-        self._on_progress = on_progress
+        self._on_tick = on_tick
         self._objects = open_objects(lake)
         self._process = LeasedProcess(
             self._objects,
@@ -187,7 +187,7 @@ class Relay:
     def _append_until_end(self, appender: Appender) -> None:
         self._heartbeat.update(state="idle")
         while not self._process.should_stop:
-            self._on_progress()
+            self._on_tick()
             is_busy = self._append_messages(appender)
             is_busy = self._append_page(appender) or is_busy
             if is_busy:
