@@ -1,6 +1,7 @@
-"""Events to feed the pipelines with: a simulated mobile game, and the replay of any file of JSON lines.
+"""Generates events for the pipelines: a simulated mobile game, a market, video viewers, a sales platform, or JSON
+lines.
 
-`generator.games.deliveries` simulates players and yields the objects a delivery stream would land, with faults at
-set rates; `generator.truth` counts, while they are made, what the tables must say afterwards;
-`generator.replay` lands a file of JSON lines piece by piece. No wall clock is read: a seed decides every byte.
+`generator.games.deliveries` simulates players and yields the objects of a delivery stream, with faults at configured
+    rates; `generator.truth` counts the expected table contents during generation; `generator.replay` lands a file of
+    JSON lines in objects. Generators read no wall clock: a seed determines every byte.
 """

@@ -1,4 +1,4 @@
-"""Objects that land one after another, and the landing of them."""
+"""Objects that land in order, and their publication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-#: Takes a key and the object's bytes and stores it: `put_object` of a client the caller made, or a file's writing.
+#: Stores an object by key and bytes, for example `put_object` of a client.
 Sink = Callable[[str, bytes], None]
 
 
@@ -17,9 +17,9 @@ class Delivery:
     """One object as it lands.
 
     Attributes:
-        key: where it lands in the bucket.
-        events: the pieces (or lines) in it, broken ones included.
-        delivered_at: when it lands in simulated time.
+        key: key in the bucket.
+        events: number of records in it, including malformed ones.
+        delivered_at: landing time in simulated time.
     """
 
     key: str
@@ -30,14 +30,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How much has landed so far."""
+    """The number and size of objects published so far."""
 
     objects: int = 0
     events: int = 0
     size_bytes: int = 0
 
     def with_delivery(self, delivery: Delivery) -> Published:
-        """With one object more."""
+        """Returns the totals including one more object."""
         return Published(self.objects + 1, self.events + delivery.events, self.size_bytes + len(delivery.body))
 
 
@@ -50,20 +50,20 @@ def publish(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Published:
-    """Land objects in order, each after the put before it has returned, and `pause_seconds` after that one was due.
+    """Lands objects in order; one is due every `pause_seconds`.
 
-    What a put takes is part of the pause, so that objects come at the rate that was set; after a put that took
-    longer the next ones come at once until that rate is made up for.
+    The duration of a put counts towards the pause, so objects land at the configured rate; after a slow put the next
+    objects land immediately until the rate is reached again.
 
-    Not retried here and not idempotent by itself, but keys and bytes are the same for the same settings: publishing
-    again replaces each object by its equal.
+    Does not retry. Keys and bytes are the same for the same settings, so publishing again overwrites each object with
+    identical content.
 
     Args:
-        progress: called after each object with what has landed.
-        sleep, clock: how to wait, and the seconds that have passed; tests have their own.
+        progress: called after each object with the totals.
+        sleep, clock: replaceable for tests; `clock` returns elapsed seconds.
 
     Raises:
-        Whatever `put` raises; what landed before stays.
+        Errors of `put`; objects published before remain.
     """
     published, started = Published(), clock()
     for delivery in deliveries:
@@ -78,7 +78,7 @@ def publish(
 
 
 def directory_sink(directory: Path) -> Sink:
-    """A sink that writes files under `directory` by their keys."""
+    """Returns a sink that writes files under `directory` by key."""
 
     def put(key: str, body: bytes) -> None:
         path = directory / key

@@ -1,4 +1,4 @@
-"""A simulated sales platform: activities and requests as they are delivered, and what must become of them."""
+"""Simulates a sales platform: activities and requests in order of delivery, and the expected results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ACTIVITIES_TOPIC, REQUESTS_TOPIC = "engagement-activities", "engagement-requests
 _HOUR_MS = 3_600_000
 _MIN_LATENESS_MS = 60_000
 _ORGANISATIONS_PER_DRAW = 10_000
-#: Takes a topic, a key and a value: a producer's, or a file's writing.
+#: Sends a record with topic, key and value.
 Send = Callable[[str, str, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
 class EngagementRecord:
-    """One record as it is delivered; `event` is None where nobody can read it."""
+    """One record in delivery order; `event` is None for a malformed record."""
 
     topic: str
     key: str
@@ -36,7 +36,7 @@ class EngagementRecord:
 
 
 def engagement_records(settings: EngagementSettings) -> Iterator[EngagementRecord]:
-    """Every record in order of delivery. A seed decides every byte; no clock is read."""
+    """Yields all records in order of delivery. The seed determines every byte; no clock is read."""
     rng = Random(settings.seed)
     late: list[tuple[float, int, EngagementRecord]] = []
     ordinals = itertools.count()
@@ -57,11 +57,11 @@ def engagement_records(settings: EngagementSettings) -> Iterator[EngagementRecor
 
 
 def _generate_events(settings: EngagementSettings, rng: Random) -> Iterator[Activity | Request]:
-    """What happens, in order of time."""
+    """Yields activities and requests in order of time."""
     organisations = [Organisation(f"org{n:05}", settings, rng) for n in range(1, settings.organisations + 1)]
     weights = list(itertools.accumulate(1 / n**settings.skew for n in range(1, settings.organisations + 1)))
     share = settings.requests_per_hundred / (100 + settings.requests_per_hundred)
-    # Requests that come in twos, and repeated ones, count as well.
+    # Pairs of requests and repeated requests count too.
     share /= 1 + share * (settings.rates.repeated_requests + 0.4 * (settings.rates.swaps + settings.rates.ties))
     step = settings.days * 24 * _HOUR_MS / settings.activities * (1 - share)
     start_ms = settings.start_ms
@@ -103,7 +103,7 @@ def _encode_record(event: Activity | Request, settings: EngagementSettings, rng:
 
 
 def activity_json(activity: Activity) -> bytes:
-    """An activity as it is sent."""
+    """Returns an activity as JSON."""
     at = _iso_text(activity.at_ms)
     return orjson.dumps(
         {
@@ -124,7 +124,7 @@ def activity_json(activity: Activity) -> bytes:
 
 
 def request_json(request: Request) -> bytes:
-    """A request as it is sent; fields without a value are omitted."""
+    """Returns a request as JSON; fields without a value are omitted."""
     fields = {
         "kind": "request",
         "event_id": request.event_id,
@@ -151,10 +151,10 @@ def _iso_text(at_ms: int) -> str:
 
 
 def generate_engagement(settings: EngagementSettings, send: Send) -> EngagementTruth:
-    """Deliver everything in order.
+    """Sends all records in order and returns the expected results.
 
     Raises:
-        Whatever `send` raises; what was sent before stays.
+        Errors of `send`; records sent before remain.
     """
     log = EngagementLog(settings)
     for record in engagement_records(settings):
@@ -167,7 +167,7 @@ def generate_engagement(settings: EngagementSettings, send: Send) -> EngagementT
 
 
 def write_engagement(settings: EngagementSettings, directory: Path) -> EngagementTruth:
-    """Write a file of lines for each topic and the right answers below `directory`, replacing what is there."""
+    """Writes one JSON lines file per topic and the expected results to `directory`, replacing existing files."""
     directory.mkdir(parents=True, exist_ok=True)
     files = {topic: (directory / f"{topic}.jsonl").open("wb") for topic in (ACTIVITIES_TOPIC, REQUESTS_TOPIC)}
     try:

@@ -1,4 +1,4 @@
-"""One organisation over time: which contacts it has, what they do, and the change requests about them."""
+"""Simulates one organisation over time: its contacts, their activities, and change requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANNELS = ("email", "phone", "web", "event")
 FIRST_NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Hedy", "Katherine", "Linus", "Margaret")
 LAST_NAMES = ("Allen", "Dijkstra", "Hamilton", "Hopper", "Johnson", "Lamarr", "Liskov", "Lovelace", "Turing", "Wirth")
 TEMPLATES = 40
-#: The operations of requests, with their shares.
+#: Operations of requests, with cumulative shares.
 _OPERATION_BOUNDS = (
     ("rename", 0.40),
     ("rename_name", 0.62),
@@ -27,7 +27,7 @@ _MAX_RECENT_IDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Something a contact did. `at_ms` is its time in milliseconds since 1970."""
+    """An action of a contact. `at_ms` is its time in milliseconds since 1970."""
 
     at_ms: int
     org_id: str
@@ -46,7 +46,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A change request. `seq` grows with each request of an organisation."""
+    """A change request. `seq` increases with each request of an organisation."""
 
     at_ms: int
     org_id: str
@@ -64,8 +64,9 @@ class Request:
 
 @dataclass(slots=True)
 class Organisation:
-    """Makes activities and requests of one organisation, in order of time. It knows as much of ids as a
-    producer would: that only decides which ids requests name, and no answer depends on it."""
+    """Generates activities and requests of one organisation, in order of time. Its knowledge of ids only decides which
+    ids requests name; the expected results do not depend on it.
+    """
 
     org_id: str
     settings: EngagementSettings
@@ -79,7 +80,7 @@ class Organisation:
     _seq: int = 0
 
     def activity(self, at_ms: int) -> Activity:
-        """The next activity."""
+        """Generates the next activity."""
         random = self.rng.random
         roll = random()
         if not self._active_ids or roll < self.settings.new_contacts:
@@ -103,7 +104,7 @@ class Organisation:
         )
 
     def requests(self, at_ms: int) -> list[Request]:
-        """The next requests: one, or two of one time."""
+        """Generates the next requests: one, or two with the same time."""
         rng, rates = self.rng, self.settings.rates
         if not self._active_ids or rng.random() < rates.unknown_targets:
             return [self._request_for_future_id(at_ms)]
@@ -119,7 +120,7 @@ class Organisation:
         return [self._create_request(at_ms, "rename_name", contact_id, name=name)]
 
     def repeat_request(self, request: Request) -> Request:
-        """The same request once more, under a `seq` of its own."""
+        """Returns the same request with a new `seq`."""
         return self._create_request(
             request.at_ms, request.op, request.id, request.new_id, name=request.name, template_id=request.template_id
         )
@@ -150,7 +151,7 @@ class Organisation:
         return f"c{self._contact_count:x}"
 
     def _random_index(self) -> int:
-        """The place of an id, of a recently renamed one as often as is set."""
+        """Returns a random index of an id; at the rate `cascades`, the index of a recent rename target."""
         if self._rename_targets and self.rng.random() < self.settings.rates.cascades:
             recent = self._rename_targets[-1 - int(self.rng.random() * min(4, len(self._rename_targets)))]
             for index in range(len(self._active_ids) - 1, max(-1, len(self._active_ids) - 50), -1):
@@ -207,13 +208,15 @@ class Organisation:
         return [self._create_request(at_ms, "merge", source, target)]
 
     def _with_tie(self, at_ms: int, contact_id: str, request: Request) -> list[Request]:
-        """The request, at times with another move of the same id at the same time, which has the greater `seq`."""
+        """Returns the request, at the rate `ties` with a second move of the same id at the same time and a greater
+        `seq`.
+        """
         if self.rng.random() >= self.settings.rates.ties:
             return [request]
         return [request, self._create_request(at_ms, "rename", contact_id, self._next_id())]
 
     def _request_for_future_id(self, at_ms: int) -> Request:
-        """About an id that the contact after next may get."""
+        """Creates a request for an id that the contact after next may get."""
         future_id = f"c{self._contact_count + 2:x}"
         if self.rng.random() < 0.5:
             return self._create_request(at_ms, "rename", future_id, self._next_id())

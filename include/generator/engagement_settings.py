@@ -1,4 +1,4 @@
-"""What a simulated sales platform is made of: organisations, their activities, and their change requests."""
+"""Settings of the simulated sales platform: organisations, activities, and change requests."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class EngagementRates:
     """Shares, each between 0 and 1.
 
     Attributes:
-        late_activities: of activities, delivered up to `late_max_hours` after their time, under the id of that time.
-        late_requests: of requests, delivered as late.
-        duplicates: of both, delivered a second time as they are.
-        repeated_requests: of requests, sent again: identical but for their `seq`.
-        cascades: of renames and merges, of an id that was itself the new id of a recent one.
-        cycles: of renames, to an id that was renamed away before.
-        self_renames: of renames, of an id to itself.
-        swaps: of renames, two at one time that swap two ids.
-        ties: of renames and deletes, with another move of the same id at the same time.
-        before_target: of requests, about an id that nothing has had so far and something may have later.
-        reused: of contacts that are new, under an id that another one had.
-        stale: of activities, under an id that was renamed away: somebody else from then on.
-        malformed: of activities, cut off on their way.
+        late_activities: activities delivered up to `late_max_hours` after their time, with their id at that time.
+        late_requests: requests delivered up to `late_max_hours` after their time.
+        duplicates: activities and requests delivered twice, unchanged.
+        repeated_requests: requests sent again with another `seq`.
+        cascades: renames and merges of an id that was the new id of a recent one.
+        cycles: renames to an id that was renamed before.
+        self_renames: renames of an id to itself.
+        swaps: pairs of renames at one time that swap two ids.
+        ties: renames and deletes with another move of the same id at the same time.
+        unknown_targets: requests for an id that is not used yet.
+        reused_ids: new contacts with an id that another contact had before.
+        stale_ids: activities with an id that was renamed before, which makes them another contact's.
+        malformed: activities truncated in transit.
     """
 
     late_activities: float = 0.02
@@ -52,12 +52,12 @@ class EngagementRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngagementSettings:
-    """Everything that decides the emitted bytes.
+    """All settings that determine the emitted bytes.
 
     Attributes:
-        activities: how many are made, without second deliveries.
-        organisations: how many there are; the n-th has a share like 1 / n ** `skew` of all.
-        requests_per_hundred: requests for each hundred activities.
+        activities: number of activities, without duplicates.
+        organisations: number of organisations; the n-th has a share proportional to 1 / n ** `skew`.
+        requests_per_hundred: requests per hundred activities.
         new_contacts: share of activities that are the first of a contact.
     """
 
@@ -90,7 +90,7 @@ class EngagementSettings:
         )
 
     def as_mapping(self) -> dict[str, Any]:
-        """The settings as plain JSON values."""
+        """Returns the settings as JSON values."""
         return asdict(self) | {"start_date": self.start_date.isoformat()}
 
 

@@ -1,7 +1,7 @@
-"""What every row must end as, by replaying all activities and requests one after another, in order of their times.
+"""Computes the expected final rows by replaying all activities and requests in order of time.
 
-Nothing is shared with the pipeline or with how it resolves requests: this is the answer sheet. Within one organisation
-and at one time requests come first, each finding what was called by its id just before; then activities of that time.
+Shares no code with the pipeline or its resolution. Within one organisation and time, requests are applied before
+activities; each request refers to the rows that had its id just before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES_SCHEMA = pa.schema([("org_id", pa.string()), ("id", pa.string()), ("name"
 
 @dataclass(slots=True)
 class _Row:
-    """An activity on its way through time."""
+    """An activity during the replay."""
 
     activity: Activity
     contact_id: str
@@ -49,14 +49,14 @@ class _Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngagementTruth:
-    """The right answers.
+    """The expected results.
 
     Attributes:
-        rows: what each activity ends as, and `copies`: how often it was delivered, so how many rows it has. A deleted
-            one has the id it was deleted under.
+        rows: the final state of each activity, and `copies`: how often it was delivered, so how many rows it has. A
+            deleted row keeps the id under which it was deleted.
         names: the name of each id that has one.
-        activities, requests: rows of these tables; `malformed` rows are in quarantine.
-        requests_by_op: of requests, second deliveries included.
+        activities, requests: row counts of these tables; `malformed` rows are in quarantine.
+        requests_by_op: requests by operation, including duplicates.
     """
 
     settings: dict[str, Any]
@@ -68,7 +68,7 @@ class EngagementTruth:
     requests_by_op: dict[str, int]
 
     def write(self, directory: Path) -> None:
-        """Write two Parquet files, and the counts as JSON."""
+        """Writes two Parquet files, and the counts as JSON."""
         directory.mkdir(parents=True, exist_ok=True)
         pq.write_table(self.rows, directory / ROWS_FILE)
         pq.write_table(self.names, directory / NAMES_FILE)
@@ -76,14 +76,14 @@ class EngagementTruth:
 
     @classmethod
     def read(cls, directory: Path) -> EngagementTruth:
-        """What `write` wrote."""
+        """Reads the files of `write`."""
         counts = orjson.loads((directory / COUNTS_FILE).read_bytes())
         counts.pop("deleted"), counts.pop("moved")
         rows, names = (pq.read_table(directory / name) for name in (ROWS_FILE, NAMES_FILE))
         return cls(rows=rows, names=names, **counts)
 
     def tokenized(self, token_of: Callable[[str, str], str]) -> EngagementTruth:
-        """The same answers of a pipeline that strips: ids of contacts and their names are tokens, of kind and value."""
+        """Returns the results for a pipeline that redacts: contact ids and names are tokens, by kind and value."""
         contact, name = partial(token_of, "contact"), partial(token_of, "name")
         rows, names = self.rows, self.names
         for column in ("origin_contact_id", "contact_id"):
@@ -91,7 +91,7 @@ class EngagementTruth:
         return replace(self, rows=rows, names=_map_column(_map_column(names, "id", contact), "name", name))
 
     def counts(self) -> dict[str, Any]:
-        """The counts, for people too."""
+        """Returns the counts as JSON values."""
         rows = self.rows.select(["origin_contact_id", "contact_id", "deleted"]).to_pylist()
         return {
             "settings": self.settings,
@@ -111,7 +111,7 @@ def _map_column(table: pa.Table, column: str, change: Callable[[str], str]) -> p
 
 @dataclass(slots=True)
 class EngagementLog:
-    """Everything that was delivered and can be read, in any order; `truth` replays it."""
+    """The delivered, readable events in any order; `truth` replays them."""
 
     settings: EngagementSettings
     malformed: int = 0
@@ -119,14 +119,14 @@ class EngagementLog:
     _requests: defaultdict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
 
     def record(self, event: Activity | Request) -> None:
-        """Take in one delivery."""
+        """Records one delivered event."""
         if isinstance(event, Request):
             self._requests[event.org_id].append(event)
         else:
             self._activities[event.org_id].setdefault(event.number, [event, 0])[1] += 1
 
     def truth(self) -> EngagementTruth:
-        """What everything that was noted must end as."""
+        """Replays the recorded events and returns the expected results."""
         columns: dict[str, list[Any]] = {name: [] for name in _ROWS_SCHEMA.names}
         names: list[dict[str, str]] = []
         by_op: defaultdict[str, int] = defaultdict(int)
@@ -159,7 +159,7 @@ class EngagementLog:
 
 
 class _Replay:
-    """One organisation: who is called what, moment by moment."""
+    """Replays one organisation: the rows and the name of each id over time."""
 
     def __init__(self) -> None:
         self._rows_by_id: defaultdict[str, list[_Row]] = defaultdict(list)
@@ -168,7 +168,7 @@ class _Replay:
         self._deleted_names: dict[str, str] = {}
 
     def run(self, rows: Iterable[_Row], requests: Iterable[Request]) -> None:
-        """Replay all of it."""
+        """Replays all rows and requests."""
         moments: defaultdict[int, tuple[list[Request], list[_Row]]] = defaultdict(lambda: ([], []))
         for request in requests:
             moments[request.at_ms][0].append(request)
@@ -181,14 +181,14 @@ class _Replay:
                 self._rows_by_id[row.contact_id].append(row)
 
     def _apply_requests(self, requests: list[Request]) -> None:
-        """All requests of one moment, the lesser `seq` first."""
+        """Applies all requests of one time, by ascending `seq`."""
         for request in requests:
             if request.op == "update" and request.template_id is not None:
                 for row in self._rows_by_id.get(request.id, ()):
                     row.template_id = request.template_id
             elif request.op == "rename_name" and request.name is not None:
                 self.names[request.id] = request.name
-        # Of several moves of one id the last counts: it takes the place of those before it.
+        # Of several moves of one id the last takes effect; it replaces earlier ones in the dict.
         moves = {request.id: request for request in requests if request.op in MOVES}
         moved = []
         for request in moves.values():
@@ -197,7 +197,7 @@ class _Replay:
                 rows = (self._deleted_rows if is_undelete else self._rows_by_id).pop(request.id, [])
                 name = (self._deleted_names if is_undelete else self.names).pop(request.id, None)
                 moved.append((request, rows, name))
-        # The name of the greatest `seq` is the first to arrive, and stays.
+        # The name with the greatest `seq` arrives first and stays.
         for request, rows, name in sorted(moved, key=lambda answer: -answer[0].seq):
             is_delete = request.op == "delete"
             target_id = request.new_id if request.new_id is not None else request.id

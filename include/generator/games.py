@@ -1,9 +1,9 @@
-"""The simulated game as objects that land: players live their days, and what they do is sent, spoilt and packed.
+"""Simulates a mobile game as landed objects: sessions of players, whose events are sent, corrupted at set rates, and
+packed.
 
-`eventTime` is stamped by the server when the collector first receives an event. Collectors hand on within seconds,
-except what they keep back: a late event is delivered long after its time. A duplicate is a client that sends again:
-same `event_id`, same parameters, a later `eventTime`. So the second sending of a late event can be the first
-to arrive: whichever is delivered first counts.
+The server stamps `eventTime` when the collector first receives an event. Collectors deliver within seconds, except late
+events, which are delivered long after their time. A duplicate is sent again by the client: same `event_id` and
+parameters, a later `eventTime`. So the duplicate of a late event can arrive first: the copy delivered first counts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from generator.truth import GamesTruth, TruthCounter
 
 
 def deliveries(settings: GamesSettings, counter: TruthCounter | None = None) -> Iterator[Delivery]:
-    """The objects in order of delivery; the same for the same settings, byte by byte.
+    """Yields the objects in order of delivery, byte-identical for the same settings.
 
-    Memory holds the players, one day's plan of sessions and what is not yet delivered, not the events of a run.
+    Memory holds the players, one day's sessions and undelivered events, not all events.
 
     Args:
-        counter: counts the truth as objects are yielded; it is whole once the last one was.
+        counter: counts the truth as objects are yielded; complete after the last one.
     """
-    # a source of chance of its own for the packing: other file sizes leave the events as they are
+    # a separate random source for packing: file sizes do not affect events
     packer = ObjectPacker(settings, Random(f"packing/{settings.seed}"), counter or TruthCounter(settings))
     for record in _records_by_delivery(settings):
         yield from packer.add(record)
@@ -45,14 +45,14 @@ def generate_games(
     pause_seconds: float = 0.0,
     progress: Callable[[Published], None] | None = None,
 ) -> GamesTruth:
-    """Send every object to `sink` in order of delivery and return the truth about them."""
+    """Sends every object to `sink` in order of delivery and returns the truth."""
     counter = TruthCounter(settings)
     publish(deliveries(settings, counter), sink, pause_seconds=pause_seconds, progress=progress)
     return counter.truth()
 
 
 def write_files(settings: GamesSettings, directory: Path) -> GamesTruth:
-    """Write every object under `directory` by its key, and `truth.json` beside them."""
+    """Writes every object under `directory` by key, and `truth.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     truth = generate_games(settings, directory_sink(directory))
     truth.write(directory / "truth.json")
@@ -60,7 +60,7 @@ def write_files(settings: GamesSettings, directory: Path) -> GamesTruth:
 
 
 def _records_by_delivery(settings: GamesSettings) -> Iterator[Record]:
-    """All pieces in order of delivery."""
+    """Yields all records in order of delivery."""
     rng = Random(f"games/{settings.seed}")
     maker = RecordMaker(settings, rng)
     spool: list[tuple[float, int, Record]] = []

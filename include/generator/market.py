@@ -1,9 +1,8 @@
-"""A generated market as objects that land: daily prices of four invented companies, and their filings as they come.
+"""Simulates a market as landed objects: daily prices of four fictitious companies, and their filings.
 
-What real samples lack is in it, at fixed places: earnings that are restated with another value, a split between a
-filing and the prices behind it, a loss, a filing that lands days late, a price that is corrected, copies, prices out of
-order, and a line that is none. The truth is counted while days are lived through: what was known on each is the
-state of that day, and no join.
+It contains cases that samples of real data lack: restated earnings, a split between a filing and later prices, a loss,
+a filing that lands days late, a corrected price, duplicates, unordered prices, and a malformed line. The truth is
+counted day by day during the simulation, from the facts known on each day, without a join.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ import orjson
 from generator.delivery import Delivery
 from generator.trading_days import Session, sessions
 
-#: Invented companies, which `companies.csv` of the pipeline `filings` has too: number at the SEC, name, first close.
+#: Fictitious companies, also in `companies.csv` of pipeline `filings`: SEC number, name, first close.
 COMPANIES = {
     "DWAA": (9_900_001, "Delta Works Alpha", Decimal("180.00")),
     "DWBB": (9_900_002, "Delta Works Beta", Decimal("42.00")),
     "DWCC": (9_900_003, "Delta Works Gamma", Decimal("96.00")),
     "DWDD": (9_900_004, "Delta Works Delta", Decimal("11.00")),
 }
-#: Splits, which `splits.csv` of the pipeline `stocks` has too.
+#: Splits, also in `splits.csv` of pipeline `stocks`.
 SPLITS = {("DWAA", date(2024, 5, 20)): 4, ("DWCC", date(2024, 8, 12)): 3}
 STALE_DAYS = 400
 _HEADER = "Date,Open,High,Low,Close,Volume,Adj Close"
@@ -39,7 +38,7 @@ _GZIP_LEVEL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketSettings:
-    """Everything that decides the emitted bytes. Splits lie in 2024, so `first` and `last` better have that between."""
+    """All settings that determine the emitted bytes. `first` and `last` should span the splits in 2024."""
 
     seed: int = 1
     first: date = date(2024, 1, 2)
@@ -50,7 +49,7 @@ class MarketSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Earnings of a period as one filing has them. `basis` is what one share of the first day has become by then."""
+    """Earnings of a period in one filing. `basis` is the number of shares that one initial share has become by then."""
 
     ticker: str
     start: date
@@ -63,13 +62,13 @@ class Fact:
 
     @property
     def is_annual(self) -> bool:
-        """Whether it is of a year."""
+        """Whether the period is a year."""
         return (self.end - self.start).days > 300
 
 
 @dataclass(frozen=True, slots=True)
 class PriceTruth:
-    """What is true of a share on a session, by what was known before it began."""
+    """Expected values of a share in a session, from facts known before it opened."""
 
     close: Decimal
     eps_annual: Decimal | None
@@ -79,7 +78,7 @@ class PriceTruth:
 
 @dataclass(slots=True)
 class MarketTruth:
-    """The right answers, whole once everything was emitted."""
+    """The expected results, complete after the last object."""
 
     days: dict[tuple[date, str], PriceTruth] = field(default_factory=dict)
     quarantined_rows: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -89,11 +88,11 @@ class MarketTruth:
     _closes: defaultdict[str, list[tuple[Decimal, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def count_close(self, ticker: str, close: Decimal, shares: int) -> None:
-        """Count the close of a session, when one share of the first day was so many."""
+        """Records the close of a session; `shares` is the number that one initial share has become."""
         self._closes[ticker].append((close, shares))
 
     def to_json(self) -> bytes:
-        """The truth as JSON, for people: totals, averages, and what each share was worth on each day."""
+        """Returns the truth as JSON: totals, averages, and values of each share by day."""
         plain = {
             "objects": self.sent_objects,
             "quarantined": self.quarantined_rows,
@@ -108,7 +107,7 @@ class MarketTruth:
         return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
 
     def average_closes(self) -> dict[str, tuple[float, float]]:
-        """The average close of each share: as traded, and on the share basis of the last one."""
+        """Returns the average close of each share: as traded, and adjusted to its latest share basis."""
         return {
             ticker: (
                 float(sum(close for close, _ in closes)) / len(closes),
@@ -120,7 +119,7 @@ class MarketTruth:
 
 @dataclass(slots=True)
 class _Company:
-    """A company as it is on a day: its price, and what of its filings is public."""
+    """The state of a company on a day: its price and published filings."""
 
     ticker: str
     price: Decimal
@@ -128,12 +127,14 @@ class _Company:
     public_facts: list[Fact] = field(default_factory=list)
 
     def latest_annual(self) -> Fact | None:
-        """Of the newest year the newest filing."""
+        """Returns the latest filing of the latest year."""
         years = [fact for fact in self.public_facts if fact.is_annual]
         return max(years, key=lambda fact: (fact.end, fact.filed, fact.accession), default=None)
 
     def trailing_twelve_months(self) -> tuple[float, date] | None:
-        """The newest four quarters that follow one another, added on today's share basis, and the newest filing."""
+        """Returns the sum of the latest four consecutive quarters, on the current share basis, and the latest filing
+        date.
+        """
         newest: dict[date, Fact] = {}
         for fact in sorted(self.public_facts, key=lambda fact: (fact.filed, fact.accession)):
             if not fact.is_annual:
@@ -148,10 +149,10 @@ class _Company:
 
 
 def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[Delivery]:
-    """The objects of both pipelines in order of delivery; the same for the same settings, byte by byte.
+    """Yields the objects of both pipelines in order of delivery, byte-identical for the same settings.
 
     Args:
-        truth: counts day by day; whole once the last object was yielded.
+        truth: counted during the simulation; complete after the last object.
     """
     rng = Random(f"market/{settings.seed}")
     companies = [_Company(ticker, first) for ticker, (_, _, first) in COMPANIES.items()]
@@ -162,7 +163,7 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
     late: list[Delivery] = []
     for session in sessions(settings.first, settings.last):
         for company in companies:
-            # What was filed before today is known; what is filed today only from the next session on.
+            # Filings of earlier days are known; filings of today are known from the next session on.
             due = [fact for fact in filings if fact.ticker == company.ticker and fact.filed < session.day]
             if len(due) > len(company.public_facts):
                 company.public_facts = due
@@ -185,7 +186,7 @@ def _filing_order(fact: Fact) -> tuple[date, str, str]:
 
 
 def _generate_facts(ticker: str, rng: Random) -> Iterator[Fact]:
-    """Quarters and years of a company; the last quarter of a year comes with the year."""
+    """Yields quarters and years of a company; the last quarter of a year is filed with the year."""
     number = tuple(COMPANIES).index(ticker)
     quarters: list[tuple[date, date, Decimal]] = []
     for year in (2022, 2023, 2024):
@@ -218,7 +219,7 @@ def _generate_facts(ticker: str, rng: Random) -> Iterator[Fact]:
 
 
 def _share_multiple(ticker: str, day: date) -> int:
-    """How many shares one of the first day is on a day."""
+    """Returns the number of shares that one initial share has become on a day."""
     total = 1
     for (split, ex_date), ratio in SPLITS.items():
         total *= ratio if split == ticker and ex_date <= day else 1
@@ -226,7 +227,7 @@ def _share_multiple(ticker: str, day: date) -> int:
 
 
 def _trade_session(company: _Company, session: Session, rng: Random, truth: MarketTruth) -> None:
-    """A session: the price moves, a split divides it, and what was known says what it is worth."""
+    """Simulates a session: moves the price, applies a split, and records the expected ratios."""
     ratio = SPLITS.get((company.ticker, session.day), 1)
     company.shares *= ratio
     moved = float(company.price) / ratio * rng.uniform(0.98, 1.0205)
@@ -251,7 +252,7 @@ def _price_line(day: date, close: Decimal) -> str:
 def _price_objects(
     settings: MarketSettings, lines: dict[tuple[str, str], list[str]], rng: Random, truth: MarketTruth
 ) -> Iterator[Delivery]:
-    """A file a share and month, in no order; some come twice, one had a wrong price, one names its fields anew."""
+    """Yields one file per share and month, shuffled, with duplicates, a corrected price and a renamed header."""
     files = list(lines.items())
     rng.shuffle(files)
     corrected: Delivery | None = None
@@ -259,7 +260,7 @@ def _price_objects(
         header, body = _HEADER, list(rows)
         name = f"{settings.price_prefix}ticker={ticker}/{month}"
         if number == 0:
-            # The correction comes last, whatever the order in which neighbours are announced.
+            # The correction lands last, in whatever order other objects are announced.
             corrected = _price_file(f"{name}.csv.gz", header, body, truth)
             wrong_rows = [",".join([rows[0].split(",")[0], *["999999.99"] * 4, "1", "1"]), *rows[1:]]
             yield _price_file(f"{name}-before.csv.gz", header, wrong_rows, truth)
@@ -287,7 +288,8 @@ def _price_file(key: str, header: str, rows: list[str], truth: MarketTruth) -> D
 
 
 def _company_facts_object(settings: MarketSettings, company: _Company, truth: MarketTruth) -> Delivery:
-    """All that a company has filed, as the SEC's company facts have it: every fact comes again with each filing."""
+    """Returns all filings of a company in the format of SEC company facts, which repeats earlier facts in each
+    filing."""
     cik, name, _ = COMPANIES[company.ticker]
     truth.sent_objects["filings"] += 1
     units: list[dict[str, Any]] = [

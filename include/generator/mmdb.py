@@ -1,7 +1,7 @@
-"""Writes databases in MaxMind's format (MaxMind DB File Format Specification 2.0): a binary tree over the bits of
-addresses, whose leaves point at records.
+"""Writes databases in MaxMind's format (MaxMind DB File Format Specification 2.0): a binary tree over address bits,
+whose leaves point at records.
 
-Small ones for generated addresses: every record is written once, and nothing else is shared.
+For small, generated data: records are not deduplicated.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ _MARKER = b"\xab\xcd\xefMaxMind.com"
 _SEPARATOR = bytes(16)
 _RECORD_BITS = 24
 _STRING, _UINT16, _UINT32, _MAP, _UINT64, _ARRAY = 2, 5, 6, 7, 9, 11
-#: Types beyond this are written in a byte of their own.
+#: Greater types use an extra byte.
 _LAST_SHORT_TYPE = 7
 _MAX_INLINE_SIZE, _MAX_ONE_BYTE_SIZE = 29, 29 + 256
 
 
 def build_database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, description: str, built_at: int) -> bytes:
-    """The bytes of a database of these networks, of IPv4 and IPv6, each with its record of maps, lists, texts and whole
-    numbers.
+    """Returns the bytes of a database of IPv4 and IPv6 networks, with records of maps, lists, strings and integers.
 
     Args:
-        built_at: what it says of its age, in epoch seconds.
+        built_at: build time in the metadata, in epoch seconds.
 
     Raises:
-        ValueError: a network lies within another one, or the database grows beyond 16 MiB.
+        ValueError: a network lies within another one, or the database exceeds 16 MiB.
     """
     nodes: list[list[int | None]] = [[None, None]]
     records = bytearray()
@@ -43,7 +42,7 @@ def build_database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, desc
     for node, bit, offset in leaves:
         nodes[node][bit] = len(nodes) + len(_SEPARATOR) + offset
     if len(nodes) + len(_SEPARATOR) + len(records) >= 1 << _RECORD_BITS:
-        raise ValueError("records of 24 bits do not reach that far")
+        raise ValueError("database exceeds the 24-bit address space")
     tree = b"".join(
         (len(nodes) if branch is None else branch).to_bytes(_RECORD_BITS // 8, "big")
         for node in nodes
@@ -66,15 +65,15 @@ def build_database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, desc
 
 
 class _Uint32(int):
-    """Written with 32 bits."""
+    """Encoded with 32 bits."""
 
 
 class _Uint64(int):
-    """Written with 64 bits."""
+    """Encoded with 64 bits."""
 
 
 def _add_network(nodes: list[list[int | None]], cidr: str) -> tuple[int, int]:
-    """The node, and its branch, that a network ends at. IPv4 lies below 96 bits of zero."""
+    """Returns the node and branch at which a network ends. IPv4 is below 96 zero bits."""
     network = ipaddress.ip_network(cidr)
     length = network.prefixlen + (96 if network.version == 4 else 0)
     bits = f"{int(network.network_address):0128b}"[:length]
@@ -109,11 +108,11 @@ def _encode(value: Any) -> bytes:
             return _control_bytes(_MAP, len(value)) + pairs
         case list() | tuple():
             return _control_bytes(_ARRAY, len(value)) + b"".join(map(_encode, value))
-    raise ValueError(f"a record has no place for {value!r}")
+    raise ValueError(f"unsupported record value {value!r}")
 
 
 def _control_bytes(kind: int, size: int) -> bytes:
-    """The byte that says type and size of a field, and what follows it where they do not fit."""
+    """Returns the control byte with type and size of a field, and extension bytes for large values."""
     extended = b"" if kind <= _LAST_SHORT_TYPE else bytes([kind - _LAST_SHORT_TYPE])
     first = kind << 5 if kind <= _LAST_SHORT_TYPE else 0
     if size < _MAX_INLINE_SIZE:

@@ -1,8 +1,6 @@
-"""Networks of invented providers, in ranges that are kept for examples and tests (RFC 2544, RFC 5737, RFC 3849), and
-databases in MaxMind's format that know them.
+"""Fictitious provider networks in reserved ranges (RFC 2544, RFC 5737, RFC 3849), and MaxMind databases for them.
 
-They stand in where nobody has put a real database: generated viewers come from here, so their truth has countries,
-regions and providers.
+Used without a real database: generated viewers use these networks, so the truth has countries, regions and providers.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ _DESCRIPTION = "Invented networks of Deltaworks, in ranges that are kept for tes
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network with what the databases say of it, and the edge that serves it."""
+    """A network with its database values, and the edge location that serves it."""
 
     cidr: str
     country: str
@@ -31,7 +29,7 @@ class Network:
     edge: str
 
     def random_address(self, rng: Random) -> str:
-        """One of its addresses."""
+        """Returns a random address of the network."""
         network = ipaddress.ip_network(self.cidr)
         return str(network[1 + rng.randrange(min(network.num_addresses, 1 << 24) - 2)])
 
@@ -47,7 +45,7 @@ NETWORKS = (
 
 
 def build_databases(*, built_at: int) -> dict[str, bytes]:
-    """The databases by their keys below `databases/` of a lake, as old as they are said to be, in epoch seconds."""
+    """Returns the databases by key below `databases/` of a lake; `built_at` is in epoch seconds."""
     cities: Mapping[str, Mapping[str, Any]] = {
         network.cidr: {
             "country": {"iso_code": network.country},

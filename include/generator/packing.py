@@ -1,4 +1,4 @@
-"""Packs pieces into the objects a delivery stream lands: concatenated, gzipped, named by the hour."""
+"""Packs records into the objects of a delivery stream: concatenated, gzipped, with keys by hour."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _GZIP_LEVEL = 1
 
 
 class ObjectPacker:
-    """Collects pieces in order of delivery and closes an object when it is full or has waited long enough.
+    """Collects records in order of delivery and closes an object when it is full or its buffer time has elapsed.
 
-    Two rules make the truth well-defined. Pieces that break the framing are never neighbours: the second waits for
-    a readable piece to come between. And the second copy of an event waits until `min_copy_distance_files` objects have
-    been begun since its first; a copy still waiting at the end of all events is not sent.
+    Two rules make the truth well-defined. Records that break framing are never adjacent: the second waits for a
+    readable record in between. A second copy of an event waits until `min_copy_distance_files` objects have begun after
+    its first; a copy still waiting at the end is not sent.
     """
 
     def __init__(self, settings: GamesSettings, rng: Random, counter: TruthCounter) -> None:
@@ -37,7 +37,7 @@ class ObjectPacker:
         self._deferred_breaks: deque[Record] = deque()
 
     def add(self, record: Record) -> Iterator[Delivery]:
-        """Take the next piece in order of delivery; yields the objects closed by it."""
+        """Adds the next record in order of delivery; yields the objects it closes."""
         closes_at = self._opened_at + self._settings.buffer_seconds
         if self._pieces and record.deliver_at >= closes_at:
             yield self._close_object(closes_at)
@@ -50,7 +50,7 @@ class ObjectPacker:
             yield self._close_object(self._last_at)
 
     def finish(self) -> Iterator[Delivery]:
-        """Close what is open."""
+        """Closes the open object."""
         if self._pieces:
             yield self._close_object(self._last_at)
 

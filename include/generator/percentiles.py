@@ -1,4 +1,4 @@
-"""Percentiles of a list, interpolated between its two nearest values, as SQL's percentile_cont defines them."""
+"""Percentiles with linear interpolation, like SQL's percentile_cont."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def percentile(values: Sequence[float], fraction: float) -> float | None:
-    """The value below which `share` of the values lie; None of no values."""
+    """Returns the percentile of the values at `fraction` (0 to 1); None for no values."""
     if not values:
         return None
     sorted_values = sorted(values)

@@ -1,4 +1,4 @@
-"""Players and their devices: who they are, when they install, how long they stay and how much they spend."""
+"""Simulates players and their devices: installation, retention and spending."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MODELS = {
 }
 _OS_VERSIONS = {"ios": ("15.8", "16.7", "17.3"), "android": ("11", "12", "13", "14")}
 _LOCALES = {"US": "en-US", "BR": "pt-BR", "GB": "en-GB", "DE": "de-DE", "FR": "fr-FR", "TR": "tr-TR"}
-#: Versions with the day of the simulation on which their roll-out begins.
+#: Versions with the simulation day on which their roll-out begins.
 VERSIONS: tuple[tuple[str, float], ...] = (
     ("3.4.0", -400.0),
     ("3.4.1", -3.0),
@@ -66,13 +66,13 @@ class Device:
 
     @property
     def version_name(self) -> str:
-        """The app version installed."""
+        """The installed app version."""
         return VERSIONS[self.version][0]
 
 
 @dataclass(slots=True)
 class Player:
-    """A person: traits that all their devices share."""
+    """A person, with traits shared by all their devices."""
 
     player_id: str
     country: str
@@ -85,12 +85,12 @@ class Player:
 
 
 def latest_version(day: float, delay_days: float) -> int:
-    """The index of the version a device offered updates `delay_days` after roll-out has by then."""
+    """Returns the index of the latest version on a day, for a device that gets updates `delay_days` after roll-out."""
     return max(index for index, (_, released) in enumerate(VERSIONS) if index == 0 or released + delay_days <= day)
 
 
 def create_players(settings: GamesSettings, rng: Random) -> list[Player]:
-    """All players, some of whom had the game before the first day; devices are numbered through."""
+    """Creates all players, some of whom installed before the first day; device indexes are consecutive."""
     players: list[Player] = []
     devices = 0
     for _ in range(settings.player_count):
@@ -135,7 +135,7 @@ def _create_device(rng: Random, index: int, country: str, install_day: int) -> D
         os_version=rng.choice(_OS_VERSIONS[platform]),
         locale=_LOCALES.get(country, "en-US"),
         install_day=install_day,
-        # a store always hands out the newest version, updates of what is there take their time
+        # a store installs the latest version; updates of existing installations are delayed
         version=latest_version(install_day, 0.0),
         update_delay_days=delay,
     )
@@ -148,7 +148,7 @@ def _create_device(rng: Random, index: int, country: str, install_day: int) -> D
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """A session that is going to happen."""
+    """A planned session."""
 
     at: float
     day: int
@@ -157,7 +157,7 @@ class SessionStart:
 
 
 def sessions_of_day(settings: GamesSettings, rng: Random, players: list[Player], day: int) -> list[SessionStart]:
-    """Every session of one UTC day in order of its start (seconds since the epoch)."""
+    """Returns all sessions of one UTC day by start time (epoch seconds)."""
     midnight = settings.start_seconds + day * 86_400
     starts: list[SessionStart] = []
     for player in players:
@@ -172,7 +172,7 @@ def sessions_of_day(settings: GamesSettings, rng: Random, players: list[Player],
 
 
 def _choose_device(rng: Random, player: Player, day: int) -> Device | None:
-    """The device used that day: a fresh one on its day of installation, else any."""
+    """Returns the device used on a day: a new one on its installation day, else a random one."""
     installed = [device for device in player.devices if device.install_day <= day]
     if not installed:
         return None

@@ -1,4 +1,4 @@
-"""The forecast of a mutation batch: its requests, chains, components, and the rows and files it would change."""
+"""Forecasts a mutation batch: its requests, chains, components, and the rows and files it would change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deltaworks.tables.lake import Lake
 
 @dataclass(frozen=True, slots=True)
 class TableForecast:
-    """What a batch would change in one table: it would rewrite `files` of its `of_files` files."""
+    """The forecast for one table: the batch would rewrite `files` of `total_files` files."""
 
     table: str
     rows: int
@@ -35,7 +35,7 @@ class TableForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a batch would do. Chains, of two moves or more, are counted in the organisations it reads."""
+    """The forecast of a batch. Chains have two or more moves and are counted in the organisations in scope."""
 
     pipeline: str
     number: int
@@ -53,7 +53,7 @@ class Forecast:
 def forecast(
     spark: SparkSession, catalog: Catalog, pipeline: str, *, organisation: str | None = None, everything: bool = False
 ) -> Forecast | None:
-    """What the unfinished batch or else the next one would do; None where nothing arrived. Reads only.
+    """Forecasts the unfinished batch, else the next one; None if no rows arrived. Reads only.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.

@@ -1,10 +1,10 @@
-"""The notifications of changed rows: written for a mutation batch, and read between two versions of their table.
+"""Writes the notifications of a mutation batch, and reads notifications between two versions of their table.
 
-A mutation batch finds its rows by the number it left in them, so that a repeated batch writes the same notifications;
-the append carries a transaction, so that it lands once.
+A batch finds its changed rows by their batch number, so a repeated batch writes the same notifications; the append
+carries a transaction, so it commits once.
 
-Readers use the Delta log: the statistics of a notification file give its batch, and its partition the organisation, so
-that a poll costs one small object for each commit. A file whose statistics do not suffice is opened.
+Readers use the Delta log: the statistics of a notification file give its batch, its partition the organisation, so a
+poll reads one log entry per commit. Files with insufficient statistics are opened.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def notifications(
     at: dt.datetime,
     data_version: int,
 ) -> DataFrame:
-    """The rows of the notification table `announcing` for the rows of `data` that a batch changed.
+    """Returns the rows of `notification_table` for the rows of `data_table` that a batch changed.
 
     Args:
-        changed: rows of `data` that carry the batch's number.
-        periods: `differences.changed_stretches`, with the values before the batch.
-        key: the column of `data` whose values the notifications list.
-        at: when the batch was begun; the same each time it is repeated.
-        data_version: the version of `data` that has the changes.
+        changed: rows of `data_table` that carry the batch number.
+        periods: `interval_diff.changed_periods`, with the values before the batch.
+        key: the column of `data_table` whose values the notifications list.
+        at: when the batch was planned; identical in every attempt.
+        data_version: the version of `data_table` with the changes.
     """
     columns = [column.name for column in notification_table.columns]
     rows = _with_change(changed, periods, data_table).select(*columns, "change", F.col(key).alias("key"))
@@ -79,15 +79,15 @@ def notifications(
 
 
 def changed_rows(rows: DataFrame, batch: int) -> DataFrame:
-    """The rows that carry a batch's number. Statistics exclude the files that it did not write."""
+    """Returns the rows that carry a batch number. File statistics prune other files."""
     return rows.where(F.col(MUTATION_COLUMN) == batch)
 
 
 def _with_change(changed: DataFrame, periods: DataFrame, data_table: TableSpec) -> DataFrame:
-    """The rows with `change`, the kind of change, from the values of their period before the batch and now.
+    """Adds `change`, the kind of change, from the values before the batch and now.
 
-    A row that arrived since the last batch in a changed period gets the same kind as the others of it; in an unchanged
-    period its values before are those it arrived with.
+    A row that arrived since the last batch in a changed period gets the same kind as the period's other rows; in an
+    unchanged period its previous values are the original ones.
     """
     mutable = mutable_spec(data_table)
     row, period = changed.alias("row"), periods.alias("period")
@@ -112,10 +112,10 @@ def _with_change(changed: DataFrame, periods: DataFrame, data_table: TableSpec) 
 
 @dataclass(slots=True)
 class NotifiedChanges:
-    """The batches with notifications, by kind (`stream`, `mutation`), and the bounds of the rows they changed.
+    """The notified batches by kind (`stream`, `mutation`), and bounds of the changed rows.
 
-    `orgs` and the entries of `dates` are None where a file has no statistics for them. A date of None stands for rows
-    without one.
+    `orgs` and entries of `dates` are None if a file lacks statistics for them. A date of None stands for rows without a
+        date.
     """
 
     batches: dict[str, set[int]] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _File:
 
 
 def notified_changes(lake: Lake, key: str, notification_table: TableSpec, *, after: int, up_to: int) -> NotifiedChanges:
-    """The notifications after version `after` and up to `up_to` of the notification table at `key`.
+    """Returns the notifications after version `after`, up to `up_to`, of the notification table at `key`.
 
     Raises:
         ContractError: CHANGES_EXPIRED, CHANGES_STARTED_OVER.
@@ -143,13 +143,13 @@ def notified_changes(lake: Lake, key: str, notification_table: TableSpec, *, aft
 
 
 def all_notified_changes(lake: Lake, key: str, notification_table: TableSpec, snapshot: DeltaTable) -> NotifiedChanges:
-    """All notifications of the open notification table, as of its version."""
+    """Returns all notifications in a snapshot of the notification table."""
     files = [json.loads(text) for text in _snapshot_actions(snapshot)]
     return _combine_files(lake, key, notification_table, (_parse_file(action) for action in files))
 
 
 def _new_files(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
-    """The files with new notifications; those that OPTIMIZE wrote have none."""
+    """Yields files with new notifications; skips files written by OPTIMIZE."""
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         if actions is None:
             raise ContractError(
@@ -172,7 +172,7 @@ def _new_files(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
 
 
 def _snapshot_actions(table: DeltaTable) -> Iterator[str]:
-    """The add actions of a snapshot, in the form the log has them."""
+    """Yields the add actions of a snapshot in the format of the log."""
     adds = pa.table(table.get_add_actions(flatten=False))
     for row in adds.to_pylist():
         statistics = {"minValues": row.get("min"), "maxValues": row.get("max"), "nullCount": row.get("null_count")}
@@ -210,13 +210,13 @@ def _combine_files(lake: Lake, key: str, notification_table: TableSpec, files: I
 
 
 def _single_value(file: _File, column: str) -> Any:
-    """The single value a file has of a column; None where its statistics do not show that there is only one."""
+    """Returns the value of a column if the file's statistics show that it has only one, else None."""
     minimum, maximum = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
     return minimum if minimum == maximum and not (file.statistics.get("nullCount") or {}).get(column) else None
 
 
 def _date_bounds(file: _File, column: str) -> set[dt.date | None] | None:
-    """The least and the greatest date of a file, and None where rows have none; None without statistics."""
+    """Returns the minimum and maximum date of a file, and None if rows lack one; None without statistics."""
     if column in file.partition:
         value = file.partition[column]
         return {None if value is None else dt.date.fromisoformat(value)}
@@ -228,10 +228,10 @@ def _date_bounds(file: _File, column: str) -> set[dt.date | None] | None:
 
 
 def _read_batches(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
-    """The kinds and batches in a file, read from its rows.
+    """Reads the kinds and batches from the rows of a file.
 
     Raises:
-        ContractError: CHANGES_EXPIRED where VACUUM has removed it.
+        ContractError: CHANGES_EXPIRED if VACUUM has removed it.
     """
     path = f"{arrow_path(lake.storage, key)}/{file.path}"
     try:

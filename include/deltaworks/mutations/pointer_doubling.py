@@ -1,12 +1,12 @@
-"""Pointer doubling: where every move ends, in as many joins as the logarithm of the longest chain.
+"""Resolves chains of moves by pointer doubling: the joins grow with the logarithm of the longest chain.
 
-Each move points to the next one out of the place it leads to. A round lets every move that is still under way jump over
-the one it points to, taking over its destination and laying its effects over its own. After a round of these a move
-has deleted twice as far (Hillis and Steele, "Data Parallel Algorithms", CACM 29(12), 1986, on the ends of linked lists).
-Time only grows along a chain, so there are no cycles to look for.
+Each move points to the next move out of its target id. In a round, every unresolved move takes over the destination of
+the move it points to and applies that move's effects after its own, so each round doubles the distance (Hillis and
+Steele, "Data Parallel Algorithms", CACM 29(12), 1986, on the ends of linked lists). Time increases along a chain, so
+there are no cycles.
 
-Only moves that are under way take part on the left side of a join; each meets exactly one row. Many moves into one id
-are many rows with one key, which adaptive execution splits: nothing is gathered by chain, id or component.
+Only unresolved moves are on the left side of a join; each matches exactly one row. Many moves to one id are many rows
+with one key, which adaptive execution splits: nothing is collected by chain, id or component.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.mutations.requests import ARRIVAL, UPDATES, override_fields, request_order, with_later_updates
 
-#: Frames in one union. Spark generates what reads a union once for every part of it.
+#: Maximum number of frames in a union. Spark generates the code that reads a union once per frame.
 _MAX_UNION_FRAMES = 4
 
 #: Materialises a frame and cuts its lineage.
@@ -27,18 +27,18 @@ Checkpoint = Callable[[DataFrame], DataFrame]
 
 
 def local_checkpoint(frame: DataFrame) -> DataFrame:
-    """Keep a frame on the executors. A lost executor fails the job, which is then run again."""
+    """Materialises a frame on the executors. Losing an executor fails the job, which is then retried."""
     return frame.localCheckpoint(eager=True)
 
 
 def moves(timeline: DataFrame, updates: DataFrame) -> DataFrame:
-    """Every move with what it does at first: org_id, id, time (its key), and its effect up to the next move.
+    """Returns every move with its direct effect: org_id, id, time (its key), and the effect up to the next move.
 
-    The effect: `final_id` and `deleted` (where it leads), `next_time` (with `final_id` the key of the next move, null
-    where it ends), `fields`, `hops` and `last` (time and sequence of its last request).
+    The effect: `final_id` and `deleted` (its target), `next_time` (with `final_id` the key of the next move, null at
+    the end), `fields`, `hops` and `last` (time and sequence of its last request).
 
     Args:
-        updates: `effects.last_updates` of the timeline.
+        updates: `requests.last_updates` of the timeline.
     """
     arrivals = timeline.where(F.col("kind") == ARRIVAL).alias("arrival")
     same = (
@@ -66,9 +66,9 @@ def moves(timeline: DataFrame, updates: DataFrame) -> DataFrame:
 
 
 def resolve_chains(first: DataFrame, checkpoint: Checkpoint) -> DataFrame:
-    """Let every move run to its end; `first` is materialised. Columns as of `moves`, with no next_time anywhere.
+    """Follows every move to its end; `first` is materialised. Columns as in `moves`, with next_time null.
 
-    A chain of n moves takes ⌈log2 n⌉ rounds of one join and one count each; every few rounds what has settled is
+    A chain of n moves takes ⌈log2 n⌉ rounds of one join and one count each; every few rounds the resolved moves are
     materialised as one frame.
     """
     is_unresolved = F.col("next_time").isNotNull()
@@ -87,9 +87,9 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def follow_pointers(unresolved: DataFrame, targets: DataFrame) -> DataFrame:
-    """Let every moving row take over the destination of the target it points to, its effects over the row's own.
+    """Gives every unresolved move the destination of the move it points to, and that move's effects after its own.
 
-    Each points to one that is there: the join is an inner one, and either side may be the one that is sent around.
+    Every pointer has a target, so an inner join suffices and either side may be broadcast.
     """
     renamed_targets = targets.select(*(F.col(name).alias(f"onto_{name}") for name in targets.columns))
     same = (
@@ -106,6 +106,6 @@ def follow_pointers(unresolved: DataFrame, targets: DataFrame) -> DataFrame:
         F.col("onto_next_time").alias("next_time"),
         override_fields(F.col("fields"), F.col("onto_fields")).alias("fields"),
         (F.col("hops") + F.col("onto_hops")).alias("hops"),
-        # An update at the very time of the next move may have the higher sequence of the two.
+        # An update at the time of the next move may have the higher sequence.
         F.greatest("last", "onto_last").alias("last"),
     )

@@ -1,7 +1,7 @@
-"""Purges rows that a mutation deleted long ago, after which no late request can restore them.
+"""Purges rows that a mutation deleted long ago; late requests can then no longer restore them.
 
-A deleted row stays, marked, so that a late request can still undo the deletion. After `purge_after_days` it is removed;
-its bytes go with the VACUUM after the table's retention.
+A deleted row stays, marked, so that a late request can undo the deletion. It is removed after `purge_after_days`;
+VACUUM frees its bytes after the table's retention.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 from deltaworks.tables.table_swap import table_content
 
-#: The most organisations whose rows one run removes; the next run continues.
+#: Maximum number of organisations purged per run; the next run continues.
 MAX_ORGANISATIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """Rows of one table that were removed (in a dry run: would be), and the number of their organisations."""
+    """Purged rows of one table (in a dry run: purgeable rows), and the number of their organisations."""
 
     table: str
     dry_run: bool
@@ -54,12 +54,12 @@ def purge_deleted(
     max_organisations: int = MAX_ORGANISATIONS,
     deletion_limit: DeletionLimit | None = None,
 ) -> list[PurgeResult]:
-    """Remove the rows of a pipeline's mutable tables that were deleted `purge_after_days` ago or earlier.
+    """Removes rows of a pipeline's mutable tables that were deleted at least `purge_after_days` ago.
 
-    Idempotent; takes each table's write turn. The time of a deletion is the end of the batch that made it.
+    Idempotent; acquires each table's write turn. A deletion dates from the end of its batch.
 
     Args:
-        bound: remove none of a table that would lose a larger share of its rows, and raise an alert.
+        deletion_limit: skip a table that would lose a larger share of its rows, and raise an alert.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -84,7 +84,7 @@ def purge_deleted(
 
 
 class _Purge:
-    """Purges the rows that batch `newest` or an earlier one deleted."""
+    """Purges rows deleted by `last_batch` or earlier batches."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Purge:
         return PurgeResult(name, dry_run, purged, len(rows_by_org), time.monotonic() - started)
 
     def _limit_exceeded_reason(self, name: str, rows: int, total: int) -> str:
-        """Why a night does not purge the table; empty where it does."""
+        """Returns the reason to skip the table because of the deletion limit; empty if it may be purged."""
         if self._deletion_limit is None:
             return ""
         home = PipelineHome(self._objects, self._spec.pipeline)

@@ -1,17 +1,16 @@
-"""Reads what changed in a table since a position: each changed row once, in its current state.
+"""Reads the rows of a table that changed since a position, each once, in its current state.
 
-A row belongs to its last change: the mutation batch it carries or, where none has touched it, the batch it came with.
-It is read when that change was notified after the position. Data is committed before its notification, so a snapshot of
-the data taken after one of the notifications contains everything they announce. A row that has been changed again, by a
-batch that is not notified yet, comes with that notification and not before. So every changed row comes, and none comes
-twice in one state, whatever a stream and a mutation batch do meanwhile.
+A row belongs to its last change: the number of its last mutation batch, else its ingest batch. It is read once that
+change is notified after the position. Data is committed before its notification, so a later snapshot contains all
+announced rows. A row changed again by a batch without notification yet is returned with that notification. So every
+changed row is returned, and no state twice, during concurrent streams and mutation batches.
 
-Delta's change data feed is the other way to read: exact to the commit, but each write adds change files. The feed has
-every change of each row; here a row that changed several times comes once, in its last state. It needs the table
-property `delta.enableChangeDataFeed`, from before the changes that are read.
+Delta's change data feed is the alternative: exact to the commit, but each write adds change files, and the feed returns
+every change of a row instead of its last state. It requires the table property `delta.enableChangeDataFeed` from before
+the first change.
 
-A reader that writes a Delta table keeps its position in the commit that has the output (`keeping`). Neither exists
-without the other, and a reader that is killed anywhere resumes exactly where its table ends.
+A reader that writes a Delta table stores its position in the commit of its output (`commit_position`). Both are atomic:
+a killed reader resumes exactly at the end of its table.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from deltaworks.tables.spark.session import USER_METADATA, override_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The result of a read. `rows` are lazy and fixed to `data_version`; `position` is where the next read begins.
+    """The result of a read. `rows` are lazy and fixed to `data_version`; the next read starts at `position`.
 
-    `snapshot` is the whole table at that version without deleted rows, to recompute figures from. `nothing` means that
-    no change was notified, though the position may have moved. Before the table exists both frames are empty and
-    `data_version` is None.
+    `snapshot` is the full table at that version without deleted rows, for recomputing aggregates. `is_empty` means that
+        no change was notified, though the position may have advanced. Before the table exists both frames are empty and
+        `data_version` is None.
     """
 
     rows: DataFrame
@@ -57,7 +56,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class TrackedTable:
-    """A table whose changes are read. `announcing` is its notification table, None where it has none."""
+    """A table whose changes are read, with its notification table (None without one)."""
 
     spark: SparkSession
     lake: Lake
@@ -66,11 +65,11 @@ class TrackedTable:
     notification_table: TableSpec | None
 
     def key(self, table: TableSpec) -> str:
-        """The key of one of the two tables in the lake."""
+        """Returns the key of one of the two tables in the lake."""
         return paths.table(self.pipeline.pipeline, table.name)
 
     def rows_at(self, version: int | None) -> DataFrame:
-        """The data at a version, deleted rows included; no rows before the table exists."""
+        """Returns the data at a version, including deleted rows; empty before the table exists."""
         if version is None:
             ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.data.column_types().items())
             return self.spark.createDataFrame([], ddl)
@@ -78,14 +77,14 @@ class TrackedTable:
         return self.spark.read.format("delta").option("versionAsOf", version).load(uri)
 
     def without_deleted(self, rows: DataFrame) -> DataFrame:
-        """The rows without those that requests deleted."""
+        """Returns the rows without those deleted by requests."""
         if self.data.mutable is None:
             return rows
         return rows.where(~F.coalesce(F.col(DELETED_COLUMN), F.lit(False)))
 
 
 def tracked_table(spark: SparkSession, catalog: Catalog, table: str) -> TrackedTable:
-    """Look up the table called `<pipeline>.<table>` and the one that announces it.
+    """Returns the table `<pipeline>.<table>` and its notification table.
 
     Raises:
         ConfigError: PIPELINE_UNKNOWN, TABLE_UNKNOWN.
@@ -114,10 +113,10 @@ def tracked_table(spark: SparkSession, catalog: Catalog, table: str) -> TrackedT
 def next_position(
     table: DeltaTable | None, since: ChangePosition | None, source: ChangeSource
 ) -> tuple[ChangePosition, int | None]:
-    """The position where a read of the open table ends, and the version it begins after: None for everything.
+    """Returns the position at the end of the table, and the version after which to read: None reads everything.
 
     Raises:
-        ContractError: CHANGES_STARTED_OVER where the position is another table's.
+        ContractError: CHANGES_STARTED_OVER if the position belongs to another table.
     """
     if table is None:
         return since or ChangePosition(source=source, table_id="", version=-1), None
@@ -136,11 +135,11 @@ def next_position(
 
 __all__ = ["Changes", "commit_position", "last_committed_position", "read_changes"]
 
-#: With more organisations a query does not list them: the batches bound it too.
+#: Above this number, a query is bounded by batches only.
 _MAX_LISTED_ORGANISATIONS = 1_000
 _BATCH_COLUMN = "_batch_id"
 _FEED_PROPERTY = "delta.enableChangeDataFeed"
-#: The columns that identify a row of a table, whatever else is changed in it.
+#: The row key: no change of a row alters it.
 _ROW_KEY = ("_batch_id", "_seq", "_position")
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -154,19 +153,18 @@ def read_changes(
     source: ChangeSource = "notifications",
     catalog: Catalog | None = None,
 ) -> Changes:
-    """The rows of `table` that were inserted or changed since a position, each once and in its current state.
+    """Returns the rows of `table` inserted or changed since a position, each once and in its current state.
 
-    A reader is exact when it keeps `position` in the same transaction as its output: after a crash it reads the same
-    rows again, since nothing else moves its position. Reads only; safe for any number of readers beside a stream,
-    mutation batches and OPTIMIZE.
+    A reader is exact if it stores `position` in the same transaction as its output: after a crash it reads the same
+    rows again. Reads only; any number of readers may run concurrently with streams, mutation batches and OPTIMIZE.
 
     Args:
         table: `<pipeline>.<table>`, a table that a notification table announces.
-        since: where an earlier read ended, or None for everything.
-        tombstones: include deleted rows, with `_deleted` true, for as long as requests may still restore them
+        since: the end position of an earlier read, or None to read everything.
+        tombstones: include deleted rows, with `_deleted` true, while requests may still restore them
             (`mutations.purge_after_days`).
-        through: `change_feed` reads Delta's change data feed of the table instead, which has to be enabled.
-        catalog: by default that of this project and environment.
+        source: `change_feed` reads the table's Delta change data feed instead, which must be enabled.
+        catalog: by default the catalog of this project and environment.
 
     Raises:
         ConfigError: PIPELINE_UNKNOWN, TABLE_UNKNOWN, CHANGES_NOT_ANNOUNCED, CHANGES_POSITION_UNKNOWN, CHANGE_FEED_OFF.
@@ -214,10 +212,10 @@ def _read_notified(tracked: TrackedTable, since: ChangePosition | None, *, tombs
 
 
 def _last_change_condition(tracked: TrackedTable, notified: NotifiedChanges, *, everything: bool) -> Column:
-    """Whether the last change of a row was notified."""
+    """Returns whether the last change of a row was notified."""
     batches = {kind: _ranges(numbers) for kind, numbers in notified.batches.items()}
     if everything:
-        # Rows that came before anything was announced are part of everything.
+        # Reading everything includes rows older than the first notification.
         batches = {kind: [(None, ranges[-1][1])] for kind, ranges in batches.items()}
     has_notified_batch = _in_ranges(F.col(_BATCH_COLUMN), batches.get("stream", []))
     if tracked.data.mutable is None:
@@ -227,7 +225,7 @@ def _last_change_condition(tracked: TrackedTable, notified: NotifiedChanges, *, 
 
 
 def _pruning_condition(notified: NotifiedChanges, everything: bool) -> Column:
-    """The organisations and dates of the notifications, so that files can be skipped."""
+    """Returns the organisations and dates of the notifications as a condition, so that files can be skipped."""
     bounds = F.lit(True)
     if everything:
         return bounds
@@ -247,7 +245,7 @@ def _date(value: dt.date) -> Column:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
-    """Numbers as inclusive ranges; batches are mostly consecutive, so these are few."""
+    """Returns numbers as inclusive ranges; batches are mostly consecutive, so there are few."""
     ranges: list[tuple[int | None, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -258,7 +256,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
 
 
 def _in_ranges(column: Column, ranges: Sequence[tuple[int | None, int]]) -> Column:
-    """Whether a column is in one of the ranges, as conditions that let files be skipped."""
+    """Returns whether a column is in one of the ranges, as conditions that allow file skipping."""
     condition = F.lit(False)
     for minimum, maximum in ranges:
         condition |= (column <= maximum) if minimum is None else column.between(minimum, maximum)
@@ -319,7 +317,7 @@ def _latest_feed_rows(tracked: TrackedTable, first: int, last: int) -> DataFrame
 
 @contextmanager
 def commit_position(spark: SparkSession, reader: str, position: ChangePosition) -> Iterator[None]:
-    """Have commits of this session within the block carry `position`. Make one commit with all of the output.
+    """Stores `position` in the commits of this session within the block. Write the complete output in one commit.
 
     Args:
         reader: the name of the reader, for the history of the table.

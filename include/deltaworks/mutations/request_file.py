@@ -1,9 +1,9 @@
-"""Reads requests from a CSV file with a header, one request a row.
+"""Reads requests from a CSV file with a header, one request per row.
 
-Columns: `ts` (seconds since 1970 or ISO 8601), `old_id`, `new_id`, and optionally `org_id`, `seq`, `commit`, `op` (by
-default a rename) and `fields` (a JSON object, for an update). Rows of one commit are simultaneous; commits of one time
-come one after the other by their least `seq`, or as the file has them. Without commits, rows of one time are
-simultaneous.
+Columns: `ts` (seconds since 1970 or ISO 8601), `old_id`, `new_id`, and optionally `org_id`, `seq`, `commit`, `op`
+(default: rename) and `fields` (a JSON object, for an update). Rows of one commit are simultaneous; commits with the
+same time are ordered by their smallest `seq`, else by their order in the file. Without commits, rows with the same time
+are simultaneous.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFile:
-    """The requests of a file. A request's time is the ordinal of its moment in the file, so that commits of one time
-    stay apart. `written` has the time of each moment as the file writes it, `ignored` the columns that are not read.
+    """The requests of a file. A request's time is the ordinal of its moment in the file, so commits with the same time
+    stay separate. `original_times` has the time of each moment as written in the file, `ignored_columns` the unread
+    columns.
     """
 
     requests: pa.Table
@@ -53,13 +54,13 @@ class RequestFile:
     ignored_columns: tuple[str, ...]
 
     def original_time(self, moment: datetime | None) -> str | None:
-        """The time of a resolved moment as the file writes it."""
+        """Returns the time of a resolved moment as written in the file."""
         return None if moment is None else self.original_times[_ordinal(moment)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """One row. `at` is its time in seconds; without a `seq` column, `seq` is the line number."""
+    """One row. `at_seconds` is its time since 1970; without a `seq` column, `seq` is the line number."""
 
     line: int
     at_seconds: Decimal
@@ -74,10 +75,10 @@ class _Request:
 
 
 def read_request_file(path: Path) -> RequestFile:
-    """Read the requests of a file.
+    """Reads the requests of a file.
 
     Raises:
-        ConfigError: MUTATION_FILE_UNREADABLE, MUTATION_FILE_INVALID (the first ten mistakes, with their lines).
+        ConfigError: MUTATION_FILE_UNREADABLE, MUTATION_FILE_INVALID (the first ten errors, with line numbers).
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -123,7 +124,7 @@ def _parse_rows(reader: Iterator[list[str]], columns: list[str]) -> tuple[list[_
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            # Behind wrong quotes the rows cannot be separated.
+            # After invalid quoting, rows cannot be separated.
             return requests, [*errors, (line, f"this is no CSV: {error}")]
         if cells is None:
             return requests, errors
@@ -161,7 +162,7 @@ def _parse_request(line: int, columns: list[str], cells: list[str]) -> _Request:
 
 
 def _parse_seconds(text: str) -> Decimal:
-    """A time in seconds since 1970; one without an offset is UTC."""
+    """Parses a time to seconds since 1970; a time without an offset is UTC."""
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -205,7 +206,7 @@ def _parse_fields(op: str, text: str) -> Mapping[str, str | None] | None:
 
 
 def _find_split_commits(requests: list[_Request]) -> list[tuple[int, str]]:
-    """Find rows of one commit that have different times."""
+    """Returns an error for each row whose time differs from its commit's other rows."""
     first: dict[tuple[str, str], _Request] = {}
     errors = []
     for request in requests:
@@ -221,7 +222,7 @@ def _find_split_commits(requests: list[_Request]) -> list[tuple[int, str]]:
 
 
 def _moment_ordinals(requests: list[_Request]) -> dict[tuple[Decimal, str, str], int]:
-    """The ordinal of each moment: by time, within a time by the least sequence, then by the order in the file."""
+    """Returns the ordinal of each moment: by time, then smallest sequence, then order in the file."""
     first: dict[tuple[Decimal, str, str], tuple[bool, int, int]] = {}
     for request in requests:
         key, order = _moment(request), (request.seq is not None, request.seq or 0, request.line)

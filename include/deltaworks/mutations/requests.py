@@ -1,13 +1,12 @@
-"""Requests as they are resolved: their schema, which of them are effective, and the timeline of each id they make.
+"""Validates requests and builds the timeline of each id.
 
-A request refers to what its id names just before its time. `rename`, `merge`, `delete` and `undelete` move that,
-`update` sets fields of it. Of several moves of one id at one time only the last one (by `seq`, then by operation and
-target) takes effect; all updates do, and for each field the last one counts.
+A request refers to the entity that its id names just before its time. `rename`, `merge`, `delete` and `undelete` move
+the entity, `update` sets its fields. Among several moves of one id at one time only the last (by `seq`, then operation
+and target) takes effect; all updates do, and for each field the last one wins.
 
-A period of an id is the time between two departures from it. Whatever has the id at some time within a period leaves
-with the departure that ends it. So one window over the entries of an id yields the next move of everything that arrives
-there, without a join and without reading any other id. Deleted rows have a place of their own beside each id, from
-which only an undelete leads back.
+A period of an id is the time between two departures from it. Every entity that has the id within a period leaves with
+the departure at its end. So one window over the entries of an id yields the next move of all arrivals, without a join
+or reads of other ids. Deleted rows have a separate location per id, which only an undelete leaves.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from pyspark.sql import functions as F
 from deltaworks.specs.mutation import OPERATIONS, REQUEST_COLUMNS
 from deltaworks.tables.spark.session import override_settings
 
-#: The input of `resolve`, as a DDL string. `time` is when a request takes effect; `seq` orders requests of one time, a
-#: missing one first. Further columns are ignored.
+#: Input schema of `resolve` as DDL. `time` is when a request takes effect; `seq` orders requests of one time, null
+#: first. Further columns are ignored.
 REQUEST_SCHEMA = ", ".join(
     f"{name} {kind}" for name, kind in {**REQUEST_COLUMNS, "time": "timestamp"}.items() if name != "name"
 )
-#: Operations that move what an id names to another id,
+#: Operations that move an entity to another id,
 RENAME_OPERATIONS = ("rename", "merge")
-#: those that move it to the place of deleted rows of the id, and back,
+#: to the location of deleted rows of its id, and back,
 DELETE, UNDELETE = "delete", "undelete"
-#: and the one that leaves it in place.
+#: and the one that does not move it.
 UPDATE = "update"
 MOVE_OPERATIONS = (*RENAME_OPERATIONS, DELETE, UNDELETE)
 
 _KEY = ("org_id", "id", "time")
 
-#: With at most this many requests, a process that has just started compiles and schedules longer than it computes.
+#: Up to this number of requests, compilation and scheduling take longer than the computation in a new process.
 SMALL_BATCH_REQUESTS = 20_000
 
-#: Frames kept on the executors have no statistics, so Spark takes them for large and builds Bloom filters of a megabyte
-#: for every key of a join, which it then ships with every task: three times the seconds of the last join.
+#: Checkpointed frames have no statistics, so Spark assumes that they are large and builds a Bloom filter of 1 MB for
+#: every join key, which it ships with every task: the last join takes three times as long.
 _BASE_SETTINGS = {"spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
 _SMALL_BATCH_SETTINGS = {
-    # One job a query and not one a stage, one task a stage, and expressions that are interpreted and not compiled.
+    # One job per query instead of per stage, one task per stage, interpreted expressions.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
@@ -52,10 +51,10 @@ _SMALL_BATCH_SETTINGS = {
 
 
 def invalid_reason() -> Column:
-    """Why a request cannot take effect; null for one that can.
+    """Returns the reason why a request cannot take effect; null for a valid one.
 
-    Reasons: `UNKNOWN_OPERATION`, `INCOMPLETE` (no organisation, id or time, or no new id where one is needed) and
-    `NO_FIELDS` of an update.
+    Reasons: `UNKNOWN_OPERATION`, `INCOMPLETE` (no organisation, id or time, or a required new id is missing) and
+    `NO_FIELDS` (of an update).
     """
     incomplete = F.col("org_id").isNull() | F.col("id").isNull() | F.col("time").isNull()
     without_target = F.col("op").isin(*RENAME_OPERATIONS) & F.col("new_id").isNull()
@@ -69,12 +68,12 @@ def invalid_reason() -> Column:
 
 
 def effective_requests(requests: DataFrame) -> DataFrame:
-    """The effective requests: of the moves of one id at one time the last, without those that lead nowhere.
+    """Returns the effective requests: the last of the moves of one id at one time, without moves to the same id.
 
-    Requests for the mapping table alone (`rename_name`) are excluded.
+    Excludes requests for the name mapping only (`rename_name`).
 
     Columns: org_id, id, time, seq, op, fields, `target` (the id it moves to, null for an update), and whether it moves
-    out of (`revives`) or into (`removes`) the place of the deleted.
+    out of (`revives`) or into (`removes`) the location of deleted rows.
     """
     op = F.col("op")
     target = F.when(op.isin(*RENAME_OPERATIONS), F.col("new_id")).when(op.isin(DELETE, UNDELETE), F.col("id"))
@@ -98,7 +97,8 @@ def effective_requests(requests: DataFrame) -> DataFrame:
 
 @contextmanager
 def resolve_settings(session: SparkSession, *, request_count: int) -> Iterator[None]:
-    """Spark settings for a block that resolves `requests` many of them and materialises the result; restored after it.
+    """Applies Spark settings within a block that resolves requests and materialises the result; restores them
+    afterwards.
 
     The result does not depend on them.
     """
@@ -108,21 +108,21 @@ def resolve_settings(session: SparkSession, *, request_count: int) -> Iterator[N
         yield
 
 
-#: Kinds of an entry, in the order in which entries of one time are met when time runs backwards: what arrives at an
-#: id at a time stays over the moves of that time, and an update of that time still applies to what leaves.
+#: Kinds of an entry, in the order in which a backwards scan meets entries of the same time: an arrival outlives moves
+#: of that time, and an update of that time still applies to departing entities.
 ARRIVAL, DEPARTURE, UPDATED = 0, 1, 2
 
 _LOCATION = ("org_id", "id", "deleted")
-#: An array of updates, of each field one.
+#: An array of updates, one per field.
 UPDATES = "array<struct<time:timestamp,seq:bigint,value:string,field:string>>"
 
 
 def timeline(requests: DataFrame) -> DataFrame:
-    """One row for each arrival, departure and update of an id.
+    """Returns one row per arrival, departure and update of an id.
 
-    Columns: org_id, `id` and `deleted` (the place), time, `kind`, seq, op, fields (of an update), `origin` (of an arrival:
-    the id it left at this time), `since` and `until` (the period: the departures before and at its end, null where
-    there is none).
+    Columns: org_id, `id` and `deleted` (the location), time, `kind`, seq, op, fields (of an update), `origin` (of an
+    arrival: the id it left at this time), `since` and `until` (the period: the previous departure and the departure at
+    its end, null without one).
     """
     org, time, seq, op = (F.col(name) for name in ("org_id", "time", "seq", "op"))
 
@@ -146,7 +146,7 @@ def timeline(requests: DataFrame) -> DataFrame:
     entries = F.when(F.col("target").isNull(), F.array(update)).otherwise(F.array(departure, arrival))
     exploded = effective_requests(requests).select(F.inline(entries))
     departure_time = F.when(F.col("kind") == DEPARTURE, F.col("time"))
-    # Time runs backwards: a frame that reaches to the end of a partition costs the square of its rows.
+    # The window is ordered backwards: a frame that extends to the end of a partition costs the square of its rows.
     later = Window.partitionBy(*_LOCATION).orderBy(F.col("time").desc(), F.col("kind").asc())
     earlier = Window.partitionBy(*_LOCATION).orderBy(F.col("time").asc(), F.col("kind").desc())
     return exploded.withColumns(
@@ -160,7 +160,7 @@ def timeline(requests: DataFrame) -> DataFrame:
 
 
 def override_fields(earlier: Column, later: Column) -> Column:
-    """Merge two maps of fields; what the later one sets, even to null, wins."""
+    """Merges two maps of fields; the later map wins, even with null."""
     remaining = F.map_filter(earlier, lambda name, _: ~F.map_contains_key(later, name))
     return (
         F.when(F.size(later) == 0, earlier).when(F.size(earlier) == 0, later).otherwise(F.map_concat(remaining, later))
@@ -168,12 +168,11 @@ def override_fields(earlier: Column, later: Column) -> Column:
 
 
 def with_later_updates(frame: DataFrame, time: Column) -> DataFrame:
-    """Add the fields that `updates` set on rows that came to their period at a time; a null time precedes them all.
+    """Adds the fields set by `updates` after a time; a null time precedes all updates.
 
-    Adds `set_fields`, and `last_update` (time and sequence of the last of them, null where there is none).
+    Adds `set_fields`, and `last_update` (time and sequence of the last update, null without one).
     """
-    # In steps, each a column that the next one names: an array expression that is written twice is computed twice, and
-    # shipped to tasks twice.
+    # In separate columns: an array expression used twice is computed twice, and shipped to tasks twice.
     later = frame.withColumn("met", F.filter("updates", lambda update: time.isNull() | (update["time"] > time)))
     fields = F.map_from_entries(F.transform("met", lambda update: F.struct(update["field"], update["value"])))
     last = F.array_max(F.transform("met", lambda update: request_order(update["time"], update["seq"])))
@@ -181,15 +180,15 @@ def with_later_updates(frame: DataFrame, time: Column) -> DataFrame:
 
 
 def request_order(time: Column, seq: Column) -> Column:
-    """A time and a sequence as one value that orders requests; a missing sequence is before all others."""
+    """Returns time and sequence as one value that orders requests; a missing sequence comes first."""
     return F.struct(time.alias("time"), seq.alias("seq"))
 
 
 def last_updates(timeline: DataFrame) -> DataFrame:
-    """The effective updates of each period of an id that has any: org_id, id, since, until, `updates`.
+    """Returns the effective updates per period of an id: org_id, id, since, until, `updates`.
 
-    `updates` holds only the last update of each field in the period: it is later than any other that reaches the same
-    row. So a hundred thousand updates of an id weigh as much as one.
+    `updates` holds only the last update of each field in the period, which overrides all others for every row it
+        reaches. So a hundred thousand updates of an id cost as much as one.
     """
     period = ("org_id", "id", "since", "until")
     set_fields = timeline.where(F.col("kind") == UPDATED).select(

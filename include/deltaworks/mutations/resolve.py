@@ -1,6 +1,6 @@
-"""Resolve: requests in, intervals out. What rows that arrived under an id, within a time, have become.
+"""Resolves requests to intervals: the final id, deletion and fields of rows by their original id and time.
 
-Pure: DataFrame to DataFrame, with nothing read, written or brought to the driver but one count a round.
+Pure: DataFrame to DataFrame. Reads and writes nothing, and collects only one count per round.
 docs/reference/mutations.md has the semantics, with examples.
 """
 
@@ -22,15 +22,15 @@ from deltaworks.mutations.requests import (
 )
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 
-#: What resolve gives, as a DDL string: rows that arrived as `id` at `valid_from` (null: ever) or later and before
-#: `valid_to` (null: for ever) are called `final_id`, or were deleted under that id. `fields` are those that were set; a
-#: null value gives back what arrived. `hops` counts moves; `last_time` and `last_seq` are those of the last request.
+#: Output schema of `resolve` as DDL: rows that arrived as `id` from `valid_from` (null: unbounded) until before
+#: `valid_to` (null: unbounded) have the id `final_id`, or were deleted under it. `fields` are the set fields; a null
+#: value restores the original. `hops` counts moves; `last_time` and `last_seq` belong to the last request.
 INTERVAL_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in INTERVALS_COLUMNS.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What resolve finds on its way: what happens under each id, the updates that count, and where every move ends."""
+    """Intermediate results: the timeline of each id, the effective updates, and the destination of every move."""
 
     timeline: DataFrame
     updates: DataFrame
@@ -38,13 +38,13 @@ class Trace:
 
 
 def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
-    """What the requests come to, as intervals of INTERVAL_SCHEMA; rows outside of all of them are untouched.
+    """Returns the outcome of the requests as intervals of INTERVAL_SCHEMA; rows outside all intervals do not change.
 
-    Intervals of an id do not overlap. Requests that cannot act (`requests.refusal`) are left out. The answer depends on
-    the set of requests alone, not on their order or number of copies.
+    Intervals of an id do not overlap. Invalid requests (`requests.invalid_reason`) are skipped. The result depends on
+    the set of requests only, not on their order or duplicates.
 
-    Cost: ⌈log2 of the longest chain⌉ + 3 joins, each linear in the requests, and a sort by id. Jobs run while this is
-    called: a materialisation and a count for each round.
+    Cost: ⌈log2 of the longest chain⌉ + 3 joins, each linear in the requests, and a sort by id. Runs jobs: a
+    materialisation and a count per round.
 
     Args:
         requests: columns of REQUEST_SCHEMA.
@@ -54,22 +54,22 @@ def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -
 
 
 def trace_requests(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> Trace:
-    """Follow every request to its end."""
+    """Follows every request to its destination."""
     entries = checkpoint(timeline(requests))
     updates = last_updates(entries)
     return Trace(entries, updates, resolve_chains(checkpoint(moves(entries, updates)), checkpoint))
 
 
 def build_intervals(trace: Trace) -> DataFrame:
-    """The intervals of a trace: each period, parted where the last update of a field falls into it."""
+    """Returns the intervals of a trace: each period, split at the last update of each field."""
     periods = _ended_periods(trace).unionByName(_open_periods(trace))
-    # `sort_array` and not `array_sort`, which compares by an expression of its own.
+    # `sort_array`, because `array_sort` compares with a generated expression.
     times = F.sort_array(F.array_distinct(F.transform("updates", lambda update: update["time"])))
     with_times = periods.withColumn("times", times)
     starts = F.concat(F.array("since"), F.col("times")).alias("valid_from")
     ends = F.concat(F.col("times"), F.array("until")).alias("valid_to")
     parts = F.arrays_zip(starts, ends)
-    # Behind the last update of a period that no move ends, and at the very time of its end, there is nothing to do.
+    # Nothing changes after the last update of a period without an ending move, nor in a part of zero length.
     untouched = F.col("part.valid_from").eqNullSafe(F.col("part.valid_to")) | (
         F.col("part.valid_to").isNull() & F.col("until").isNull()
     )
@@ -78,7 +78,7 @@ def build_intervals(trace: Trace) -> DataFrame:
 
 
 def _ended_periods(trace: Trace) -> DataFrame:
-    """Stretches of living ids that a move ends, with their updates and where the move leads in the end."""
+    """Returns periods that a move ends, with their updates and the move's final destination."""
     keys = ("org_id", "id", "until")
     departures = trace.timeline.where((F.col("kind") == DEPARTURE) & ~F.col("deleted")).select(*keys, "since")
     ends = trace.destinations.withColumnRenamed("time", "until")
@@ -91,7 +91,7 @@ def _ended_periods(trace: Trace) -> DataFrame:
 
 
 def _open_periods(trace: Trace) -> DataFrame:
-    """Stretches of living ids that nothing but updates fall into: who is called by the id stays there."""
+    """Returns periods with updates that no move ends: their rows keep the id."""
     return trace.updates.where(F.col("until").isNull()).select(
         *("org_id", "id", "until", "since", "updates"),
         F.col("id").alias("final_id"),
@@ -103,7 +103,7 @@ def _open_periods(trace: Trace) -> DataFrame:
 
 
 def _interval_columns() -> list[Column | str]:
-    """The columns of an interval, from its part of a period and where the period leads."""
+    """Returns the columns of an interval from its part of a period and the period's destination."""
     last = F.greatest("last", "last_update")
     return [
         *("org_id", "id", "part.valid_from", "part.valid_to", "final_id"),

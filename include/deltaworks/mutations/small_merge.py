@@ -1,10 +1,10 @@
-"""Merges a batch by delta-rs in this process, which on one machine's cores is several times as fast as Spark.
+"""Merges a batch with delta-rs in this process, which is several times as fast as Spark on one machine.
 
-The engine is chosen by the size of a batch and the free memory; Spark merges what does not fit.
+The engine is chosen by batch size and free memory; Spark runs larger merges.
 
-Rows get the same values as from `merge.TableMerge`. delta-rs does not enforce application transactions, so a merge is
-made from the very snapshot in which its step was searched for, without retries of its own: any commit in between makes
-it fail, and the next attempt checks again.
+Rows get the same values as from `merge.TableMerge`. delta-rs does not enforce application transactions, so the merge
+commits from the snapshot in which its step was searched, without retries: a concurrent commit makes it fail, and the
+next attempt checks again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
 
-#: Prefix of the source columns with the values that updates set: a field may have the name of another source column.
+#: Prefix of source columns with set values; avoids clashes with other source columns.
 _SET_PREFIX = "set_"
 
 
 class SmallMerge:
-    """Merges periods, which the constructor collects, into one mutable table.
+    """Merges periods, collected by the constructor, into one mutable table.
 
     Args:
-        periods: as of `TableMerge`, few enough to be collected.
+        periods: as in `TableMerge`, few enough to collect.
     """
 
     def __init__(self, table: TableSpec, periods: DataFrame, affected: AffectedRange, *, batch: int) -> None:
@@ -57,10 +57,10 @@ class SmallMerge:
         self._source: pa.Table = periods.select(*key_columns, *set_values).toArrow()
 
     def execute(self, snapshot: DeltaTable, step: Step, user_metadata: str) -> None:
-        """Merge into the snapshot `opened`, which must not have `step`, as one commit under it.
+        """Merges into `snapshot`, which must not have `step`, as one commit under that step.
 
         Raises:
-            ConcurrencyError: DELTA_CONFLICT, the table has had another commit since.
+            ConcurrencyError: DELTA_CONFLICT if the table has a newer commit.
         """
         changes = {name: value for name, _, value in self._assignments()}
         merger = snapshot.merge(
@@ -87,11 +87,11 @@ class SmallMerge:
                 hint="Run the job again; it starts from the table as it is then.",
             ) from error
         if not metrics["num_target_files_removed"]:
-            # Nothing differed, so delta-rs committed nothing. The step is recorded all the same, as Spark does.
+            # If nothing differs, delta-rs makes no commit. The step is recorded nevertheless, like Spark does.
             commit_step(snapshot, [], step=step, user_metadata=user_metadata)
 
     def condition(self) -> str:
-        """The SQL condition on pairs of rows and periods whose values differ."""
+        """Returns the SQL condition on pairs of rows and periods whose values differ."""
         time, start, end = f'{TARGET}."event_time"', f'{SOURCE}."valid_from"', f'{SOURCE}."valid_to"'
         differs = [f"({present} IS DISTINCT FROM {value})" for _, present, value in self._assignments()]
         return " AND ".join(
@@ -106,7 +106,7 @@ class SmallMerge:
         )
 
     def _assignments(self) -> list[tuple[str, str, str]]:
-        """The columns that change, each with its present and its new value."""
+        """Returns the columns that change, each with its current and new value."""
         fields = [
             (name, f'{TARGET}."{name}"', f'coalesce({SOURCE}."{_SET_PREFIX}{name}", {TARGET}."{origin}")')
             for name, origin in self._mutable.fields.items()
@@ -118,7 +118,7 @@ class SmallMerge:
         ]
 
     def _pruning_conditions(self) -> list[str]:
-        """The conditions with literals by which files are skipped."""
+        """Returns conditions with literals, by which files are skipped."""
         affected, org, origin = self._affected, f'{TARGET}."{ORG_COLUMN}"', f'{TARGET}."{self._mutable.origin}"'
         if affected.organisations is not None:
             org_condition = f"{org} IN ({', '.join(map(_sql_text, affected.organisations))})"
@@ -158,18 +158,17 @@ def _sql_date(value: dt.datetime) -> str:
 
 
 Engine = Literal["spark", "delta_rs"]
-#: The most periods collected on the driver for a merge by delta-rs; a larger batch goes through Spark.
+#: Maximum number of periods collected on the driver for delta-rs; Spark runs larger batches.
 MAX_PERIODS = 200_000
-#: Bytes of memory that a merge by delta-rs takes for each byte of the files it rewrites: 6 to 10 were measured,
-#: depending on how well they are compressed.
+#: Memory per byte of rewritten files with delta-rs: 6 to 10 bytes were measured, depending on compression.
 MEMORY_BYTES_PER_FILE_BYTE = 10
-#: The share of free memory that a merge may take: others share the machine.
+#: Share of free memory that a merge may use, since other processes share the machine.
 MAX_MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """The engine of a merge, with the reasons where it is Spark. The merge rewrites at most `target_bytes`."""
+    """The engine of a merge, with reasons if it is Spark. The merge rewrites at most `target_bytes`."""
 
     engine: Engine
     target_bytes: int
@@ -177,10 +176,10 @@ class MergePlan:
 
 
 def plan_merge(lake: Lake, key: str, table: TableSpec, affected: AffectedRange, *, small_merge_bytes: int) -> MergePlan:
-    """Choose the engine for one table, from its log. Reads no data.
+    """Chooses the engine for one table from its log. Reads no data.
 
     Args:
-        small_merge_bytes: the most bytes delta-rs may rewrite; free memory may lower that.
+        small_merge_bytes: maximum bytes that delta-rs may rewrite; limited further by free memory.
     """
     snapshot = lake.open(key)
     if snapshot is None:
@@ -210,7 +209,7 @@ def _reasons_for_spark(
 
 
 def _affected_bytes(lake: Lake, key: str, affected: AffectedRange) -> int:
-    """The bytes of the organisations a batch reaches; of all files where the table is not partitioned by them."""
+    """Returns the bytes of the affected organisations; of all files if the table is not partitioned by organisation."""
     total = 0
     for partition, sizes in file_sizes_by_partition(lake, key).items():
         values = dict(partition)
