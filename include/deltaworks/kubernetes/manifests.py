@@ -27,8 +27,8 @@ def require_kubernetes(catalog: Catalog) -> KubernetesSpec:
         name = catalog.environment.environment
         raise ConfigError(
             "KUBERNETES_UNDECLARED",
-            f"include/environments/{name}.yaml declares no `kubernetes`, so it is not known what would run where.",
-            hint="Write `kubernetes: {image: registry.example.com/deltaworks:0.1.0}` there, or name another one.",
+            f"include/environments/{name}.yaml declares no `kubernetes` section.",
+            hint="Add `kubernetes: {image: registry.example.com/deltaworks:0.1.0}`, or select another environment.",
         )
     return spec
 

@@ -43,13 +43,17 @@ def read_variables(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise _invalid(str(path), f"cannot be read: {error.strerror}", "Name a file such as docker/aws.env.") from error
+        raise _invalid(str(path), f"cannot be read: {error.strerror}", "Pass a file such as docker/aws.env.") from error
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals or not _VARIABLE.match(name):
-            raise _invalid(f"{path}:{number}", "is no line NAME=value", "Write one variable a line, or a # before it.")
+            raise _invalid(
+                f"{path}:{number}",
+                "is not of the form NAME=value",
+                ("Write one variable per line; comments start with #."),
+            )
         variables[name] = value
     return variables
 
@@ -66,8 +70,8 @@ def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -
     if named:
         raise _invalid(
             str(path),
-            f"has {', '.join(named)}: a ConfigMap is no place for secrets",
-            "Remove them there, and make them keys of the Secret: kubectl create secret generic … --from-env-file=….",
+            f"contains {', '.join(named)}: secrets must not be in a ConfigMap",
+            "Move them to the Secret: kubectl create secret generic … --from-env-file=….",
         )
 
 

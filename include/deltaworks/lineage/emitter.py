@@ -71,7 +71,7 @@ class Emitter:
             lost = self.counts.failed + self.counts.dropped
             if lost:
                 log.warning(
-                    "lineage: %d events sent, %d failed, %d dropped: the backend does not answer, or not fast enough",
+                    "lineage: %d events sent, %d failed, %d dropped: the backend is unavailable or too slow",
                     self.counts.sent,
                     self.counts.failed,
                     self.counts.dropped,

@@ -33,7 +33,7 @@ def column_origins(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Co
         nodes = lineage(None, query, {name: columns for name, columns in schema.items() if columns}, dialect=_DIALECT)
         origins = {name: tuple(dict.fromkeys(_origin_columns(node, reads))) for name, node in nodes.items()}
     except (SqlglotError, ValueError, KeyError, RecursionError) as error:
-        log.debug("the columns of a query cannot be followed: %s", error)
+        log.debug("cannot trace the columns of a query: %s", error)
         return {}
     return {name: columns for name, columns in origins.items() if columns}
 

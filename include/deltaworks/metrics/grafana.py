@@ -43,14 +43,14 @@ def _pipeline_panel(title: str, family: str, *, rate: bool = False) -> Panel:
 
 _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
     (
-        "What needs somebody",
+        "Needs attention",
         (
             Panel("Unhealthy streams", "sum(deltaworks_stream_unhealthy) or vector(0)", "", "", "stat", "short"),
             Panel("Open alerts", "sum by (severity) (deltaworks_alert_open)", "{{severity}}", "", "stat", "short"),
-            Panel("Health judged", "deltaworks_health_age_seconds", "ago", "deltaworks_health_age_seconds", "stat"),
+            Panel("Last health check", "deltaworks_health_age_seconds", "ago", "deltaworks_health_age_seconds", "stat"),
             Panel("Causes", f"deltaworks_stream_unhealthy{_PIPELINES}", "{{pipeline}}: {{cause}}", "", unit="short"),
             Panel("Alerts by cause", "deltaworks_alert_open", "{{cause}}", "", unit="short"),
-            Panel("Storage answers", "deltaworks_storage_up", "up", "", "stat", "short"),
+            Panel("Storage up", "deltaworks_storage_up", "up", "", "stat", "short"),
         ),
     ),
     (
@@ -58,22 +58,22 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         (
             Panel("State", f"deltaworks_stream_state{_PIPELINES} == 1", "{{pipeline}}: {{state}}", "", "stat", "short"),
             _pipeline_panel("Lag", "deltaworks_stream_lag_seconds"),
-            _pipeline_panel("Time left in the source", "deltaworks_stream_time_left_seconds"),
+            _pipeline_panel("Time until source retention", "deltaworks_stream_time_left_seconds"),
             Panel(
                 "Freshness of bronze",
                 f"deltaworks_stream_freshness_seconds{_PIPELINES}",
                 "{{pipeline}} {{quantile}}",
                 "deltaworks_stream_freshness_seconds",
             ),
-            _pipeline_panel("Rows a second", "deltaworks_stream_rows_total", rate=True),
-            _pipeline_panel("Quarantined a second", "deltaworks_stream_quarantined_total", rate=True),
-            _pipeline_panel("Share in quarantine", "deltaworks_stream_quarantined_share"),
-            _pipeline_panel("Records that wait", "deltaworks_stream_backlog_records"),
-            _pipeline_panel("Files that wait", "deltaworks_stream_backlog_files"),
-            _pipeline_panel("Bytes that wait", "deltaworks_stream_backlog_bytes"),
-            _pipeline_panel("Age of the heartbeat", "deltaworks_stream_heartbeat_age_seconds"),
+            _pipeline_panel("Rows per second", "deltaworks_stream_rows_total", rate=True),
+            _pipeline_panel("Quarantined per second", "deltaworks_stream_quarantined_total", rate=True),
+            _pipeline_panel("Quarantined share", "deltaworks_stream_quarantined_share"),
+            _pipeline_panel("Waiting records", "deltaworks_stream_backlog_records"),
+            _pipeline_panel("Waiting files", "deltaworks_stream_backlog_files"),
+            _pipeline_panel("Waiting bytes", "deltaworks_stream_backlog_bytes"),
+            _pipeline_panel("Heartbeat age", "deltaworks_stream_heartbeat_age_seconds"),
             _pipeline_panel("Held tables", "deltaworks_stream_held_tables"),
-            _pipeline_panel("Objects lost", "deltaworks_stream_lost_files"),
+            _pipeline_panel("Lost objects", "deltaworks_stream_lost_files"),
         ),
     ),
     (
@@ -81,16 +81,16 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         (
             Panel("State", "deltaworks_relay_state == 1", "{{relay}}: {{state}}", "", "stat", "short"),
             Panel(
-                "Events a second",
+                "Events per second",
                 "rate(deltaworks_relay_events_total[5m])",
                 "{{relay}}",
                 "deltaworks_relay_events_total",
                 unit="cps",
             ),
-            Panel("Messages that wait", "deltaworks_relay_backlog_messages", "{{relay}}", "", unit="short"),
+            Panel("Waiting messages", "deltaworks_relay_backlog_messages", "{{relay}}", "", unit="short"),
             Panel("Dead letters", "deltaworks_relay_dead_letters", "{{relay}}", "", unit="short"),
             Panel(
-                "Age of the heartbeat",
+                "Heartbeat age",
                 "deltaworks_relay_heartbeat_age_seconds",
                 "{{relay}}",
                 "deltaworks_relay_heartbeat_age_seconds",
@@ -102,7 +102,7 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         (
             Panel("State", "deltaworks_collector_state == 1", "{{collector}}: {{state}}", "", "stat", "short"),
             Panel(
-                "Delivered a second",
+                "Delivered per second",
                 "rate(deltaworks_collector_delivered_total[5m])",
                 "{{collector}} {{source}}",
                 "deltaworks_collector_delivered_total",
@@ -116,12 +116,12 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 unit="percentunit",
             ),
             Panel(
-                "The oldest that waits",
+                "Oldest waiting event",
                 "deltaworks_collector_oldest_seconds",
                 "{{collector}}",
                 "deltaworks_collector_oldest_seconds",
             ),
-            Panel("Set aside", "deltaworks_collector_dead_letters", "{{collector}} {{source}}", "", unit="short"),
+            Panel("Dead letters", "deltaworks_collector_dead_letters", "{{collector}} {{source}}", "", unit="short"),
         ),
     ),
     (
@@ -134,7 +134,7 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "deltaworks_gold_age_seconds",
             ),
             Panel(
-                "Age against what is declared",
+                "Age relative to declared maximum",
                 f"deltaworks_gold_age_seconds{_PIPELINES} / deltaworks_gold_max_age_seconds{_PIPELINES}",
                 "{{pipeline}}.{{table}}",
                 "",

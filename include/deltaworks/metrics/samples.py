@@ -67,7 +67,7 @@ def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> li
         try:
             samples += part()
         except Exception as error:  # other parts are still reported
-            log.warning("Figures are left out: %s", error)
+            log.warning("Some metrics are missing: %s", error)
             up = False
     up = up and not any(sample.labels[1:] == (_UNREADABLE,) for sample in samples)
     finite = [sample for sample in samples if math.isfinite(sample.value)]
@@ -103,7 +103,7 @@ def _previous_verdicts(verdicts: Callable[[], StoredObject | None]) -> dict[str,
         item = verdicts()
         return health_report.decode_verdicts(item.data) if item is not None else {}
     except DeltaworksError as error:
-        log.warning("Earlier verdicts are not known: %s", error)
+        log.warning("Cannot read the last verdicts: %s", error)
         return {}
 
 

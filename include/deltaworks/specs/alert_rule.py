@@ -36,9 +36,13 @@ class BoundsSpec(Spec):
 
     above: float | None = Field(default=None, description="the value is above this")
     below: float | None = Field(default=None, description="the value is below this")
-    above_baseline: float | None = Field(default=None, gt=0, description="above the baseline times this")
-    below_baseline: float | None = Field(default=None, gt=0, description="below the baseline times this")
-    deviations: float | None = Field(default=None, ge=0, description="so many deviations away from the baseline")
+    above_baseline: float | None = Field(
+        default=None, gt=0, description=("the value is above this multiple of the baseline")
+    )
+    below_baseline: float | None = Field(
+        default=None, gt=0, description=("the value is below this multiple of the baseline")
+    )
+    deviations: float | None = Field(default=None, ge=0, description="number of deviations from the baseline")
     min_increase: float | None = Field(default=None, ge=0, description="above the baseline by more than this")
     min_decrease: float | None = Field(default=None, ge=0, description="below the baseline by more than this")
 
@@ -48,9 +52,9 @@ class BoundsSpec(Spec):
         down = [name for name in _DOWNWARDS if getattr(self, name) is not None]
         problems: list[Problem] = []
         if up and down:
-            problems.append(((down[0],), f"{up[0]} and {down[0]} are two directions; write a rule for each"))
+            problems.append(((down[0],), f"{up[0]} and {down[0]} have opposite directions; write a rule for each"))
         if not up and not down:
-            text = "name a bound, such as above: 0.05 or above_baseline: 1.1"
+            text = "give a bound, such as above: 0.05 or above_baseline: 1.1"
             problems.append((("deviations",) if self.deviations is not None else (), text))
         raise_problems(problems)
         return self
@@ -81,11 +85,11 @@ class BaselineSpec(Spec):
     """
 
     kind: Literal["hour_of_week", "hour_of_day", "peers", "fixed"]
-    weeks: int = Field(default=4, ge=1, le=12, description="how far back the past is looked at")
-    min_weeks: int = Field(default=2, ge=1, le=12, description="so many weeks must have the hour")
-    within: Names = Field(default=(), description="of peers: labels that peers have alike")
-    min_peers: int = Field(default=2, ge=1, description="of peers: so many others must be there")
-    value: float | None = Field(default=None, description="of fixed: the number")
+    weeks: int = Field(default=4, ge=1, le=12, description="number of past weeks that are read")
+    min_weeks: int = Field(default=2, ge=1, le=12, description="minimum number of weeks with data for the hour")
+    within: Names = Field(default=(), description="peers only: labels that are equal for all peers")
+    min_peers: int = Field(default=2, ge=1, description="peers only: minimum number of peers")
+    value: float | None = Field(default=None, description="fixed only: the number")
 
     @model_validator(mode="after")
     def _check_kind_keys(self) -> Self:
@@ -97,14 +101,14 @@ class BaselineSpec(Spec):
             "value": ("fixed",),
         }
         problems: list[Problem] = [
-            ((name,), f"{name} is of {' and '.join(of)}, and this is {self.kind}; leave it out")
+            ((name,), f"{name} is a key of {' and '.join(of)}, and this is {self.kind}; remove it")
             for name, of in kinds.items()
             if self.kind not in of and getattr(self, name) != type(self).model_fields[name].default
         ]
         if self.kind == "fixed" and self.value is None:
-            problems.append((("value",), "name the number that values are compared with"))
+            problems.append((("value",), "give the number that values are compared with"))
         if self.kind == "hour_of_week" and self.min_weeks > self.weeks:
-            problems.append((("min_weeks",), f"only {self.weeks} weeks are looked at; write {self.weeks} at most"))
+            problems.append((("min_weeks",), f"only {self.weeks} weeks are read; write {self.weeks} at most"))
         raise_problems(problems)
         return self
 
@@ -119,7 +123,7 @@ class GroupingSpec(Spec):
     alert."""
 
     by: Names = ()
-    min_alerts: int = Field(default=20, ge=2, description="so many at once are told as one")
+    min_alerts: int = Field(default=20, ge=2, description="number of simultaneous alerts that become one")
 
 
 class RuleSpec(Spec):
@@ -138,28 +142,34 @@ class RuleSpec(Spec):
     sql: str
     labels: Names = Field(default=(), max_length=8)
     min_samples: int | None = Field(
-        default=None, ge=1, description="a value of fewer says nothing; minutes are added up"
+        default=None, ge=1, description="minimum number of samples; with fewer, minutes are aggregated"
     )
     percentile: float | None = Field(default=None, gt=0, lt=1, description="the value is this percentile of buckets")
     baseline: BaselineSpec | None = None
     fire: BoundsSpec
-    clear: BoundsSpec | None = Field(default=None, description="without it the bounds of `fire`")
-    for_minutes: int = Field(default=3, ge=1, le=10_080, description="so long all bounds must be crossed")
-    keep_firing_minutes: int = Field(
-        default=5, ge=1, le=10_080, description="so long it must be clear before it is over"
+    clear: BoundsSpec | None = Field(default=None, description="by default the bounds of `fire`")
+    for_minutes: int = Field(
+        default=3, ge=1, le=10_080, description=("how long all bounds must be crossed before it fires")
     )
-    step_minutes: Literal[1, 5, 15, 60, 1440] = Field(default=1, description="how far apart the judged minutes lie")
-    evaluation_delay_seconds: int = Field(default=90, ge=0, le=864_000, description="after so long a minute is judged")
+    keep_firing_minutes: int = Field(
+        default=5, ge=1, le=10_080, description="how long it must be clear before it resolves"
+    )
+    step_minutes: Literal[1, 5, 15, 60, 1440] = Field(default=1, description="interval of evaluated minutes")
+    evaluation_delay_seconds: int = Field(
+        default=90, ge=0, le=864_000, description=("delay after which a minute is evaluated")
+    )
     stale_seconds: int | None = Field(
         default=None,
         ge=60,
-        description="newest data older than this are `unknown`; without it evaluation_delay_seconds",
+        description="with older data the rule is `unknown`; by default evaluation_delay_seconds",
     )
     no_data: Literal["unknown", "hold", "ok"] = "unknown"
     severity: Severity = "warning"
     grouping: GroupingSpec = GroupingSpec.defaults()
-    inhibited_by: Names = Field(default=(), description="while one of these rules fires, nobody is told of this one")
-    runbook: str = Field(default="", description="what to do, as people are to read it")
+    inhibited_by: Names = Field(
+        default=(), description=("rules that suppress notifications of this one while they fire")
+    )
+    runbook: str = Field(default="", description="what to do, for the people who are notified")
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -191,21 +201,21 @@ class RuleSpec(Spec):
         for key, bounds in (("fire", self.fire), ("clear", self.clear)):
             for name in bounds.relative_bounds if bounds is not None else ():
                 if self.baseline is None:
-                    yield (key, name), f"{name} says nothing without a baseline; declare `baseline`"
+                    yield (key, name), f"{name} needs a baseline; declare `baseline`"
                 elif self.min_samples is None:
-                    text = "of how many samples a value is made decides how far it strays; declare `samples`"
+                    text = "random deviations depend on the number of samples; declare `min_samples`"
                     yield (key, name), f"{name} compares with a baseline, and {text}"
                 elif name == "deviations" and self.baseline.kind == "fixed":
                     yield (key, name), "a fixed baseline has no spread; write min_increase or min_decrease"
         if self.baseline is not None and not self.fire.relative_bounds:
-            yield ("baseline",), "no bound compares with it; write above_baseline in `fire`, or leave it out"
+            yield ("baseline",), "no bound uses it; write above_baseline in `fire`, or remove it"
         if self.clear is not None:
             yield from _hysteresis_problems(self.fire, self.clear)
 
     def _label_problems(self) -> Iterator[Problem]:
         for index, label in enumerate(self.labels):
             if label in (MINUTE, VALUE, SAMPLES, BUCKET):
-                yield ("labels", index), f"{label!r} is a column of its own in the answer; name another"
+                yield ("labels", index), f"{label!r} is a reserved result column; use another label"
             elif label in self.labels[:index]:
                 yield ("labels", index), f"{label!r} is named twice"
         of_peers = self.baseline is not None and self.baseline.kind == "peers"
@@ -213,7 +223,7 @@ class RuleSpec(Spec):
         if of_peers and not set(self.labels) - {*within}:
             yield (
                 ("baseline", "kind"),
-                "peers are told apart by a label that is not among `within`; name it in `labels`",
+                "peers need a label that is not in `within`; add it to `labels`",
             )
         key_paths: list[tuple[KeyPath, str]] = [
             (("baseline", "within", index), name) for index, name in enumerate(within)
@@ -221,17 +231,20 @@ class RuleSpec(Spec):
         key_paths += [(("grouping", "by", index), name) for index, name in enumerate(self.grouping.by)]
         for key_path, name in key_paths:
             if name not in self.labels:
-                yield key_path, f"{name!r} is no label of this rule; {suggest_name(name, self.labels)}"
+                yield key_path, f"{name!r} is not a label of this rule; {suggest_name(name, self.labels)}"
 
     def _step_problems(self) -> Iterator[Problem]:
         for key in ("for_minutes", "keep_firing_minutes"):
             minutes = getattr(self, key)
             if minutes % self.step_minutes and minutes != type(self).model_fields[key].default:
-                yield (key,), f"minutes are judged every {self.step_minutes}; write a multiple of that"
+                yield (key,), f"the rule is evaluated every {self.step_minutes} minutes; write a multiple of that"
         if self.stale_seconds is not None and self.stale_seconds < self.evaluation_delay_seconds:
-            yield ("stale_seconds",), f"a minute is judged after {self.evaluation_delay_seconds} s; write no less"
+            yield (
+                ("stale_seconds",),
+                (f"a minute is evaluated after {self.evaluation_delay_seconds} s; write at least that"),
+            )
         if self.percentile is not None and self.min_samples is None:
-            yield ("samples",), "a percentile of few values says nothing; declare how many it needs"
+            yield ("samples",), "a percentile needs a minimum number of samples; declare it"
 
 
 def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
@@ -239,9 +252,12 @@ def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Proble
     for name, bound in clear.named_bounds.items():
         at = fire.named_bounds.get(name)
         if at is None:
-            yield ("clear", name), f"`fire` has no {name}; write bounds of `fire` that lie nearer to what is usual"
+            yield ("clear", name), f"`fire` has no {name}; use the same bounds as `fire`, closer to normal values"
         elif (bound < at) if name in ("below", "below_baseline") else (bound > at):
-            yield ("clear", name), f"{bound:g} lies beyond {at:g} of `fire`: it would be clear and fire at once"
+            yield (
+                ("clear", name),
+                (f"{bound:g} is beyond {at:g} of `fire`: it would be clear and fire at the same time"),
+            )
 
 
 def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
@@ -259,7 +275,7 @@ def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator
         for position, read in enumerate(rule.reads):
             if read not in readable:
                 key_path: KeyPath = ("rules", index, "reads", position)
-                yield key_path, f"{rule.name!r} reads {read!r}, no table here; {suggest_name(read, readable)}"
+                yield key_path, f"{rule.name!r} reads unknown table {read!r}; {suggest_name(read, readable)}"
         yield from _private_label_problems(pipeline, index, rule)
         yield from _delay_problems(pipeline, index, rule)
     yield from _inhibition_problems(pipeline)
@@ -272,15 +288,18 @@ def _private_label_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) 
     }
     for position, label in enumerate(rule.labels):
         if label in columns:
-            text = f"{label!r} is made of the private field {columns[label]}, and labels are sent to people"
-            yield ("rules", index, "labels", position), f"{text}; name another column"
+            text = f"{label!r} contains the private field {columns[label]}, and notifications contain labels"
+            yield ("rules", index, "labels", position), f"{text}; use another column"
 
 
 def _delay_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) -> Iterator[Problem]:
     slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, rule)), default=None)
     if slowest is not None and rule.evaluation_delay_seconds < slowest[0]:
-        text = f"{slowest[1]!r} is brought up to date every {slowest[0]:g} s"
-        yield ("rules", index, "evaluation_delay_seconds"), f"{text}: a minute is whole only after that; write no less"
+        text = f"{slowest[1]!r} is refreshed every {slowest[0]:g} s"
+        yield (
+            ("rules", index, "evaluation_delay_seconds"),
+            (f"{text}: a minute is complete only after that; write at least that"),
+        )
 
 
 def _source_tables(pipeline: PipelineSpec, rule: RuleSpec) -> set[str]:

@@ -22,7 +22,7 @@ class ArchiveSpec(Spec):
     """How long original payloads are kept. No default, since raw payloads may contain personal data."""
 
     retain_days: Annotated[int, NEXT_MAINTENANCE] = Field(
-        ge=1, le=36_500, description="after which maintenance removes payloads, by whole dates"
+        ge=1, le=36_500, description="days after which maintenance deletes payloads, by date"
     )
 
 
@@ -34,7 +34,7 @@ def archive_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         kept = "the table it reads keeps rows" if pipeline.source.kind == "delta" else "the bucket keeps objects"
         yield (
             ("archive",),
-            f"an archive is of records, which kafka and kinesis let go of; {kept}: take `archive` out",
+            f"an archive is only for records, which expire in kafka and kinesis; {kept}: remove `archive`",
         )
     declared = [("tables", table) for table in pipeline.tables] + [("live", table) for table in pipeline.live]
     for index, (kind, table) in enumerate(declared):

@@ -58,13 +58,13 @@ def check_field_path(value: str) -> str:
     """
     if value == "$" or value.startswith(("$.", "$[")):
         bare = value[1:].lstrip(".") or "page"
-        raise ValueError(f"a path begins with the name of a field and not with $: write {bare}")
+        raise ValueError(f"a path starts with a field name and not with $: write {bare}")
     index = _LIST_INDEX.search(value)
     if index is not None:
         before = value[: index.start()].rstrip(".") or "items"
         raise ValueError(
-            f"a path leads to a field, not into a list: declare {before} as a column of a type such as "
-            f'"array<struct<...>>", and take elements in gold'
+            f"a path cannot select list elements: declare {before} as a column of a type such as "
+            '"array<struct<...>>", and select elements in gold'
         )
     if not value or any(part == "" for part in value.split(".")):
         raise ValueError("write a dotted path of field names, such as eventParams.device_id")
@@ -116,7 +116,7 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
     """Returns the closest known name, or all known names, as the end of a message."""
     names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(names) or 'none'}"
+    return f"did you mean {nearest[0]!r}?" if nearest else f"known names: {', '.join(names) or 'none'}"
 
 
 def exclude_if_default(default: Any, **options: Any) -> Any:
@@ -163,8 +163,8 @@ class Reference(Spec):
     def _resolution_hint(self) -> str:
         if self.name.startswith(CONNECTION_VARIABLE_PREFIX):
             return (
-                "Airflow sets it for its own tasks and jobs, from the connection that aws_conn_id names. "
-                f"Anywhere else, set {self.name} to that key yourself."
+                "Airflow sets it for its tasks and jobs, from the connection aws_conn_id. Elsewhere, set "
+                f"{self.name} to that key."
             )
         return f"Set {self.name}, or start the embedded stack with `deltaworks up`, which sets it."
 
@@ -177,7 +177,7 @@ def _parse_reference(value: Any) -> Any:
         return value
     scheme, separator, name = value.partition(":")
     if scheme != "env" or not separator or not re.match(r"^[A-Z][A-Z0-9_]*$", name):
-        raise ValueError("secrets and addresses of an environment are written as references, env:NAME")
+        raise ValueError("write secrets and addresses as references, env:NAME")
     return Reference(scheme=scheme, name=name)
 
 

@@ -31,7 +31,7 @@ class _ScalarKeyComposer(Composer):
         event = self.parser.peek_event()
         key = super().compose_node(parent, index) if isinstance(event, ScalarEvent | AliasEvent) else None
         if not isinstance(key, ScalarNode):
-            raise ComposerError(None, None, "a key is a text, no list or mapping", event.start_mark)
+            raise ComposerError(None, None, "a key must be a text, not a list or mapping", event.start_mark)
         return key
 
 
@@ -47,7 +47,7 @@ def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidYamlError(data.count(b"\n", 0, error.start) + 1, "bytes that are no UTF-8") from error
+        raise InvalidYamlError(data.count(b"\n", 0, error.start) + 1, "the text is not UTF-8") from error
     # Pure Python: the C parser, the default of `safe`, has no limits.
     yaml = YAML(typ=kind, pure=True)
     yaml.Composer = _ScalarKeyComposer
@@ -76,7 +76,7 @@ def _check_size(document: Any) -> None:
         values, depth = values + len(level), depth + 1
         if values > MAX_VALUES or depth > MAX_DEPTH:
             bound = f"{MAX_VALUES} values" if values > MAX_VALUES else f"{MAX_DEPTH} levels"
-            raise MarkedYAMLError(problem=f"with its aliases it has more than {bound}")
+            raise MarkedYAMLError(problem=f"with its aliases it exceeds {bound}")
 
 
 def _children(node: Any) -> Iterable[Any]:

@@ -119,8 +119,8 @@ class Catalog:
             listed = "\n\n".join(f"{kind} {name}: {error.message}" for (kind, name), error in self.broken.items())
             raise ConfigError(
                 "SPEC_INVALID",
-                f"{len(self.broken)} of the declarations are wrong and left out; the rest works.\n\n{listed}\n",
-                hint="Mend the lines named; `deltaworks pipelines check` lists them all.",
+                f"{len(self.broken)} invalid specs were skipped; all others work.\n\n{listed}\n",
+                hint="Fix these lines; `deltaworks pipelines check` lists all errors.",
             )
 
     def declaration_text(self, kind: str, name: str) -> str:

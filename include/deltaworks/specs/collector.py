@@ -43,30 +43,40 @@ class ListenSpec(Spec):
     """Address of the collector, and the number of trusted proxies in front of it."""
 
     host: str = "0.0.0.0"
-    port: int = Field(default=8090, ge=0, le=65_535, description="0 takes a free one")
-    metrics_port: int = Field(default=8091, ge=0, le=65_535, description="of GET /metrics; 0 takes a free one")
-    trusted_hops: int = Field(default=0, ge=0, le=10, description="proxies whose X-Forwarded-For counts")
+    port: int = Field(default=8090, ge=0, le=65_535, description="0 selects a free port")
+    metrics_port: int = Field(
+        default=8091, ge=0, le=65_535, description=("port of GET /metrics; 0 selects a free port")
+    )
+    trusted_hops: int = Field(
+        default=0, ge=0, le=10, description=("number of proxies whose X-Forwarded-For is trusted")
+    )
 
 
 class SpoolSpec(Spec):
     """Files on disk that hold events until their sink accepted them."""
 
-    max_bytes: Bytes = Field(default=10 << 30, description="above which requests are refused")
-    min_free_percent: float = Field(default=5, ge=0, lt=100, description="of the disk, below which they are refused")
-    segment_bytes: Bytes = Field(default=64 << 20, description="after which a file is closed")
-    segment_seconds: float = Field(default=60, gt=0, description="after which it is closed too")
+    max_bytes: Bytes = Field(default=10 << 30, description="size from which requests are rejected")
+    min_free_percent: float = Field(
+        default=5, ge=0, lt=100, description=("free disk space below which requests are rejected")
+    )
+    segment_bytes: Bytes = Field(default=64 << 20, description="size after which a file is closed")
+    segment_seconds: float = Field(default=60, gt=0, description="age after which a file is closed")
     ack: Ack = "spool"
 
 
 class LimitsSpec(Spec):
     """Limits of single requests and of all requests together."""
 
-    max_body_bytes: Bytes = Field(default=4 << 20, ge=4 << 20, description="of a body, as sent and as inflated")
-    body_seconds: float = Field(default=10, gt=0, description="within which a body must have arrived")
-    in_flight_bytes: Bytes = Field(default=256 << 20, description="of all bodies that are being read or written")
+    max_body_bytes: Bytes = Field(
+        default=4 << 20, ge=4 << 20, description=("size of a body, compressed and decompressed")
+    )
+    body_seconds: float = Field(default=10, gt=0, description="time within which a body must arrive")
+    in_flight_bytes: Bytes = Field(
+        default=256 << 20, description=("total size of bodies that are being read or written")
+    )
     connections: int = Field(default=10_000, ge=1)
-    drain_seconds: float = Field(default=10, ge=0, description="after SIGTERM, while balancers turn away")
-    flush_seconds: float = Field(default=20, ge=0, description="behind that, to deliver what lies in the spool")
+    drain_seconds: float = Field(default=10, ge=0, description="time after SIGTERM for load balancers to drain")
+    flush_seconds: float = Field(default=20, ge=0, description="time after that to deliver the spool")
 
 
 class KeySpec(Spec):
@@ -94,9 +104,9 @@ class LandingSinkSpec(Spec):
     """Objects of gzipped JSON lines, in Firehose's layout."""
 
     kind: Literal["landing"]
-    bucket: str | None = Field(default=None, description="that of the pipeline's source by default")
+    bucket: str | None = Field(default=None, description="by default that of the pipeline's source")
     prefix: str = ""
-    close_bytes: Bytes = Field(default=8 << 20, description="of JSON, after which an object is closed")
+    close_bytes: Bytes = Field(default=8 << 20, description="JSON size after which an object is closed")
     close_seconds: float = Field(default=60, gt=0, le=900)
 
 
@@ -104,7 +114,7 @@ class KinesisSinkSpec(Spec):
     """Aggregated records of a Kinesis stream."""
 
     kind: Literal["kinesis"]
-    stream: str | None = Field(default=None, description="that of the pipeline's source by default")
+    stream: str | None = Field(default=None, description="by default that of the pipeline's source")
     record_bytes: Bytes = Field(default=256 << 10, le=10 << 20)
 
 
@@ -125,14 +135,15 @@ class CollectorSourceSpec(Spec):
     pipeline: Name
     keys: tuple[KeySpec, ...] = Field(min_length=1)
     origins: tuple[Annotated[str, AfterValidator(_check_origin)], ...] = Field(
-        default=(), description='whose scripts may send: none by default, those of any page with "*"'
+        default=(), description='web origins that may send: none by default, all with "*"'
     )
     rate: RateSpec | None = None
     wrap: Literal["none", "api_gateway"] = "none"
     stamp_time: bool = Field(
         default=True,
-        description="with `wrap: api_gateway`: give events the time at which they came as `eventTime`; false for "
-        "senders whose events have it, as in a replay of old ones",
+        description=(
+            "with `wrap: api_gateway`: set `eventTime` to the arrival time; false if events contain it, as in a replay"
+        ),
     )
     sink: SinkSpec
 
@@ -146,8 +157,8 @@ class CollectorSpec(Spec):
     listen: ListenSpec = Field(default_factory=ListenSpec)
     spool: SpoolSpec = Field(default_factory=SpoolSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
-    skew_minutes: float = Field(default=5, gt=0, description="of a client's clock, above which its times are corrected")
-    late_hours: float = Field(default=48, gt=0, description="after which an event is flagged `late`")
+    skew_minutes: float = Field(default=5, gt=0, description="clock skew from which a client's times are corrected")
+    late_hours: float = Field(default=48, gt=0, description="age from which an event is flagged `late`")
     sources: dict[Name, CollectorSourceSpec] = Field(min_length=1, max_length=MAX_SOURCES)
 
     @model_validator(mode="after")
@@ -159,6 +170,8 @@ class CollectorSpec(Spec):
                 owner = owners.setdefault(key.sha256, name)
                 if owner != name or key.sha256 in {other.sha256 for other in source.keys[:number]}:
                     key_path = ("sources", name, "keys", number, "sha256")
-                    problems.append((key_path, f"the source {owner!r} has this key already; a key names one source"))
+                    problems.append(
+                        (key_path, (f"the source {owner!r} already has this key; a key identifies one source"))
+                    )
         raise_problems(problems)
         return self

@@ -46,7 +46,7 @@ def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
 def collector_problems(spec: CollectorSpec, path: Path, pipelines: Collection[str]) -> Iterator[Problem]:
     """Yields conflicts between a collector, its file and the pipelines."""
     if spec.collector != path.stem:
-        yield ("collector",), f"the file is called {path.stem!r}; call the collector so, or rename the file"
+        yield ("collector",), (f"the file is named {path.stem!r}: give the collector the same name, or rename the file")
     for name, source in spec.sources.items():
         if source.pipeline not in pipelines:
             text = f"there is no pipeline {source.pipeline!r}; {suggest_name(source.pipeline, sorted(pipelines))}"

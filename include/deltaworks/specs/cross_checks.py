@@ -65,7 +65,7 @@ def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) ->
             kind = channels[name]
             yield (
                 key_path,
-                f"the channel {name!r} is of kind {kind}, and views are announced on topics: name one of sns",
+                f"the channel {name!r} has kind {kind}, and views are announced on topics: use one of kind sns",
             )
         else:
             where = "below alerts.channels of the environment"
@@ -88,13 +88,13 @@ def _declaration_problems(
     if spec.pipeline != folder.name:
         yield (
             ("pipeline",),
-            f"the folder is called {folder.name!r}, the pipeline {spec.pipeline!r}: give both the same name",
+            f"the folder is {folder.name!r} and the pipeline {spec.pipeline!r}: give both the same name",
         )
     if isinstance(spec.source, FileSourceSpec) and spec.source.relay not in relays:
         name = spec.source.relay
         wrong = invalid_relays.get(name)
         if wrong is not None:
-            yield ("source", "relay"), f"the relay {name!r} is declared wrongly itself: {wrong.message}"
+            yield ("source", "relay"), f"the relay {name!r} is invalid: {wrong.message}"
         else:
             yield ("source", "relay"), f"there is no relay {name!r} in include/relays; {suggest_name(name, relays)}"
     yield from _file_problems(spec, folder)
@@ -124,16 +124,19 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, 
     for key_path, what, name in files:
         path = folder / name
         if not path.is_file():
-            yield key_path, f"{what} names {name}, which is not in its folder; {_suggest_file(folder, name)}"
+            yield (
+                key_path,
+                (f"{what} refers to {name}, which does not exist in its folder; {_suggest_file(folder, name)}"),
+            )
         elif key_path[0] in ("references", "dashboards", "rules") and not path.resolve().is_relative_to(
             folder.resolve()
         ):
-            yield key_path, f"{what} names {name}, which leads out of its folder; put the file itself there"
+            yield key_path, f"{what} refers to {name} outside its folder; move the file into the folder"
         elif key_path[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
             most = MAX_REFERENCE_BYTES >> 20
             yield (
                 key_path,
-                f"{what} names {name}, which has more than {most} MiB; land it as events of a pipeline instead",
+                f"{what} refers to {name}, which exceeds {most} MiB; ingest it as events of a pipeline instead",
             )
 
 

@@ -33,7 +33,7 @@ def gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyP
 
 def _problem(pipeline: str, reader: GoldTableSpec, other: str, table: str, folder: Path) -> str:
     if other == pipeline:
-        return f"a table of the pipeline itself is named without it: write {table}"
+        return f"omit the name of the pipeline itself: write {table}"
     declared = _declared_gold_tables(folder, other)
     if declared is None:
         present = sorted(path.parent.name for path in folder.glob("*/pipeline.yaml"))
@@ -41,9 +41,9 @@ def _problem(pipeline: str, reader: GoldTableSpec, other: str, table: str, folde
     if table not in declared:
         return f"the pipeline {other!r} has no gold table of that name; {suggest_name(table, declared)}"
     if reader.affects == "same" and declared[table].get("partition_by") != reader.partition_by:
-        return f"with `affects: same` it would have to be partitioned by {reader.partition_by!r} too"
+        return f"`affects: same` requires that it is partitioned by {reader.partition_by!r} too"
     way = _dependency_path(other, pipeline, folder, ())
-    return f"gold of {' reads gold of '.join((pipeline, *way))}, so that each would wait for the other" if way else ""
+    return f"cycle: gold of {' reads gold of '.join((pipeline, *way))}" if way else ""
 
 
 def _dependency_path(start: str, end: str, folder: Path, visited: tuple[str, ...]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class PanelSpec(Spec):
     )
     by: str | None = Field(default=None, description="a column with the names of series")
     unit: Unit | None = None
-    wide: bool = Field(default=False, description="it takes the whole width of the page")
+    wide: bool = Field(default=False, description="full page width")
     description: str = ""
 
     @model_validator(mode="after")
@@ -57,11 +57,11 @@ class PanelSpec(Spec):
         required, optional = _COLUMNS[self.chart]
         for key in required:
             if not getattr(self, key):
-                yield (key,), f"a panel of kind {self.chart} needs {key}, a column of its answer"
+                yield (key,), f"the chart {self.chart} needs {key}, a column of its result"
         for key in ("x", "y", "by"):
             if getattr(self, key) and key not in (*required, *optional):
-                advice = f"it takes {', '.join((*required, *optional)) or 'none: all columns are shown'}"
-                yield (key,), f"a panel of kind {self.chart} has no {key}; {advice}"
+                advice = f"it supports {', '.join((*required, *optional)) or 'none: all columns are shown'}"
+                yield (key,), f"the chart {self.chart} has no {key}; {advice}"
         if len(self.y) > 1 and (self.by is not None or self.chart in ("number", "histogram")):
             other = "with `by`" if self.by is not None else f"of kind {self.chart}"
             yield ("y",), f"a panel {other} has one y; write a panel for each"
@@ -82,10 +82,8 @@ class DashboardSpec(Spec):
     name: Name
     title: str = ""
     description: str = ""
-    refresh_seconds: int = Field(default=60, ge=5, le=86_400, description="how often the page in Airflow is drawn anew")
-    hours: float = Field(
-        default=24, gt=0, le=24 * 400, description="how far back $from lies, where nothing else is asked"
-    )
+    refresh_seconds: int = Field(default=60, ge=5, le=86_400, description="refresh interval of the page in Airflow")
+    hours: float = Field(default=24, gt=0, le=24 * 400, description="default time range")
     panels: tuple[PanelSpec, ...] = Field(min_length=1, max_length=MAX_PANELS)
 
 

@@ -33,20 +33,18 @@ _ENGINE_FIELDS = ("record", "partition")
 
 ENRICH_CHANGES = NamedItems(
     added=CHANGES_PARSING,
-    removed=Edit(
-        Effect.RESTART, "Columns below `_{name}` go with it. Rows that landed keep its answers; nothing new gets any."
-    ),
+    removed=Edit(Effect.RESTART, "Columns below `_{name}` must be removed too. Committed rows keep their values."),
 )
 MASK_CHANGES = NamedItems(
     added=Edit(
         Effect.BACKFILL,
-        "Masked from the stream's next start on. Rows that landed before, and raw values in quarantine, still hold "
-        "{name}: `deltaworks reprocess {pipeline} --from-start` masks the rows, expired rows leave quarantine.",
+        "Masked from the stream's next start. Earlier rows and raw values in quarantine still contain {name}: "
+        "`deltaworks reprocess {pipeline} --from-start` masks the rows, quarantined values expire.",
     ),
     removed=Edit(
         Effect.MIXED_ROWS,
-        "Values of {name} would be kept whole from now on. If that is meant, accept it with `deltaworks pipelines diff "
-        "{pipeline} --accept`.",
+        "Values of {name} would no longer be masked. If this is intended, accept it with `deltaworks pipelines "
+        "diff {pipeline} --accept`.",
     ),
 )
 
@@ -60,7 +58,7 @@ def _check_database(value: str) -> str:
 
 def _check_record_path(value: str) -> str:
     if any(part == "" for part in value.split(".")):
-        raise ValueError("write names with points between, and numbers for places in a list: subdivisions.0.iso_code")
+        raise ValueError("separate names by dots, and write list indexes as numbers: subdivisions.0.iso_code")
     return value
 
 
@@ -74,12 +72,12 @@ class EnrichSpec(Spec):
     kind: Annotated[Literal["mmdb", "user_agent"], CHANGES_MEANING]
     path: Annotated[FieldPath, CHANGES_PARSING]
     database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, CHANGES_PARSING] = exclude_if_default(
-        None, description="of kind mmdb: its key below `databases/` of the lake"
+        None, description="mmdb only: its key below `databases/` in the lake"
     )
     fields: Annotated[dict[Name, Annotated[str, AfterValidator(_check_record_path)]], CHANGES_PARSING] = (
         exclude_if_default(
             {},
-            description="of kind mmdb: names below `_<name>`, and where their values lie in a record of the database",
+            description="mmdb only: names below `_<name>` with the paths of their values in a database record",
         )
     )
 
@@ -90,12 +88,12 @@ class EnrichSpec(Spec):
             if self.database is None:
                 problems.append((("database",), "name the database to look addresses up in, such as geo/City.mmdb"))
             if not self.fields:
-                problems.append((("fields",), "say what to take of an answer, such as country: country.iso_code"))
+                problems.append((("fields",), "give the fields of the result, such as country: country.iso_code"))
         else:
             if self.database is not None:
-                problems.append((("database",), "user agents are taken apart without a database; leave it out"))
+                problems.append((("database",), "user agents are parsed without a database; remove it"))
             if self.fields:
-                problems.append((("fields",), f"a user agent always has {', '.join(USER_AGENT_FIELDS)}; leave it out"))
+                problems.append((("fields",), f"a user agent always has {', '.join(USER_AGENT_FIELDS)}; remove it"))
         raise_problems(problems)
         return self
 
@@ -115,7 +113,7 @@ class PrivateSpec(Spec):
 
     path: Annotated[FieldPath, CHANGES_MEANING]
     keep: Annotated[Literal["network", "nothing"], CHANGES_MEANING] = Field(
-        description="network: of an address without its last octet (IPv4) or its last 80 bits (IPv6)"
+        description="network: an address without its last octet (IPv4) or last 80 bits (IPv6)"
     )
 
     @property
@@ -136,14 +134,14 @@ def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             text = f"{lookup.name!r} is declared twice; give one of them another name"
             yield key_path, text, (first[lookup.name],)
         elif lookup.name in used_names or lookup.name in _ENGINE_FIELDS:
-            yield key_path, f"{lookup.output_field} is the engine's own; choose another name"
+            yield key_path, f"{lookup.output_field} is reserved; choose another name"
         first.setdefault(lookup.name, key_path)
     if not pipeline.enrich:
         return
     by_field = {lookup.output_field: lookup for lookup in reversed(pipeline.enrich)}
     for key_path, path in _paths_before_enrichment(pipeline):
         if path.split(".")[0] in by_field:
-            yield key_path, f"{path!r} is looked up only after this is read; name a field that events come with"
+            yield key_path, f"{path!r} is only available after this is read; use an original field of events"
     for key_path, path in _column_paths(pipeline):
         yield from _output_problems(key_path, path, by_field)
 
@@ -157,21 +155,21 @@ def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         key_path: KeyPath = ("private", index, "path")
         top = private.path.split(".")[0]
         if top in answers or top in {f"_{name}" for name in _ENGINE_FIELDS}:
-            yield key_path, f"{private.path!r} is no field that events come with: keep its source private instead"
+            yield key_path, f"{private.path!r} is not an original field of events: mask its input instead"
         for other in range(index):
             if _overlap(private.path, pipeline.private[other].path):
-                text = f"{private.path!r} and {pipeline.private[other].path!r} hold each other; leave one out"
+                text = f"{private.path!r} and {pipeline.private[other].path!r} overlap; remove one"
                 yield key_path, text, (("private", other, "path"),)
     for key_path, path in _paths_before_enrichment(pipeline):
         for index, private in enumerate(pipeline.private):
             if key_path[0] != "enrich" and _overlap(path, private.path):
                 text = (
-                    f"{path!r} is private: what names, routes, dates or identifies an event is kept as it is; "
-                    "choose another field"
+                    f"{path!r} is private: name, routing, time and id of an event must not be masked; choose "
+                    "another field"
                 )
                 yield key_path, text, (("private", index, "path"),)
     if pipeline.archive is not None:
-        yield ("archive",), "an archive keeps payloads as they came, private fields in them; leave one of the two out"
+        yield ("archive",), "an archive keeps original payloads with private fields; remove one of the two"
     yield from _column_problems(pipeline)
 
 
@@ -180,9 +178,9 @@ def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, Enrich
     if top in by_field:
         answers = by_field[top].output_names
         if rest and rest[0] not in answers:
-            yield key_path, f"{top} has no answer {rest[0]!r}; {suggest_name(rest[0], answers)}"
+            yield key_path, f"{top} has no field {rest[0]!r}; {suggest_name(rest[0], answers)}"
     elif top.startswith("_") and rest and top.removeprefix("_") not in _ENGINE_FIELDS:
-        yield key_path, f"no enrichment is called {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
+        yield key_path, f"there is no enrichment {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
 
 
 def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -192,9 +190,9 @@ def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
             key_path: KeyPath = ("tables", index, "columns", position)
             if keep == "nothing" and column.required:
-                yield (*key_path, "required"), f"nothing is kept of {column.path!r}: the column is always null"
+                yield (*key_path, "required"), f"{column.path!r} is removed: the column is always null"
             if keep == "network" and column.type != "string":
-                yield (*key_path, "type"), f"the network of {column.path!r} is a text; declare type: string"
+                yield (*key_path, "type"), f"the network of {column.path!r} is a string; declare type: string"
 
 
 def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -50,7 +50,7 @@ class SnsChannelSpec(ChannelSpec):
     kind: Literal["sns"]
     topic: TextOrReference
     dead_letters: TextOrReference | None = Field(default=None, description="ARN of an SQS queue")
-    aws_conn_id: str | None = Field(default=None, description="Airflow's connection, where Airflow sends")
+    aws_conn_id: str | None = Field(default=None, description="Airflow connection, if Airflow sends")
 
 
 class WebhookChannelSpec(ChannelSpec):
@@ -78,9 +78,9 @@ class AlertsSpec(Spec):
         LogChannelSpec.model_construct(kind="log", name="log", min_severity="info"),
     )
     deadman_seconds: float = Field(
-        default=300, ge=60, description="the health check's own heartbeat is alerted on from this age on"
+        default=300, ge=60, description="age of the health check's heartbeat from which an alert is raised"
     )
-    docs_url: str = Field(default="", description="where the pages of docs/ are read; runbooks are given below it")
+    docs_url: str = Field(default="", description="base URL of the published docs, for links to runbooks")
 
     @model_validator(mode="after")
     def _check_unique_names(self) -> Self:
@@ -101,20 +101,19 @@ class SparkSpec(Spec):
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
     shuffle_partitions: int = Field(default=4, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)
-    java_options: str = Field(default="", description="on top of what drivers and executors get anyway")
+    java_options: str = Field(default="", description="added to the default options of drivers and executors")
     protected: bool | None = Field(
         default=None,
-        description="drivers and executors authenticate, and encrypt what they send and spill; with a standalone "
-        "master it has to be said",
+        description=("authentication and encryption between drivers and executors; required for a standalone master"),
     )
     secret: SecretReference | None = Field(
-        default=None, description="of a standalone cluster; YARN and Kubernetes make their own for each application"
+        default=None, description="secret of a standalone cluster; YARN and Kubernetes generate one per application"
     )
 
     @model_validator(mode="after")
     def _check_secret(self) -> Self:
         if self.secret is not None and not self.protected:
-            raise ValueError("secret is of a cluster with protected: true; write that, or remove secret")
+            raise ValueError("secret requires protected: true; write that, or remove secret")
         return self
 
 
@@ -126,12 +125,12 @@ def airflow_address(url: str) -> str:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("write the address of Airflow's pages, such as https://airflow.example.com")
+        raise ValueError("write the URL of Airflow, such as https://airflow.example.com")
     if "@" in parts.netloc:
-        raise ValueError("a login is no part of the address: write username and password: env:NAME beside it")
+        raise ValueError("the URL must not contain a login: write username and password: env:NAME")
     bare = f"{parts.scheme}://{parts.netloc}{parts.path.partition('/api/')[0]}".rstrip("/")
     if url.rstrip("/") != bare:
-        raise ValueError(f"the address ends before /api, ? and #: write {bare}")
+        raise ValueError(f"the URL must end before /api, ? and #: write {bare}")
     return bare
 
 
@@ -141,13 +140,15 @@ class AirflowSpec(Spec):
     With a username and password a token is fetched and renewed; alternatively give a `token`.
     """
 
-    url: TextOrReference = Field(description="address of the API server, with the path it is served under")
+    url: TextOrReference = Field(description="URL of the API server, including its base path")
     username: TextOrReference | None = None
     password: SecretReference | None = None
     token: SecretReference | None = Field(default=None, description="a bearer token, instead of a login")
     verify: bool = Field(default=True, description="whether the certificate of an https address is checked")
-    ca: TextOrReference | None = Field(default=None, description="PEM file of who signed it, where the system's do not")
-    public_url: TextOrReference | None = Field(default=None, description="what people open in links; `url` otherwise")
+    ca: TextOrReference | None = Field(
+        default=None, description=("PEM file of its CA, if the system does not trust it")
+    )
+    public_url: TextOrReference | None = Field(default=None, description="URL for links; by default `url`")
 
     @field_validator("url", "public_url")
     @classmethod
@@ -158,14 +159,14 @@ class AirflowSpec(Spec):
     def _check_login(self) -> Self:
         login = (self.username, self.password)
         if self.token is not None and any(part is not None for part in login):
-            raise_problems([(("token",), "give token, or username and password: one of the two is used")])
+            raise_problems([(("token",), "give either token, or username and password")])
         if self.token is None and any(part is None for part in login):
-            raise ValueError("say how to log in: username and password: env:NAME, or token: env:NAME")
+            raise ValueError("a login is required: username and password: env:NAME, or token: env:NAME")
         if not self.verify and self.ca is not None:
-            raise_problems([(("verify",), "with verify: false nothing is checked against ca: remove one of the two")])
+            raise_problems([(("verify",), "verify: false ignores ca: remove one of the two")])
         if isinstance(self.url, str) and self.url.startswith("http://") and (self.ca is not None or not self.verify):
             key = "ca" if self.ca is not None else "verify"
-            raise_problems([((key,), f"{key} is of addresses with https://, and url has none: remove it")])
+            raise_problems([((key,), f"{key} only applies to https://, and url has none: remove it")])
         return self
 
 
@@ -190,7 +191,7 @@ Approvers = tuple[Annotated[PersonSpec, BeforeValidator(_parse_person)], ...]
 class ApprovalsSpec(Spec):
     """Who approves operations. A pipeline's own `approvers` replace these."""
 
-    approvers: Approvers = Field(default=(), description="without any, whoever may answer in Airflow")
+    approvers: Approvers = Field(default=(), description="by default anyone with the permission in Airflow")
     self_approval: bool = Field(default=False, description="people may approve their own requests")
 
 
@@ -206,15 +207,15 @@ class LineageSpec(Spec):
     """
 
     transport: dict[str, Any]
-    namespace: str = Field(default="deltaworks", min_length=1, description="of the jobs")
-    every_seconds: float = Field(default=60, ge=1, description="a running stream is told of at most so often")
+    namespace: str = Field(default="deltaworks", min_length=1, description="namespace of the jobs")
+    every_seconds: float = Field(default=60, ge=1, description="minimum interval of RUNNING events")
 
     @field_validator("transport")
     @classmethod
     def _known_transport(cls, transport: dict[str, Any]) -> dict[str, Any]:
         kind = str(transport.get("type", ""))
         if kind not in LINEAGE_TRANSPORTS:
-            raise ValueError(f"type: {kind!r} is no transport; {suggest_name(kind, LINEAGE_TRANSPORTS)}")
+            raise ValueError(f"unknown transport type: {kind!r}; {suggest_name(kind, LINEAGE_TRANSPORTS)}")
         missing = [name for name in LINEAGE_TRANSPORTS[kind] if not transport.get(name)]
         if missing:
             raise ValueError(f"a transport of the type {kind} needs {', '.join(missing)}")
@@ -263,19 +264,15 @@ class EnvironmentSpec(Spec):
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()
     airflow: AirflowSpec | None = exclude_if_default(None)
     operation_dags: tuple[Name, ...] | None = exclude_if_default(
-        None, description="the pipelines whose operations have DAGs; by default all, and commands have them anyway"
+        None, description="pipelines with DAGs for operations; by default all. Commands are not affected"
     )
     lineage: LineageSpec | None = exclude_if_default(None)
     kubernetes: KubernetesSpec | None = exclude_if_default(None)
-    prices: PricesSpec | None = exclude_if_default(
-        None, description="what storage and computing cost, for the page of costs"
-    )
+    prices: PricesSpec | None = exclude_if_default(None, description="prices of storage and compute, for the cost page")
     remediations: tuple[RemediationSpec, ...] = exclude_if_default(
-        (), description="what is done by itself where a rule fires: weights of targets are shifted, within bounds"
+        (), description="automatic actions when a rule fires: weights of targets are shifted within limits"
     )
-    privacy: PrivacySettings | None = exclude_if_default(
-        None, description="who has the keys of personal data, and the storage that is its vault"
-    )
+    privacy: PrivacySettings | None = exclude_if_default(None, description="key service and vault of personal data")
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -294,13 +291,15 @@ class EnvironmentSpec(Spec):
         problems = [
             (
                 (name, "aws_conn_id"),
-                "pods get no keys of Airflow's connections: write access_key and secret_key, or give "
-                "their account a role by kubernetes.service_account_annotations",
+                "pods cannot read Airflow connections: write access_key and secret_key, or assign a role with "
+                "kubernetes.service_account_annotations",
             )
             for name in named
         ]
         if self.spark.secret is not None:
-            problems.append((("spark", "secret"), "on Kubernetes each application makes its own secret: remove it"))
+            problems.append(
+                (("spark", "secret"), ("on Kubernetes each application generates its own secret: remove it"))
+            )
         raise_problems(problems)
         return self
 

@@ -17,9 +17,9 @@ PATTERNS: Final = {
     r"^\d+[mg]$": "write a number with m or g, such as 512m or 2g",
     r"^[1-9]\d*[mg]$": "write a number with m or g, such as 512m or 2g",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower-case letters, digits and dashes, with no dash at the ends",
-    r"^[1-9]\d*m?$": "write a number of cores, such as 2, or thousandths of one, such as 500m",
+    r"^[1-9]\d*m?$": "write a number of cores, such as 2, or millicores, such as 500m",
     r"^[1-9]\d*(Mi|Gi)$": "write a number with Mi or Gi, such as 512Mi or 2Gi",
-    r"^[a-zA-Z0-9_.-]{1,128}$": "use letters, digits, points, dashes and underscores, 128 at most",
+    r"^[a-zA-Z0-9_.-]{1,128}$": "use letters, digits, dots, dashes and underscores, 128 at most",
 }
 _MAX_VALUE_LENGTH = 60
 
@@ -67,12 +67,12 @@ def _choice_message(value: Any, context: Context) -> str:
 def _kind_message(value: Any, context: Context) -> str:
     kinds = [name.strip().strip("'") for name in str(context["expected_tags"]).split(",")]
     nearest = closest_match(str(context["tag"]), kinds)
-    advice = f"did you mean {nearest!r}?" if nearest is not None else f"known are {', '.join(kinds)}"
+    advice = f"did you mean {nearest!r}?" if nearest is not None else f"known kinds: {', '.join(kinds)}"
     return f"there is no kind {context['tag']!r}; {advice}"
 
 
 def _pattern_message(value: Any, context: Context) -> str:
-    words = PATTERNS.get(str(context.get("pattern")), f"write what fits {context.get('pattern')}")
+    words = PATTERNS.get(str(context.get("pattern")), f"write a text that matches {context.get('pattern')}")
     return f"{words}, instead of {_format_value(value)}"
 
 
@@ -111,7 +111,7 @@ MESSAGE_BUILDERS: Final[dict[str, Callable[[Any, Context], str]]] = {
     "string_too_short": _length_message("at least {} characters", "min_length"),
     "string_too_long": _length_message("at most {} characters", "max_length"),
     "string_pattern_mismatch": _pattern_message,
-    "string_unicode": _instead_message("a text of UTF-8"),
+    "string_unicode": _instead_message("a UTF-8 text"),
     "int_type": _instead_message("a whole number"),
     "int_parsing": _instead_message("a whole number"),
     "int_parsing_size": _instead_message("a smaller whole number"),
@@ -180,7 +180,7 @@ def unknown_key_message(key: str, names: Iterable[str]) -> str:
     nearest = closest_match(key, names)
     if nearest is not None:
         return f"unknown key {key!r}; did you mean {nearest!r}?"
-    return f"unknown key {key!r}; known keys here are {', '.join(sorted(names))}"
+    return f"unknown key {key!r}; known keys: {', '.join(sorted(names))}"
 
 
 def _expected_values(context: Context) -> list[str]:

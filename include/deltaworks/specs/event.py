@@ -19,8 +19,8 @@ Arrival = Literal[False, True, "when_missing", "when_unusable"]
 
 _ARRIVAL_CHANGE = Edit(
     Effect.RESTART,
-    "Holds for what is read from the stream's next start on. Rows that have landed keep their times; those in "
-    "quarantine for want of one land by `deltaworks quarantine replay {pipeline}`.",
+    "Applies from the stream's next start. Committed rows keep their times; `deltaworks quarantine replay "
+    "{pipeline}` commits rows that were quarantined without a time.",
 )
 #: Fields that the engine adds to events; see `events.source_fields`.
 _ENGINE_FIELDS = ("_partition", "_record")
@@ -47,16 +47,14 @@ class EventTimeSpec(Spec):
     def _consistent(self) -> Self:
         problems: list[Problem] = [((key,), text) for key, text in time_format_problems(self.time_format)]
         if self.path and self.arrival is True:
-            problems.append((("arrival",), "beside a path say of which events: when_missing or when_unusable"))
+            problems.append((("arrival",), "with a path, write arrival: when_missing or when_unusable"))
         if len(self.path) > 1 and self.unit != "iso8601":
-            problems.append((("unit",), "the texts of several paths are no number: declare a format, or leave it out"))
+            problems.append((("unit",), "several paths are joined to a text: declare a format, or remove the unit"))
         if not self.path:
             if self.arrival is not True:
-                problems.append(
-                    (("path",), "say where an event has its time; or arrival: true, where events have none")
-                )
+                problems.append((("path",), "give the path of the time; or arrival: true for events without one"))
             meaningless = [key for key in _PATH_KEYS if getattr(self, key) != type(self).model_fields[key].default]
-            problems += [((key,), "it is about the time at a path, and none is declared") for key in meaningless]
+            problems += [((key,), "it requires a path, and none is declared") for key in meaningless]
         raise_problems(problems)
         return self
 
@@ -74,7 +72,7 @@ class UnwrapSpec(Spec):
 
     path: FieldPath
     keep: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = exclude_if_default(
-        (), description="fields of the wrapper that become fields of each of its events"
+        (), description="wrapper fields that are copied to each event"
     )
 
 
@@ -111,7 +109,7 @@ def unwrap_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if getattr(source, "tombstones", None) == "event":
         yield (
             ("source", "tombstones"),
-            "tombstones: event with unwrap: a record without value has nothing to unwrap",
+            "tombstones: event cannot be combined with unwrap: a record without value has nothing to unwrap",
         )
     yield from _keep_problems(pipeline, unwrap)
 
@@ -124,14 +122,14 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
         if _overlap(path, unwrap.path):
             yield (
                 key_path,
-                f"{path} and {unwrap.path}, where the events are, are one in the other; name what is beside it",
+                f"{path} overlaps with {unwrap.path}, the path of the events; use another field of the wrapper",
             )
         twice = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
         if twice is not None:
-            yield key_path, f"{path} and {twice} are one in the other; leave one of them out"
+            yield key_path, f"{path} and {twice} overlap; remove one of them"
         name = path.split(".")[0]
         if name in _ENGINE_FIELDS:
-            yield key_path, f"{name} is a field that the engine adds to events; it cannot be kept"
+            yield key_path, f"{name} is added to events by the engine and cannot be kept"
         own = next(
             (
                 other
@@ -143,8 +141,8 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
         if own is not None:
             yield (
                 key_path,
-                f"{own} is read of the events, which therefore have {name!r} themselves: an event would have it "
-                f"twice. Keep {own} too, if it is of the wrapper",
+                f"{own} is read from events, which therefore have their own {name!r}. If it is a wrapper field, "
+                f"keep {own} too",
             )
 
 

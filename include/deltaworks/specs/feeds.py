@@ -54,7 +54,7 @@ class KafkaSinkSpec(Spec):
     def _plain_files(self) -> Self:
         security = self.security
         if security is not None and {security.truststore_type, security.keystore_type} != {"PEM"}:
-            raise_problems([(("security",), "a feed reads truststore and keystore as PEM: convert them, and say so")])
+            raise_problems([(("security",), "feeds need truststore and keystore of type PEM: convert them")])
         return self
 
 
@@ -84,18 +84,27 @@ class FeedSpec(Spec):
     name: Name
     description: str = ""
     reads: Name = Field(description="a gold table or a view of the pipeline")
-    key: Names = Field(min_length=1, description="columns whose values together name a row")
-    columns: Names = Field(default=(), description="what is sent of a row beside its key; by default all")
+    key: Names = Field(min_length=1, description="columns that identify a row")
+    columns: Names = Field(default=(), description="columns that are sent in addition to the key; by default all")
     to: SinkSpec
-    start: Literal["now", "all"] = Field(alias="from", description="all: every row there is at first; now: none")
-    every_seconds: float = Field(default=15, ge=1, le=3600, description="how often it looks for changed rows")
-    stale_minutes: float = Field(default=15, gt=0, description="an alert is raised when a change waits for longer")
-    replay_hours: int = Field(
-        default=24, ge=1, le=720, description="for how long deliveries can be repeated: the versions they need are kept"
+    start: Literal["now", "all"] = Field(
+        alias="from", description=("all: start with all existing rows; now: only later changes")
     )
-    max_rows: int = Field(default=1_000_000, ge=1, description="an answer of a view, or a delivery, has no more")
+    every_seconds: float = Field(default=15, ge=1, le=3600, description="polling interval")
+    stale_minutes: float = Field(
+        default=15, gt=0, description=("waiting time of a change from which an alert is raised")
+    )
+    replay_hours: int = Field(
+        default=24,
+        ge=1,
+        le=720,
+        description=("how long deliveries can be replayed; retains the required table versions"),
+    )
+    max_rows: int = Field(
+        default=1_000_000, ge=1, description=("maximum number of rows of a view's result, or of a delivery")
+    )
     max_dead_letters: int = Field(
-        default=1000, ge=0, description="a delivery of which more is refused for good stops the feed until it is mended"
+        default=1000, ge=0, description=("number of permanently rejected rows in a delivery from which the feed stops")
     )
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -104,7 +113,7 @@ class FeedSpec(Spec):
     def _check_consistency(self) -> Self:
         problems: list[Problem] = []
         if len(self.name) > _MAX_NAME_LENGTH:
-            problems.append((("name",), f"take a name of at most {_MAX_NAME_LENGTH} letters"))
+            problems.append((("name",), f"use at most {_MAX_NAME_LENGTH} characters"))
         for field in ("key", "columns"):
             names = getattr(self, field)
             used_names = self.key if field == "columns" else ()
@@ -112,7 +121,7 @@ class FeedSpec(Spec):
                 if name in names[:position]:
                     problems.append(((field, position), f"{name!r} is named twice"))
                 elif name in used_names:
-                    problems.append(((field, position), f"{name!r} is in the key, which is sent anyway; leave it out"))
+                    problems.append(((field, position), f"{name!r} is in the key, which is always sent; remove it"))
         raise_problems(problems)
         return self
 
@@ -129,10 +138,14 @@ def feed_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, feed in enumerate(pipeline.feeds):
         key_path: KeyPath = ("feeds", index)
         if feed.name in first:
-            yield (*key_path, "name"), f"two feeds are called {feed.name!r}; rename one", ((*first[feed.name], "name"),)
+            yield (
+                (*key_path, "name"),
+                f"feed {feed.name!r} is declared twice; rename one",
+                ((*first[feed.name], "name"),),
+            )
         first.setdefault(feed.name, key_path)
         if feed.reads not in readable:
             yield (
                 (*key_path, "reads"),
-                f"{feed.reads!r} is no gold table and no view of this pipeline; {suggest_name(feed.reads, readable)}",
+                f"{feed.reads!r} is not a gold table or view of this pipeline; {suggest_name(feed.reads, readable)}",
             )

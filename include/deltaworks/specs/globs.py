@@ -37,7 +37,7 @@ def glob_expression(glob: str) -> str:
         parts.append(_REGEX_BY_CHARACTER[character] if special else re.escape(character))
         position += 1
     if depth != 0:
-        raise ValueError(f"the glob {glob!r} opens or closes a brace too many; write *, ?, ** and {{a,b}}, not nested")
+        raise ValueError(f"unbalanced or nested braces in the glob {glob!r}; write *, ?, ** and {{a,b}}")
     return f"(?s:{''.join(parts)})"
 
 

@@ -17,18 +17,18 @@ from deltaworks.specs.types import TypeText
 def _check_input(value: str) -> str:
     parts = value.split(".")
     if len(parts) > 2 or not all(NAME_PATTERN.match(part) for part in parts):
-        raise ValueError("write the name of a table here, or pipeline.table for a gold table of another pipeline")
+        raise ValueError("write the name of a table, or pipeline.table for a gold table of another pipeline")
     return value
 
 
 #: A table of this pipeline, or `pipeline.table`: a gold table of another pipeline.
 GoldInput = Annotated[str, AfterValidator(_check_input)]
 
-_NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
+_NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build rebuilds all affected tables.")
 _GOLD_TABLES = Edit(
     Effect.SAFE,
-    "Nothing: the next gold build sees it and rebuilds what follows from it. What the stream builds itself, by "
-    "`refresh_seconds`, holds from its next start.",
+    "Nothing: the next gold build rebuilds all affected tables. Tables with `refresh_seconds`: from the stream's "
+    "next start.",
 )
 
 
@@ -36,9 +36,9 @@ class DedupeSpec(Spec):
     """Deduplication of events: the first arrival per key is kept."""
 
     by: str = "event_id"
-    within_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
+    within_days: int = Field(default=1, ge=0, description="dedupe window in dates")
     within_hours: int | None = exclude_if_default(
-        None, ge=0, description="the same for tables with a grain: copies may lie this many hours apart"
+        None, ge=0, description="dedupe window in hours, for tables with a grain"
     )
 
 
@@ -46,7 +46,7 @@ class AffectsSpec(Spec):
     """The dates of a gold table that change with a date of its input; hours in a table with a grain."""
 
     days: tuple[int, ...] = (0,)
-    hours: tuple[int, ...] = exclude_if_default((), description="of a table with a grain, instead of days")
+    hours: tuple[int, ...] = exclude_if_default((), description="for tables with a grain, instead of days")
 
 
 class GrainSpec(Spec):
@@ -98,9 +98,7 @@ class ChecksSpec(Spec):
     not_null: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     max_drop: float | None = Field(default=None, gt=0, lt=1)
     max_age_minutes: float | None = Field(default=None, gt=0)
-    intervals: IntervalsSpec | None = exclude_if_default(
-        None, description="rows say what held from when to when, without gaps"
-    )
+    intervals: IntervalsSpec | None = exclude_if_default(None, description="rows have contiguous validity intervals")
 
     @property
     def has_result_checks(self) -> bool:
@@ -123,11 +121,9 @@ class GoldTableSpec(Spec):
     partition_by: str
     affects: Affects = AffectsSpec.defaults()
     checks: ChecksSpec = ChecksSpec.defaults()
-    grain: GrainSpec | None = exclude_if_default(
-        None, description="rebuild the hours that changed instead of whole dates"
-    )
+    grain: GrainSpec | None = exclude_if_default(None, description="rebuild changed hours instead of complete dates")
     refresh_seconds: float | None = exclude_if_default(
-        None, ge=15, description="the stream builds it this often, wherever its inputs changed"
+        None, ge=15, description="the stream rebuilds it at this interval if its inputs changed"
     )
 
     @model_validator(mode="before")
@@ -155,7 +151,7 @@ class GoldSpec(Spec):
 
     schedule: Annotated[Schedule | None, IMMEDIATE] = None
     deadline_minutes: Annotated[float | None, IMMEDIATE] = Field(
-        default=None, gt=0, description="an alert is raised where a run has not ended this long after it was queued"
+        default=None, gt=0, description="time after queueing from which an alert is raised for an unfinished run"
     )
     dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
     tables: Annotated[tuple[GoldTableSpec, ...], _GOLD_TABLES] = ()
@@ -224,7 +220,7 @@ class AnnounceSpec(Spec):
     """Publishes a view's result on an `sns` channel of the environment whenever it changes."""
 
     channel: Name
-    every_seconds: float = Field(default=5, ge=1, le=3600, description="how often the stream looks for another answer")
+    every_seconds: float = Field(default=5, ge=1, le=3600, description="polling interval")
 
 
 class ViewSpec(Spec):
@@ -235,7 +231,7 @@ class ViewSpec(Spec):
     reads: tuple[Name, ...] = Field(min_length=1)
     description: str = ""
     announce: AnnounceSpec | None = exclude_if_default(
-        None, description="the stream publishes its answer when it has changed"
+        None, description="the stream publishes its result when it changed"
     )
 
 
@@ -262,7 +258,7 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
     declared = {table.name: table for table in tables}
     cycle = find_cycle(declared.values())
     if cycle:
-        raise ValueError(f"gold tables read each other in a circle: {' reads '.join(cycle)}")
+        raise ValueError(f"gold tables form a cycle: {' reads '.join(cycle)}")
     return [declared[name] for name in _topological_sorter(declared).static_order()]
 
 

@@ -20,24 +20,23 @@ def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tupl
     if gold.grain.column == gold.partition_by:
         yield (
             ("grain", "column"),
-            f"{gold.grain.column!r} is the date that {gold.name!r} is partitioned by; name a timestamp that lies in it",
+            f"{gold.grain.column!r} is the partition date of {gold.name!r}; use a timestamp within that date",
         )
     if isinstance(gold.affects, str):
         yield (
             ("affects",),
-            f"`affects: {gold.affects}` rebuilds other parts than hours; leave `grain` out, or write hours: [0]",
+            f"`affects: {gold.affects}` does not rebuild by hours; remove `grain`, or write hours: [0]",
         )
         return
     yield from _mixed_units(gold)
     if isinstance(gold.affects, AffectsSpec) and not gold.affects.hours:
-        yield ("affects",), "whole dates would be rebuilt, for all its `grain`; write hours: [0], or leave `grain` out"
+        yield ("affects",), "complete dates would be rebuilt despite `grain`; write hours: [0], or remove `grain`"
     events = {table.name for table in pipeline.event_tables}
     dedupe = pipeline.gold.dedupe
     if dedupe is not None and dedupe.within_hours is None and events & {*gold.reads}:
         yield (
             ("grain",),
-            "copies that lie dates apart would rebuild whole dates; declare `within_hours` of gold.dedupe, such as 1: "
-            "how many hours apart copies may lie",
+            "duplicates that are dates apart would rebuild complete dates; declare gold.dedupe.within_hours, such as 1",
         )
 
 

@@ -29,9 +29,11 @@ GROUP_KIND: Final = "stream_group"
 class StreamGroupSpec(Spec):
     """Settings of a group. All times are in seconds."""
 
-    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="of the one driver")
+    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="memory of the group's driver")
     max_run_seconds: int | None = Field(
-        default=None, ge=10, description="after the first batch of any member; without it the least of the members'"
+        default=None,
+        ge=10,
+        description=("counted from the first batch of any member; by default the minimum of the members"),
     )
     non_outage_failures: int = Field(
         default=5, ge=1, description="a member that fails so often in a row, each time early, is parked"
@@ -102,7 +104,7 @@ def stream_group(catalog: Catalog, name: str) -> StreamGroup:
     if name not in groups:
         raise ConfigError(
             "GROUP_UNKNOWN",
-            f"No pipeline names the group {name!r}; {suggest_name(name, groups)}",
+            f"No pipeline is in the group {name!r}; {suggest_name(name, groups)}",
             hint="Write `stream_group` in the pipeline.yaml of its members.",
         )
     return groups[name]

@@ -28,13 +28,13 @@ ARRIVAL_COLUMNS = ("_seq", "_position")
 _REBUILT = Edit(Effect.RESTART, "The stream rebuilds the keyed table from the rows of {table} at its next start.")
 _RENAMED = Edit(
     Effect.RESTART,
-    "A table of the new name is built from the rows of {table} at the stream's next start. The one of the old name "
-    "stays as it is and gets no more rows.",
+    "The stream builds the new table from the rows of {table} at its next start. The old table remains and is no "
+    "longer updated.",
 )
 _FIXED_ON_DISK = Edit(
     Effect.NEW_GENERATION,
-    "Files on disk cannot move to other partitions. Give the keyed table a new name, under which it is built from the "
-    "rows of {table} at the stream's next start.",
+    "Files cannot move to other partitions. Rename the keyed table: the stream builds it from the rows of "
+    "{table} at its next start.",
 )
 
 
@@ -46,19 +46,19 @@ class KeyedSpec(Spec):
     """
 
     table: Annotated[Name | None, _RENAMED] = Field(
-        default=None, description="name of the keyed table; without one `latest_` and the name of this table"
+        default=None, description="name of the keyed table; by default `latest_` and the name of this table"
     )
-    by: Annotated[tuple[str, ...], BeforeValidator(as_tuple), _REBUILT] = Field(
-        min_length=1, description="columns whose values together are the key"
-    )
+    by: Annotated[tuple[str, ...], BeforeValidator(as_tuple), _REBUILT] = Field(min_length=1, description="key columns")
     newest_by: Annotated[tuple[str, ...], BeforeValidator(as_tuple), _REBUILT] = Field(
-        default=("event_time",), min_length=1, description="columns by which a row is newer, the first one first"
+        default=("event_time",),
+        min_length=1,
+        description=("columns that decide which row is newer, most significant first"),
     )
     deleted_when: Annotated[dict[str, Annotated[tuple[str | int | bool, ...], BeforeValidator(as_tuple)]], _REBUILT] = (
-        Field(default_factory=dict, description="values of columns by which the newest row says its key is deleted")
+        Field(default_factory=dict, description="column values of the newest row that mark its key as deleted")
     )
     partition_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = Field(
-        default=(), description="columns of `by` that the keyed table is partitioned by"
+        default=(), description="partition columns, from `by`"
     )
 
 
@@ -145,7 +145,7 @@ def keyed_problems(table: TableSpec) -> Iterator[Problem]:
                 f"{column!r} is not in `by`: a key would move between partitions; {suggest_name(column, keyed.by)}",
             )
         elif column in types and types[column] not in PARTITION_TYPES:
-            yield ("keyed", "partition_by"), f"{column!r} is {types[column]}, which no table is partitioned by"
+            yield ("keyed", "partition_by"), f"{column!r} is {types[column]}, which is not a partition type"
 
 
 def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[Problem]:
@@ -157,7 +157,7 @@ def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[P
             continue
         wrong = [value for value in values if type(value) is not DELETION_TYPES[types[column]]]
         if wrong:
-            yield key_path, f"{column!r} is {types[column]}, and {wrong[0]!r} is no such value"
+            yield key_path, f"{column!r} is {types[column]}, and {wrong[0]!r} is not"
         elif not values:
             yield key_path, "give a value"
 
@@ -170,4 +170,4 @@ def column_problem(
         return f"there is no column {column!r} in this table; {suggest_name(column, types)}"
     if types[column] in allowed or (decimals and isinstance(parse_type(types[column]), Decimal)):
         return None
-    return f"{column!r} is {types[column]}; it has to be {', '.join(allowed)}{' or a decimal' if decimals else ''}"
+    return f"{column!r} is {types[column]}; it must be {', '.join(allowed)}{' or a decimal' if decimals else ''}"

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 _LIVE_STATE = Edit(
     Effect.NEW_GENERATION,
-    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
-    "or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
+    "Incompatible with the state of the running aggregation. Rename the live table, which then counts from the "
+    "beginning; or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over "
+    "{pipeline}`.",
 )
-_REBUILT = Edit(Effect.RESTART, "The stream builds the table anew from the rows it reads, at its next start.")
+_REBUILT = Edit(Effect.RESTART, "The stream rebuilds the table from its input at its next start.")
 #: Columns of every `latest` table in addition to `key` and `keep`: they decide which row is newer.
 LATEST_COLUMNS: Final = ("event_time", *ARRIVAL_COLUMNS)
 #: Types that can be summed, with the type of the sum.
@@ -63,23 +64,20 @@ class LiveTableSpec(Spec):
     window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
     watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
     group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
-    sum: Annotated[Names, _LIVE_STATE] = exclude_if_default(
-        (), description="of counts: columns of numbers that are added up"
-    )
+    sum: Annotated[Names, _LIVE_STATE] = exclude_if_default((), description="counts only: numeric columns to sum")
     distinct: Annotated[Names, _LIVE_STATE] = exclude_if_default(
-        (), description="of counts: columns whose different values are counted"
+        (), description="counts only: columns whose distinct values are counted"
     )
     distinct_error_percent: Annotated[float, _LIVE_STATE] = exclude_if_default(
-        0.0, ge=0, le=10, description="of counts: 0 counts different values exactly, in memory; more, by a sketch"
+        0.0,
+        ge=0,
+        le=10,
+        description=("counts only: 0 counts distinct values exactly, in memory; otherwise with a sketch"),
     )
-    key: Annotated[Names, _REBUILT] = exclude_if_default(
-        (), description="of latest: columns whose values together are the key"
-    )
-    keep: Annotated[Names, _REBUILT] = exclude_if_default(
-        (), description="of latest: columns that are kept beside the key"
-    )
+    key: Annotated[Names, _REBUILT] = exclude_if_default((), description="latest only: key columns")
+    keep: Annotated[Names, _REBUILT] = exclude_if_default((), description="latest only: columns in addition to the key")
     expire_after_minutes: Annotated[int | None, _REBUILT] = exclude_if_default(
-        None, ge=1, description="of latest: a row this much older than the newest one is taken out"
+        None, ge=1, description="latest only: age, relative to the newest row, after which a row is removed"
     )
     trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
 
@@ -88,25 +86,25 @@ class LiveTableSpec(Spec):
         problems: list[Problem] = []
         declared = self.model_fields_set
         if self.kind == "latest":
-            instead = "`latest` has one row a key and no window; leave it out, and say `expire_after_minutes`"
+            instead = "`latest` has one row per key and no window; remove it, and declare `expire_after_minutes`"
             problems += [
-                ((name,), f"{name} is of `kind: counts`: {instead}") for name in _COUNTS_KEYS if name in declared
+                ((name,), f"{name} is a key of `kind: counts`: {instead}") for name in _COUNTS_KEYS if name in declared
             ]
             if not self.key:
-                problems.append((("key",), "name the columns whose newest row is kept, such as key: [view_id]"))
+                problems.append((("key",), "give the key columns, such as key: [view_id]"))
             if self.expire_after_minutes is None:
                 problems.append(
-                    (("expire_after_minutes",), "say how old a row may become, such as expire_after_minutes: 30")
+                    (("expire_after_minutes",), "give the maximum age of a row, such as expire_after_minutes: 30")
                 )
         else:
-            instead = "write `kind: latest` with it, or leave it out"
+            instead = "write `kind: latest`, or remove it"
             problems += [
-                ((name,), f"{name} is of the newest row of each key: {instead}")
+                ((name,), f"{name} is a key of `kind: latest`: {instead}")
                 for name in _LATEST_KEYS
                 if getattr(self, name)
             ]
             if self.distinct_error_percent and not self.distinct:
-                text = "it is of `distinct`: name the columns whose different values are counted, or leave it out"
+                text = "it requires `distinct`: declare the columns whose distinct values are counted, or remove it"
                 problems.append((("distinct_error_percent",), text))
         raise_problems(problems)
         return self
@@ -162,7 +160,7 @@ def live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         if live.reads not in bronze:
             yield (
                 ("live", index, "reads"),
-                f"{live.name!r} reads {live.reads!r}, no table here; {suggest_name(live.reads, bronze)}",
+                f"{live.name!r} reads unknown table {live.reads!r}; {suggest_name(live.reads, bronze)}",
             )
             continue
         check = _latest_problems if live.kind == "latest" else _count_problems
@@ -173,18 +171,20 @@ def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Ke
     if bronze.evolve == "add_columns":
         yield (
             ("reads",),
-            f"{live.name!r} reads {live.reads!r}, whose columns change while it runs, which ends a live "
-            f"table's query; declare evolve: rescue for {live.reads!r}",
+            f"{live.name!r} reads {live.reads!r}, whose columns can change, which would fail a live table's "
+            f"query; declare evolve: rescue for {live.reads!r}",
         )
     if bronze.mutable is not None:
         yield (
             ("reads",),
-            f"{live.reads!r} is mutable: what a live table has counted would change behind it; use a gold table",
+            f"{live.reads!r} is mutable: rows would change after they were counted; use a gold table",
         )
     types = bronze.column_types()
     for position, name in enumerate(live.group_by):
         if name not in types:
-            text = f"{live.name!r} groups by {name}, no column of {live.reads!r}; {suggest_name(name, types)}"
+            text = (
+                f"{live.name!r} groups by {name}, which is not a column of {live.reads!r}; {suggest_name(name, types)}"
+            )
             yield ("group_by", position), text
     used_names = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
     for key, names, problem_of in (("sum", live.sum, _sum_problem), ("distinct", live.distinct, _distinct_problem)):
@@ -214,8 +214,8 @@ def _latest_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[K
     if bronze.mutable is not None:
         yield (
             ("reads",),
-            f"{live.reads!r} is mutable: requests would change rows that have been taken over; declare `keyed` for "
-            f"{live.reads!r}, which follows them",
+            f"{live.reads!r} is mutable: a live table would miss changes by requests; declare `keyed` for "
+            f"{live.reads!r} instead",
         )
     types = bronze.column_types()
     for key, names, problem_of in (("key", live.key, _key_problem), ("keep", live.keep, _keep_problem)):
@@ -229,11 +229,11 @@ def _latest_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[K
 
 def _key_problem(name: str, types: Mapping[str, str]) -> str | None:
     if name in LATEST_COLUMNS:
-        return f"{name!r} says which row is newer; name columns whose rows replace each other"
+        return f"{name!r} decides which row is newer; use other columns as key"
     return column_problem(name, types, KEY_TYPES, decimals=True)
 
 
 def _keep_problem(name: str, types: Mapping[str, str]) -> str | None:
     if name not in types:
         return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
-    return f"{name!r} is kept anyway; leave it out" if name in LATEST_COLUMNS else None
+    return f"{name!r} is always included; remove it" if name in LATEST_COLUMNS else None

@@ -16,8 +16,8 @@ Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "satur
 
 _RETENTION = Edit(
     Effect.SAFE,
-    "Holds from the next VACUUM. A table whose log remembers less is left out by it: set the table's "
-    "delta.deletedFileRetentionDuration while nothing writes.",
+    "Applies from the next VACUUM. It skips tables with a shorter delta.deletedFileRetentionDuration: set that "
+    "property while nothing writes.",
 )
 
 
@@ -27,31 +27,29 @@ class MaintenanceSpec(Spec):
     schedule: Annotated[Schedule | None, IMMEDIATE] = None
     optimize: Annotated[bool, NEXT_MAINTENANCE] = True
     optimize_minutes: Annotated[int, NEXT_MAINTENANCE] = Field(
-        default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most"
+        default=60, ge=1, le=600, description="time budget of OPTIMIZE per night"
     )
     weekly_day: Annotated[Weekday | None, NEXT_MAINTENANCE] = Field(
-        default="sunday", description="whose night has a second round, over what is left"
+        default="sunday", description="weekday with a second round for remaining partitions"
     )
     weekly_minutes: Annotated[int, NEXT_MAINTENANCE] = Field(
-        default=120, ge=1, le=600, description="what the second round spends at most"
+        default=120, ge=1, le=600, description="time budget of the second round"
     )
     closed_after_hours: Annotated[float, NEXT_MAINTENANCE] = Field(
-        default=3, ge=0, description="after which what is no longer written is ordered"
+        default=3, ge=0, description="hours without writes after which a partition is Z-ordered"
     )
     target_file_bytes: Annotated[Bytes, NEXT_MAINTENANCE] = Field(
-        default=256 << 20, ge=32 << 20, description="how large OPTIMIZE makes files"
+        default=256 << 20, ge=32 << 20, description="target file size of OPTIMIZE"
     )
     vacuum_retention_hours: Annotated[int, _RETENTION] = Field(
-        default=DEFAULT_RETENTION_HOURS, ge=168, le=720, description="how long removed files are kept"
+        default=DEFAULT_RETENTION_HOURS, ge=168, le=720, description="retention of tombstoned files"
     )
-    time_travel_hours: Annotated[int, _RETENTION] = Field(
-        default=0, ge=0, le=720, description="how far back tables can be read, at least"
-    )
+    time_travel_hours: Annotated[int, _RETENTION] = Field(default=0, ge=0, le=720, description="minimum time travel")
     vacuum_dry_run: Annotated[bool, NEXT_MAINTENANCE] = Field(
-        default=False, description="true: what a night would delete is only counted"
+        default=False, description="true: only count the files that would be deleted"
     )
     max_removed_share: Annotated[float, NEXT_MAINTENANCE] = Field(
-        default=0.75, gt=0, le=1, description="of a table, which a night removes at most; more needs a person"
+        default=0.75, gt=0, le=1, description="maximum fraction of a table that one night deletes without approval"
     )
 
     @property

@@ -60,16 +60,17 @@ class ModelSpec(Spec):
 
     name: Name
     description: str = ""
-    features: Name = Field(description="the gold table of the pipeline that has a row an entity and instant")
-    timestamp: Name = Field(description="its timestamp or date: what a row says was known by then")
+    features: Name = Field(description="gold table of the pipeline with a row per entity and time")
+    timestamp: Name = Field(description="its timestamp or date, by which the values of a row were known")
     entity: Annotated[tuple[Name, ...], BeforeValidator(as_tuple)] = Field(
-        min_length=1, description="the columns that name an entity"
+        min_length=1, description="columns that identify an entity"
     )
     feature_groups: Mapping[Name, tuple[Name, ...]] = Field(
-        min_length=1, description="columns to predict from; what a group adds to those before it is reported"
+        min_length=1,
+        description=("feature columns by group; the gain of each group over the previous ones is reported"),
     )
-    label: str = Field(description="the file with the SQL that says when the state held")
-    reads: tuple[GoldInput, ...] = Field(min_length=1, description="the gold tables that the label reads")
+    label: str = Field(description="file with the SQL of the label")
+    reads: tuple[GoldInput, ...] = Field(min_length=1, description="gold tables that the label reads")
     predicts: Literal["begins", "absent"] = "begins"
     horizon_minutes: int | None = Field(default=None, ge=1, le=7 * _MINUTES_A_DAY)
     horizon_days: int | None = Field(default=None, ge=1, le=366)
@@ -77,11 +78,11 @@ class ModelSpec(Spec):
     algorithms: tuple[Algorithm, ...] = Field(default=("logistic", "gbt"), min_length=1)
     baselines: tuple[BaselineName, ...] = Field(default=("persistence", "seasonal"), min_length=1)
     alarms_per_day: float = Field(
-        default=1, gt=0, description="how many alarms of an entity a day the threshold may raise"
+        default=1, gt=0, description="maximum number of alarms per entity and day, which sets the threshold"
     )
     publish: PublishSpec = PublishSpec.defaults()
     warnings: Name | None = Field(
-        default=None, description="the gold table of its scores, whose newest rows above the threshold raise a warning"
+        default=None, description="gold table of its scores; the newest rows above the threshold raise a warning"
     )
 
     @model_validator(mode="after")
@@ -106,28 +107,29 @@ class ModelSpec(Spec):
         if self.folds.train_days * 86_400 < 2 * self.horizon_seconds:
             yield (
                 ("horizon_days" if self.horizon_days is not None else "horizon_minutes",),
-                "training has to be at least twice as long as the horizon, which lies between its two parts; write "
-                f"folds: {{train_days: {-(-2 * self.horizon_seconds // 86_400)}}} or more",
+                f"training must be at least twice as long as the horizon; write folds: "
+                f"{{train_days: {-(-2 * self.horizon_seconds // 86_400)}}} "
+                "or more",
             )
         seen: dict[str, KeyPath] = {}
         for group, columns in self.feature_groups.items():
             for index, column in enumerate(columns):
                 key_path = ("feature_groups", group, index)
                 if column in seen:
-                    yield key_path, f"{column!r} is there twice; name it in one group", (seen[column],)
+                    yield key_path, f"{column!r} is named twice; keep it in one group", (seen[column],)
                 elif column in (*self.entity, self.timestamp):
-                    yield key_path, f"{column!r} names the row, and is nothing to predict from; leave it out"
+                    yield key_path, f"{column!r} identifies the row and cannot be a feature; remove it"
                 seen.setdefault(column, key_path)
         for key in ("algorithms", "baselines"):
             names = getattr(self, key)
             if len(set(names)) < len(names):
-                yield (key,), f"a name is there twice; write [{', '.join(dict.fromkeys(names))}]"
+                yield (key,), f"a name is listed twice; write [{', '.join(dict.fromkeys(names))}]"
 
 
 class TrainingSpec(Spec):
     """When the models of a pipeline are trained."""
 
-    schedule: Schedule | None = Field(default="0 4 * * 0", description="null: by hand only")
+    schedule: Schedule | None = Field(default="0 4 * * 0", description="null: only manually")
 
 
 def instant_sql(column: str, kind: str) -> str | None:
@@ -153,14 +155,17 @@ def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 def _table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
     if model.features not in gold:
-        yield ("features",), f"{model.features!r} is no gold table here; {suggest_name(model.features, gold)}"
+        yield (
+            ("features",),
+            (f"{model.features!r} is not a gold table of this pipeline; {suggest_name(model.features, gold)}"),
+        )
     for position, name in enumerate(model.reads):
         if cross_pipeline_table(name) is None and name not in gold:
-            yield ("reads", position), f"{model.name!r} reads {name!r}, no gold table here; {suggest_name(name, gold)}"
+            yield ("reads", position), (f"{model.name!r} reads unknown gold table {name!r}; {suggest_name(name, gold)}")
         elif name in gold and model.name in gold[name].reads:
-            yield ("reads", position), f"{name!r} is made of the scores of {model.name!r}: what predicts is no label"
+            yield ("reads", position), f"{name!r} depends on the scores of {model.name!r} and cannot be its label"
     if model.features in gold and model.name in gold[model.features].reads:
-        yield ("features",), f"{model.features!r} is made of the scores of {model.name!r}, which it cannot be made from"
+        yield ("features",), f"{model.features!r} depends on the scores of {model.name!r} and cannot be its features"
 
 
 def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
@@ -168,7 +173,9 @@ def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> It
         return
     scores = [table.name for table in gold.values() if model.name in table.reads]
     if model.warnings not in scores:
-        text = f"{model.warnings!r} is no gold table that reads {model.name!r}; {suggest_name(model.warnings, scores)}"
+        text = (
+            f"{model.warnings!r} is not a gold table that reads {model.name!r}; {suggest_name(model.warnings, scores)}"
+        )
         yield ("warnings",), text
 
 
@@ -180,9 +187,9 @@ def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> I
             continue
         key_path: KeyPath = ("reads", position)
         if model.features not in table.reads:
-            text = f"{name!r} gives scores to the rows of {model.features!r}: write reads: [{model.features}, {name}]"
+            text = f"{name!r} scores the rows of {model.features!r}: write reads: [{model.features}, {name}]"
             yield key_path, text
         if table.affects == "same":
-            yield ("affects",), f"{name!r} is read, whose models hold from a date on: write {name}: onwards"
+            yield ("affects",), f"a new model of {name!r} applies from a date: write {name}: onwards"
         elif isinstance(table.affects, Mapping) and isinstance(table.affects.get(name), AffectsSpec):
-            yield ("affects", name), f"a model holds from a date on: write {name}: onwards"
+            yield ("affects", name), f"a new model applies from a date: write {name}: onwards"

@@ -68,12 +68,11 @@ NOTIFICATION_COLUMNS: dict[str, str] = {
     "data_version": "long",
 }
 
-_NEXT_MUTATIONS = Edit(Effect.SAFE, "Nothing: holds from the next batch of mutations.")
+_NEXT_MUTATIONS = Edit(Effect.SAFE, "Nothing: applies from the next mutation batch.")
 _CHANGES_MUTATIONS = Edit(
     Effect.MIXED_ROWS,
-    "Rows that mutations have changed would keep to the old declaration, and others to the new one. Put the old one "
-    "back; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and know that requests applied "
-    "by now are not applied again.",
+    "Rows changed by past mutations would follow the old declaration, others the new one. Revert it; or accept "
+    "it with `deltaworks pipelines diff {pipeline} --accept` and restart: applied requests are not applied again.",
 )
 
 
@@ -89,7 +88,7 @@ class MutableSpec(Spec):
     origin: Annotated[str, _CHANGES_MUTATIONS]
     fields: Annotated[dict[str, str], _CHANGES_MUTATIONS] = Field(default_factory=dict)
     deletion_vectors: Annotated[bool | None, _NEXT_MUTATIONS] = Field(
-        default=None, description="merges mark rows and write them again beside their files; none leaves it as it is"
+        default=None, description="use deletion vectors in merges; by default the table's setting"
     )
 
 
@@ -108,21 +107,25 @@ class MutationsSpec(Spec):
 
     requests: Annotated[Name, _CHANGES_MUTATIONS]
     schedule: Annotated[Schedule | None, IMMEDIATE] = "*/10 * * * *"
-    max_requests: Annotated[int, _NEXT_MUTATIONS] = Field(default=1_000_000, ge=1, description="a batch takes no more")
+    max_requests: Annotated[int, _NEXT_MUTATIONS] = Field(
+        default=1_000_000, ge=1, description=("maximum number of requests per batch")
+    )
     optimize_every: Annotated[int, _NEXT_MUTATIONS] = Field(
-        default=12, ge=1, description="batches between OPTIMIZEs in the write turn"
+        default=12, ge=1, description="batches between two OPTIMIZEs within the write turn"
     )
     max_turn_seconds: Annotated[int, _NEXT_MUTATIONS] = Field(
-        default=600, ge=10, description="how long the stream waits for the table at most"
+        default=600, ge=10, description="maximum time that the stream waits for the table"
     )
     small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes), _NEXT_MUTATIONS] = Field(
-        default=1 << 30, ge=0, description="delta-rs merges where no more is rewritten and memory suffices, else Spark"
+        default=1 << 30,
+        ge=0,
+        description=("merge with delta-rs up to this size, if memory suffices; otherwise with Spark"),
     )
     alert_after_minutes: Annotated[int, IMMEDIATE] = Field(
-        default=30, ge=1, description="age of the oldest request that is not applied"
+        default=30, ge=1, description="age of the oldest unapplied request from which an alert is raised"
     )
     purge_after_days: Annotated[int, NEXT_MAINTENANCE] = Field(
-        default=30, ge=1, description="deleted rows are removed for good after these"
+        default=30, ge=1, description="days after which deleted rows are physically removed"
     )
     names: Annotated[Name, _CHANGES_MUTATIONS] = "names"
     intervals: Annotated[Name, _CHANGES_MUTATIONS] = "intervals"

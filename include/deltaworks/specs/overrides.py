@@ -95,14 +95,14 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
         for parent in keys[:-1]:
             level = level.setdefault(str(parent), {})
             if not isinstance(level, dict):
-                raise _invalid_override(variable, f"another variable sets {parent!r} as a whole")
+                raise _invalid_override(variable, f"another variable sets {parent!r} completely")
         text = os.environ[variable]
         from deltaworks.specs.bounded_yaml import load_yaml
 
         try:
             level[str(keys[-1])] = load_yaml(text.encode("utf-8", "surrogateescape"))
         except InvalidYamlError as error:
-            raise _invalid_override(variable, f"{text!r} is no YAML") from error
+            raise _invalid_override(variable, f"{text!r} is not valid YAML") from error
     return overrides
 
 
@@ -117,7 +117,7 @@ def _override_variables(kind: str, name: str) -> dict[KeyPath, str]:
 
 
 def _invalid_override(variable: str, problem: str) -> ConfigError:
-    return ConfigError("OVERRIDE_INVALID", f"{variable}: {problem}.", hint=f"Mend or unset {variable}.")
+    return ConfigError("OVERRIDE_INVALID", f"{variable}: {problem}.", hint=f"Correct or unset {variable}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def unused_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collec
         candidates = declared.get(kind, declared)
         wrong = name if kind in declared else kind
         nearest = closest_match(wrong, candidates, cutoff=_TYPO_CUTOFF if kind in declared else 0.4)
-        thing = f"{kind.removesuffix('s')} called {name!r}" if kind in declared else f"kind of declaration {kind!r}"
+        thing = f"{kind.removesuffix('s')} {name!r}" if kind in declared else f"kind of spec {kind!r}"
         advice = f"did you mean {nearest!r}?" if nearest else _removal_advice(origin, kind, candidates, declared)
         yield UnusedOverride(
             key_path=("overrides", kind, name) if kind in declared else ("overrides", kind),
@@ -164,5 +164,5 @@ def _removal_advice(
     variable: str | None, kind: str, candidates: Collection[str], declared: Mapping[str, Collection[str]]
 ) -> str:
     if kind in declared and variable is None:
-        return "remove these lines, which change nothing"
-    return f"known are {', '.join(sorted(candidates)) or 'none'}"
+        return "remove these lines, which have no effect"
+    return f"known names: {', '.join(sorted(candidates)) or 'none'}"

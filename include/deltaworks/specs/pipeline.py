@@ -46,59 +46,60 @@ from deltaworks.specs.spec_change_effects import (
 )
 from deltaworks.specs.table import TableSpec
 
-_PIPELINE_RENAMED = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
+_PIPELINE_RENAMED = Edit(Effect.REFUSED, "The name identifies a pipeline: restore it, and declare a new pipeline.")
 _TABLES = NamedItems(
     added=Edit(
         Effect.BACKFILL,
-        "It is filled from the stream's next start on. What landed before: "
-        "`deltaworks reprocess {pipeline} --tables {name} --from-start`.",
+        "It is filled from the stream's next start. For earlier events: `deltaworks reprocess {pipeline} "
+        "--tables {name} --from-start`.",
     ),
     removed=Edit(
         Effect.RESTART,
-        "It stays as it is and gets no more rows. Events that only it took go to quarantine from the "
-        "stream's next start on.",
+        "It remains and is no longer written. Events that only matched this table are quarantined from the "
+        "stream's next start.",
     ),
 )
 _LIVE_TABLES = NamedItems(
-    added=Edit(Effect.RESTART, "It is filled from the beginning of {name}'s input, from the stream's next start."),
-    removed=Edit(Effect.RESTART, "It stays as it is and is brought up to date no more."),
+    added=Edit(Effect.RESTART, "It is filled from the start of {name}'s input, at the stream's next start."),
+    removed=Edit(Effect.RESTART, "It remains and is no longer updated."),
 )
 _SHARE = OptionalSection(NEXT_START)
 _STREAM_GROUP = Edit(
     Effect.RESTART,
-    "The stream goes on from its checkpoint in the other driver, once the one that runs it has ended: "
-    "`deltaworks stop {pipeline}` before the edit, `start` after it.",
+    "The stream continues from its checkpoint in the other driver, after the current one ended: `deltaworks stop "
+    "{pipeline}` before the edit, `start` after it.",
 )
 _REFERENCES = Edit(
-    Effect.SAFE, "Nothing: the next gold build takes it over and rebuilds what follows. Of one removed the table stays."
+    Effect.SAFE,
+    ("Nothing: the next gold build loads it and rebuilds affected tables. The table of a removed one remains."),
 )
 _VIEWS = Edit(
     Effect.SAFE,
-    "Nothing: the next `deltaworks sql` has it. What is announced of it, a stream announces from its next start on.",
+    "Nothing: the next `deltaworks sql` uses it. Announcements follow from the stream's next start.",
 )
-_DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next page drawn has it.")
+_DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next rendered page uses it.")
 _RULES = Edit(
     Effect.SAFE,
-    "Nothing: the process that judges rules takes it over within a minute. A new rule is judged from then on, one that "
-    "is gone ends the alerts it had raised.",
+    "Nothing: the rules process loads it within a minute. New rules are evaluated from then on; alerts of "
+    "removed rules are resolved.",
 )
 _FEEDS = Edit(
     Effect.SAFE,
-    "Holds from the next start of the feeds' process: `deltaworks restart feeds__{pipeline}`. What was delivered of a "
-    "feed is remembered by its name.",
+    "Applies from the next start of the feeds process: `deltaworks restart feeds__{pipeline}`. A feed's progress "
+    "is stored under its name.",
 )
 _MODELS = Edit(
     Effect.SAFE,
-    "Nothing: the next training has it, and models that are published stay in force until another one is.",
+    "Nothing: the next training uses it. Published models remain in use until a new one is published.",
 )
 _MUTATIONS = OptionalSection(
-    Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
+    Edit(Effect.RESTART, "Applies from the stream's next start, when it starts to share its tables with mutations.")
 )
 _ARCHIVE = OptionalSection(
     Edit(
         Effect.RESTART,
-        "Holds from the stream's next start. What landed before is in no archive; one that is declared no more stays "
-        "as it is, until its folder is deleted.",
+        "Applies from the stream's next start. Earlier payloads are not archived; a removed archive remains "
+        "until its folder is deleted.",
     )
 )
 
@@ -108,7 +109,7 @@ class QuarantineSpec(Spec):
 
     retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
     retain_days: Annotated[int | None, NEXT_MAINTENANCE] = Field(
-        default=30, ge=1, description="after which maintenance removes rows, landed or not; null keeps them for ever"
+        default=30, ge=1, description="days after which maintenance deletes rows, replayed or not; null: never"
     )
 
 
@@ -119,21 +120,21 @@ class StreamSpec(Spec):
     max_run_seconds: Annotated[int, NEXT_START] = Field(default=14_400, ge=10)
     lease_ttl_seconds: Annotated[int, NEXT_START] = Field(default=30, ge=3)
     stall_seconds: Annotated[int, NEXT_START] = Field(
-        default=900, ge=30, description="a batch that takes longer ends the job"
+        default=900, ge=30, description="duration of a batch from which the job is aborted"
     )
     driver_memory: Annotated[str, NEXT_START] = Field(default="1g", pattern=r"^\d+[mg]$")
     tasks_per_batch: Annotated[int, NEXT_START] = Field(default=2, ge=1)
     task_memory: Annotated[str, NEXT_START] = Field(
-        default="4g", pattern=r"^[1-9]\d*[mg]$", description="what a task may take on top of its idle Python worker"
+        default="4g", pattern=r"^[1-9]\d*[mg]$", description="memory of a task in addition to an idle Python worker"
     )
     object_timeout_seconds: Annotated[int, NEXT_START] = Field(
-        default=600, ge=1, description="a task that has one object open for longer is ended"
+        default=600, ge=1, description="time after which a task is killed for a single object"
     )
     crashes_per_object: Annotated[int, NEXT_START] = Field(
-        default=2, ge=1, description="an object that tasks died on so often is quarantined"
+        default=2, ge=1, description="number of task crashes after which an object is quarantined"
     )
     share: Annotated[StreamShareSpec | None, _SHARE] = exclude_if_default(
-        None, description="what it takes of a cluster instead of what streams of its environment do"
+        None, description="cluster share of this stream; by default the environment's share for streams"
     )
 
     @property
@@ -145,37 +146,37 @@ class StreamSpec(Spec):
 class HealthLimitsSpec(Spec):
     """Limits of the health check. Defaults follow from the source or from usual values."""
 
-    backlog_minutes: float = Field(default=60, gt=0, description="an alert is raised when something waits for longer")
+    backlog_minutes: float = Field(
+        default=60, gt=0, description=("age of unprocessed input from which an alert is raised")
+    )
     no_input_minutes: float | None = Field(
         default=None,
         gt=0,
-        description="an alert is raised when no input comes for longer; without it, for longer than usual",
+        description="time without input from which an alert is raised; by default derived from history",
     )
     retention_hours: float | None = Field(
-        default=None, gt=0, description="what the source keeps, where it does not say so itself"
+        default=None, gt=0, description="retention of the source, if it does not report it"
     )
     time_left_hours: float | None = Field(
         default=None,
         gt=0,
-        description="an alert is raised where less of it is left; without it a quarter of the retention",
+        description="remaining retention from which an alert is raised; by default a quarter",
     )
     stale_seconds: float = Field(
-        default=120, ge=20, description="a heartbeat that is older says that the stream hangs or is gone"
+        default=120, ge=20, description="age of the heartbeat from which the stream counts as hung or dead"
     )
-    start_seconds: float = Field(
-        default=180, ge=20, description="a start that takes no longer is not held against the stream"
-    )
+    start_seconds: float = Field(default=180, ge=20, description="grace period after a start")
     restarts_per_hour: int = Field(
-        default=3, ge=0, description="how often a hung stream is restarted; 0 leaves it to people"
+        default=3, ge=0, description="maximum number of automatic restarts of a hung stream; 0: never"
     )
     quarantined_percent: float = Field(
         default=5,
         ge=0,
         le=100,
-        description="an alert is raised when more of what was read is in quarantine; 100: never",
+        description="percentage of quarantined events from which an alert is raised; 100: never",
     )
     quarantined_events_min: int = Field(
-        default=100, ge=1, description="of fewer events within a day, none is said to be too many"
+        default=100, ge=1, description="minimum number of events per day for that alert"
     )
 
 
@@ -187,54 +188,52 @@ class PipelineSpec(Spec):
     owner: Annotated[str, IMMEDIATE]
     tags: Annotated[tuple[str, ...], IMMEDIATE] = ()
     approvers: Annotated[Approvers, IMMEDIATE] = Field(
-        default=(), description="who may approve what operations delete; without any, those of the environment"
+        default=(), description="approvers of deleting operations; by default those of the environment"
     )
     source: SourceSpec
     unwrap: Annotated[UnwrapSpec | None, CHANGES_MEANING] = None
     event: EventSpec
     enrich: Annotated[tuple[EnrichSpec, ...], ENRICH_CHANGES] = exclude_if_default(
-        (), description="what is looked up of each event before its private fields are masked"
+        (), description="look-ups that enrich events before private fields are masked"
     )
-    private: Annotated[tuple[PrivateSpec, ...], MASK_CHANGES] = exclude_if_default(
-        (), description="fields of which only a part is kept, or nothing"
-    )
+    private: Annotated[tuple[PrivateSpec, ...], MASK_CHANGES] = exclude_if_default((), description="masked fields")
     privacy: Annotated[PrivacySpec | None, PRIVACY_CHANGE] = exclude_if_default(
-        None, description="whose data the events are, what of it becomes a token or goes, and how it is erased"
+        None, description="personal data: subjects, tokenized and dropped fields, and erasure"
     )
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec.defaults()
     archive: Annotated[ArchiveSpec | None, _ARCHIVE] = exclude_if_default(
-        None, description="keep payloads as they came, in a table of their own"
+        None, description="keeps original payloads in a separate table"
     )
     stream: StreamSpec = StreamSpec.defaults()
     live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
     gold: GoldSpec = GoldSpec.defaults()
     references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = exclude_if_default(
-        (), description="small tables that gold reads, kept in CSV files"
+        (), description="small tables in CSV files, for gold"
     )
     views: Annotated[tuple[ViewSpec, ...], _VIEWS] = exclude_if_default(
-        (), description="SQL over the tables that deltaworks sql offers by name"
+        (), description="named queries for deltaworks sql"
     )
     dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = exclude_if_default(
         (), description="pages of charts over the tables and views"
     )
     rules: Annotated[tuple[RuleSpec, ...], _RULES] = exclude_if_default(
-        (), description="rules on answers: figures judged by the minute, of which people are told"
+        (), description="rules that evaluate results every minute and raise alerts"
     )
     feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = exclude_if_default(
-        (), description="changed rows of gold tables and views, delivered to others"
+        (), description="delivery of changed rows of gold tables and views to other systems"
     )
     models: Annotated[tuple[ModelSpec, ...], _MODELS] = exclude_if_default(
-        (), description="what is predicted from gold tables, and how that is judged"
+        (), description="prediction models on gold tables"
     )
     training: Annotated[TrainingSpec, IMMEDIATE] = exclude_if_default(
-        TrainingSpec.defaults(), description="when its models are trained"
+        TrainingSpec.defaults(), description="training schedule of the models"
     )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     health: Annotated[HealthLimitsSpec, IMMEDIATE] = HealthLimitsSpec.defaults()
     stream_group: Annotated[Name | None, _STREAM_GROUP] = exclude_if_default(
-        None, description="its stream runs in one driver with those of all pipelines that name the same group"
+        None, description="all pipelines of a group share one driver"
     )
 
     @model_validator(mode="before")
@@ -300,6 +299,6 @@ def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if pipeline.event.time.arrival and isinstance(source, DeltaSourceSpec):
         yield (
             ("event", "time", "arrival"),
-            "event.time.arrival is of objects and records; of rows declare a path, such as _ingested_at",
+            "event.time.arrival requires objects or records; for rows declare a path, such as _ingested_at",
         )
     yield from unwrap_problems(pipeline)

@@ -36,7 +36,7 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         if table.duplicates is not None and not pipeline.event.id:
             yield (
                 ("tables", index, "duplicates"),
-                f"{table.name} flags duplicates, which are identified by event.id; declare it",
+                f"{table.name} flags duplicates, which requires event.id; declare it",
             )
     yield from _mutation_problems(pipeline)
 
@@ -66,7 +66,7 @@ def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             text = f"table {table.name} is declared twice in this pipeline; give one of them another name"
             yield (*key_path, "name"), text, ((*first[table.name], "name"),)
         elif table.name in RESERVED_TABLES and not isinstance(table, TableSpec):
-            yield (*key_path, "name"), f"the name {table.name!r} is the engine's own; choose another"
+            yield (*key_path, "name"), f"the name {table.name!r} is reserved; choose another"
         first.setdefault(table.name, key_path)
     for index, history in enumerate(pipeline.tables):
         keyed = KeyedTable.from_history(history)
@@ -74,10 +74,10 @@ def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             continue
         key_path = ("tables", index, "keyed")
         if keyed.name in first:
-            text = f"table {keyed.name} is declared twice in this pipeline; give the keyed one another name, by `table`"
+            text = f"table {keyed.name} is declared twice in this pipeline; rename the keyed table with `table`"
             yield key_path, text, (first[keyed.name],)
         elif keyed.name in RESERVED_TABLES:
-            yield key_path, f"the name {keyed.name!r} is the engine's own; choose another, by `table`"
+            yield key_path, f"the name {keyed.name!r} is reserved; choose another with `table`"
         first.setdefault(keyed.name, key_path)
 
 
@@ -91,14 +91,14 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             if cross_pipeline_table(read) is not None:
                 continue
             if read not in partitions:
-                yield key_path, f"{gold.name!r} reads {read!r}, no table here; {suggest_name(read, partitions)}"
+                yield key_path, f"{gold.name!r} reads unknown table {read!r}; {suggest_name(read, partitions)}"
                 continue
             texts = [name for name in partitions[read] if read not in types or types[read].get(name) == "string"]
             if gold.affects == "same" and gold.partition_by not in texts:
                 yield (
                     key_path,
-                    f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r} "
-                    "of type string",
+                    f"{gold.name!r} declares `affects: same`, but {read!r} is not partitioned by "
+                    f"{gold.partition_by!r} of type string",
                 )
         own = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
         yield from ((("gold", "tables", index, *key_path), text) for key_path, text in own)
@@ -106,7 +106,7 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if cycle:
         key_paths = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}
         first, *others = sorted(key_paths[name] for name in {*cycle})
-        yield first, f"gold tables read each other in a circle: {' reads '.join(cycle)}", tuple(others)
+        yield first, f"gold tables form a cycle: {' reads '.join(cycle)}", tuple(others)
 
 
 def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -118,8 +118,8 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
     if intervals is not None and not whole:
         yield (
             ("checks", "intervals"),
-            f"{gold.name!r} is rebuilt in parts, which do not show whether intervals follow one another; "
-            "declare `affects: all`, or `same` with its partition column among `by`",
+            f"intervals cannot be checked because {gold.name!r} is rebuilt in parts; declare `affects: all`, or "
+            "`same` with its partition column in `by`",
         )
     if isinstance(gold.affects, str | AffectsSpec):
         return
@@ -128,12 +128,12 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
         if name not in gold.reads:
             yield key_path, f"{gold.name!r} does not read {name!r}; {suggest_name(name, gold.reads)}"
         elif affects == "onwards" and (missing := _missing_date(pipeline, name)):
-            yield key_path, f"`onwards` needs a date from which a change of {name!r} counts: {missing}"
+            yield key_path, f"`onwards` needs the date of a change of {name!r}: {missing}"
         elif isinstance(affects, AffectsSpec) and name in {reference.name for reference in pipeline.references}:
             yield key_path, f"{name!r} is not partitioned by date: write `onwards` or `all`"
     for name in gold.reads:
         if name not in gold.affects:
-            yield ("affects",), f"it says nothing of {name!r}; write {name}: {{days: [0]}}, onwards or all"
+            yield ("affects",), f"{name!r} is missing; write {name}: {{days: [0]}}, onwards or all"
 
 
 def _missing_date(pipeline: PipelineSpec, name: str) -> str:
@@ -156,7 +156,7 @@ def _reference_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         for key_path, text in (*_column_problems(reference), *_file_problems(reference)):
             yield ("references", index, *key_path), text
     if pipeline.references and not pipeline.gold.tables:
-        yield ("references",), "gold builds take them over, and no gold table is declared"
+        yield ("references",), "gold builds load them, but no gold table is declared"
 
 
 def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -165,15 +165,16 @@ def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("columns",), f"a column of {reference.name!r} is declared twice"
     for position, name in enumerate(reference.key):
         if name not in types:
-            yield ("key", position), f"{name!r} is no column of it; {suggest_name(name, types)}"
+            yield ("key", position), f"{name!r} is not a column; {suggest_name(name, types)}"
     for position, column in enumerate(reference.columns):
         if "<" in column.type or column.type == "binary":
-            yield ("columns", position, "type"), f"CSV has no {column.type}; declare a single value"
+            yield ("columns", position, "type"), f"CSV does not support {column.type}; declare a primitive type"
     if reference.effective_date is not None and types.get(reference.effective_date) != "date":
         dates = [name for name, kind in types.items() if kind == "date"]
         yield (
             ("effective_date",),
-            f"{reference.effective_date!r} is no column of type date; {suggest_name(reference.effective_date, dates)}",
+            f"{reference.effective_date!r} is not a column of type date; "
+            f"{suggest_name(reference.effective_date, dates)}",
         )
 
 
@@ -182,9 +183,9 @@ def _file_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
         yield (), "give either file, a path in the pipeline's folder, or object, a key in the lake"
     for source, path in (("file", reference.file), ("object", reference.object)):
         if path is not None and (path.startswith("/") or "\\" in path or {*path.split("/")} & {"", ".", ".."}):
-            yield (source,), f"{path!r} is no path below its folder; write one of plain names, without .."
+            yield (source,), f"{path!r} is not a path below its folder; write one without .."
     if reference.object is not None and reference.object.split("/")[0] in ("tables", "control", "models"):
-        yield ("object",), "`tables`, `control` and `models` are the engine's own; put it elsewhere in the lake"
+        yield ("object",), "`tables`, `control` and `models` are reserved; use another folder of the lake"
 
 
 def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -193,12 +194,12 @@ def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         for position, read in enumerate(view.reads):
             if read not in tables:
                 key_path = ("views", index, "reads", position)
-                yield key_path, f"{view.name!r} reads {read!r}, no table or view here; {suggest_name(read, tables)}"
+                yield key_path, f"{view.name!r} reads unknown table or view {read!r}; {suggest_name(read, tables)}"
     cycle = find_cycle(pipeline.views)
     if cycle:
         key_paths = {view.name: ("views", index, "reads") for index, view in enumerate(pipeline.views)}
         first, *others = sorted(key_paths[name] for name in {*cycle})
-        yield first, f"views read each other in a circle: {' reads '.join(cycle)}", tuple(others)
+        yield first, f"views form a cycle: {' reads '.join(cycle)}", tuple(others)
 
 
 def readable_by_views(pipeline: PipelineSpec) -> list[str]:
@@ -249,14 +250,14 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
     key = table.announces.key
     if types.get(key) != "string":
         texts = [name for name, kind in types.items() if kind == "string"]
-        yield ("announces", "key"), f"{key!r} is no text column of {data.name!r}; {suggest_name(key, texts)}"
+        yield ("announces", "key"), f"{key!r} is not a string column of {data.name!r}; {suggest_name(key, texts)}"
     for index, column in enumerate(table.columns):
         if types.get(column.name) != column.type:
             present = types.get(column.name)
-            advice = suggest_name(column.name, types) if present is None else f"there it is {present}"
+            advice = suggest_name(column.name, types) if present is None else f"its type is {present}"
             yield (
                 ("columns", index, "name"),
-                f"{column.name!r} is taken over from {data.name!r}, which has no such column of {column.type}; "
+                f"{column.name!r} is copied from {data.name!r}, which has no such column of type {column.type}; "
                 f"{advice}",
             )
 
@@ -264,15 +265,15 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
 def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
     tables = {table.name: table for table in pipeline.tables if table.announces is None}
     if name not in tables:
-        yield ("mutations", "requests"), f"there is no table {name!r} here; {suggest_name(name, tables)}"
+        yield ("mutations", "requests"), f"there is no table {name!r} in this pipeline; {suggest_name(name, tables)}"
         return
     requests = tables[name]
     if requests.mutable is not None:
-        yield ("mutations", "requests"), f"{name!r} is mutable itself; requests are kept as they arrived"
+        yield ("mutations", "requests"), f"{name!r} is mutable; the request table must not be"
     types = requests.column_types()
     wrong = [f"{column} {kind}" for column, kind in REQUEST_COLUMNS.items() if types.get(column) != kind]
     if wrong:
-        yield ("mutations", "requests"), f"a table of requests has columns that {name!r} lacks: {', '.join(wrong)}"
+        yield ("mutations", "requests"), f"the request table {name!r} lacks columns: {', '.join(wrong)}"
 
 
 def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -284,7 +285,7 @@ def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if mutations.notifications is not None and mutations.notifications not in announcing:
         yield (
             ("mutations", "notifications"),
-            f"{mutations.notifications!r} is no table that announces another; "
+            f"{mutations.notifications!r} is not a notification table; "
             f"{suggest_name(mutations.notifications, announcing)}",
         )
     used_names = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
@@ -293,5 +294,5 @@ def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for key in ("names", "intervals"):
         name = getattr(mutations, key)
         if name in used_names:
-            yield ("mutations", key), f"{name!r} is declared as another table; mutations make this one themselves"
+            yield ("mutations", key), f"{name!r} is declared as another table; mutations create this one"
         used_names.append(name)

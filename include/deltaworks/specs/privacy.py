@@ -31,25 +31,23 @@ _PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
 PRIVACY_CHANGE = OptionalSection(
     Edit(
         Effect.MIXED_ROWS,
-        "Rows that landed before hold what was sent, later ones tokens, or the other way round. Stop the stream, "
-        "accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and make old rows alike with "
+        "Earlier rows contain original values and later ones tokens, or the other way round. Stop the stream, "
+        "accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and convert earlier rows with "
         "`deltaworks reprocess {pipeline} --from-start`.",
     )
 )
 #: Applies to new requests only; stored data do not change.
-ERASURE_TERMS = Edit(Effect.SAFE, "Nothing: requests that are received from now on have these terms.")
+ERASURE_TERMS = Edit(Effect.SAFE, "Nothing: applies to new requests.")
 
 
 def _check_private_path(value: str) -> str:
     if value.startswith("$"):
-        raise ValueError(
-            f"a path begins with the name of a field and not with $: write {value.lstrip('$.') or 'email'}"
-        )
+        raise ValueError(f"a path starts with a field name and not with $: write {value.lstrip('$.') or 'email'}")
     wrong = next((part for part in value.split(".") if not _PART.match(part)), None)
     if wrong is not None:
         raise ValueError(
-            f"{wrong!r} is no name of a field: write names with points between, and [] behind a list whose elements "
-            "are meant, such as eventParams.friends[].name"
+            f"{wrong!r} is not a field name: separate names by dots, and write [] after a list to select its "
+            "elements, such as eventParams.friends[].name"
         )
     return value
 
@@ -59,12 +57,13 @@ PrivatePath = Annotated[str, AfterValidator(_check_private_path)]
 PrivatePaths = Annotated[tuple[PrivatePath, ...], BeforeValidator(as_tuple)]
 #: Table keys: retention by date, and whether erasing a subject deletes its rows.
 RetentionDays = Annotated[
-    Annotated[int, Field(ge=1, description="rows of older dates are removed by maintenance")] | None, NEXT_MAINTENANCE
+    Annotated[int, Field(ge=1, description="age in days from which maintenance deletes rows, by date")] | None,
+    NEXT_MAINTENANCE,
 ]
 TableErase = Annotated[
-    Literal["rows", "keep"], ERASURE_TERMS, Field(description="keep: erasing a subject leaves this table's rows")
+    Literal["rows", "keep"], ERASURE_TERMS, Field(description="keep: erasing a subject keeps this table's rows")
 ]
-EraseReason = Annotated[str, ERASURE_TERMS, Field(description="of keep: why, as a certificate quotes it")]
+EraseReason = Annotated[str, ERASURE_TERMS, Field(description="keep only: the reason, which certificates quote")]
 When = dict[PrivatePath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]]
 
 
@@ -81,15 +80,17 @@ class PrivateFieldSpec(Spec):
     path: Annotated[PrivatePath, CHANGES_MEANING]
     action: Annotated[Action, CHANGES_MEANING]
     kind: Annotated[Name | None, CHANGES_MEANING] = Field(
-        default=None, alias="as", description="of token and vault: the kind of identifier; equal kinds, equal tokens"
+        default=None,
+        alias="as",
+        description=("token and vault only: the kind of identifier; equal values of a kind get equal tokens"),
     )
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.action in TOKEN_ACTIONS and self.kind is None:
-            raise_problems([(("as",), f"say of what kind the identifier is, such as as: {_suggest_kind(self.path)}")])
+            raise_problems([(("as",), f"declare the kind of identifier, such as as: {_suggest_kind(self.path)}")])
         if self.action not in TOKEN_ACTIONS and self.kind is not None:
-            raise_problems([(("as",), f"{self.action} leaves no token, which alone have a kind; leave it out")])
+            raise_problems([(("as",), f"only tokens have a kind, and {self.action} creates none; remove it")])
         return self
 
     @property
@@ -132,19 +133,19 @@ class EraseSpec(Spec):
     """How and by when a subject is erased. Days count from receipt of the request."""
 
     mode: Annotated[Literal["rows", "identity"], ERASURE_TERMS] = Field(
-        default="rows", description="rows: they are removed; identity: their tokens become random ones nobody keeps"
+        default="rows", description="rows: delete the subject's rows; identity: replace its tokens by random ones"
     )
     purge_within_days: Annotated[int, ERASURE_TERMS] = Field(default=21, ge=1, le=90)
     deadline_days: Annotated[int, ERASURE_TERMS] = Field(default=30, ge=1, le=90)
     landing_days: Annotated[int, NEXT_MAINTENANCE] = Field(
-        default=14, ge=1, le=365, description="after which landing objects with personal data are gone"
+        default=14, ge=1, le=365, description="age after which landed objects with personal data are deleted"
     )
     landing: Annotated[Literal["rewrite", "expire"], ERASURE_TERMS] = exclude_if_default(
         "rewrite",
-        description="rewrite: landed objects lose the events of who is erased; expire: they are left to go in time",
+        description="rewrite: delete the subject's events from landed objects; expire: wait for their deletion",
     )
     unreadable_days: Annotated[int, NEXT_MAINTENANCE] = Field(
-        default=14, ge=1, le=365, description="after which the key of what could not be read is destroyed"
+        default=14, ge=1, le=365, description="days after which the key of unreadable payloads is destroyed"
     )
 
     @model_validator(mode="after")
@@ -154,7 +155,7 @@ class EraseSpec(Spec):
                 [
                     (
                         ("purge_within_days",),
-                        f"rows are purged within {self.purge_within_days} days, and VACUUM needs days behind that: "
+                        f"rows are purged within {self.purge_within_days} days, and VACUUM needs days after that: "
                         f"write fewer than deadline_days ({self.deadline_days})",
                     )
                 ]
@@ -165,9 +166,9 @@ class EraseSpec(Spec):
 class PrivacySpec(Spec):
     """Personal data in a pipeline's events."""
 
-    namespace: Annotated[Name, CHANGES_MEANING] = Field(description="tokens join within it, and nowhere else")
+    namespace: Annotated[Name, CHANGES_MEANING] = Field(description="scope in which equal values have equal tokens")
     subject: Annotated[PrivatePaths, CHANGES_MEANING] = Field(
-        default=(), description="fields whose token is the subject of an event: the first that is present"
+        default=(), description="fields that identify the subject of an event; the first that is present counts"
     )
     fields: Annotated[tuple[PrivateFieldSpec, ...], CHANGES_MEANING] = Field(min_length=1)
     scan: ScanSpec = ScanSpec.defaults()
@@ -228,7 +229,7 @@ def _overlap_problems(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
         for other in range(index):
             first, second = (path.replace("[]", "") + "." for path in (field.path, fields[other].path))
             if first.startswith(second) or second.startswith(first):
-                text = f"{field.path!r} and {fields[other].path!r} hold each other; leave one of them out"
+                text = f"{field.path!r} and {fields[other].path!r} overlap; remove one of them"
                 problems.append((("fields", index, "path"), text, (("fields", other, "path"),)))
     return problems
 
@@ -239,10 +240,8 @@ def _subject_problems(privacy: PrivacySpec) -> list[Problem]:
     for index, path in enumerate(privacy.subject):
         key_path = ("subject", index) if len(privacy.subject) > 1 else ("subject",)
         if path not in tokens:
-            text = f"{path!r} becomes no token here, so it names nobody; {suggest_name(path, tokens)}"
+            text = f"{path!r} is not tokenized and cannot identify a subject; {suggest_name(path, tokens)}"
             problems.append((key_path, text))
         elif "[]" in path:
-            problems.append(
-                (key_path, f"{path!r} is of many; the subject of an event is one: name a field of the event")
-            )
+            problems.append((key_path, f"{path!r} has many values, but an event has one subject: use a single field"))
     return problems

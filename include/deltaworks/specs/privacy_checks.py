@@ -40,14 +40,17 @@ def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def _table_key_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, table in enumerate(pipeline.tables):
         if table.erase == "keep" and not table.erase_reason:
-            text = "rows of an erased subject stay here: say why, such as erase_reason: invoices are kept for ten years"
+            text = (
+                "rows of an erased subject are kept: give the reason, such as erase_reason: invoices are kept "
+                "for ten years"
+            )
             yield ("tables", index, "erase"), text
         if table.erase == "rows" and table.erase_reason:
-            yield ("tables", index, "erase_reason"), "it is of `erase: keep`; write that, or leave the reason out"
+            yield ("tables", index, "erase_reason"), "it requires `erase: keep`; write that, or remove the reason"
         if pipeline.privacy is None and table.erase == "keep":
-            yield ("tables", index, "erase"), "nobody is erased from a pipeline without `privacy`; declare it"
+            yield ("tables", index, "erase"), "there is no erasure without `privacy`; declare it"
         if table.retention_days is not None and "event_date" not in table.partition_by:
-            text = "rows are removed by whole dates: partition the table by event_date, or leave it out"
+            text = "rows are deleted by date: partition the table by event_date, or remove it"
             yield ("tables", index, "retention_days"), text
 
 
@@ -63,17 +66,17 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
         if field.action == "drop" and column.required:
             yield (
                 (*key_path, "required"),
-                f"{field.path!r} is dropped: the column is always null, and every row would go",
+                f"{field.path!r} is dropped: the column is always null, and every row would be quarantined",
             )
         elif is_field_itself and field.action != "drop" and column.type != "string":
             replacement = "a token" if field.action in TOKEN_ACTIONS else "an address"
             text = (
-                f"{column.name!r} is {column.type}, and {column.path!r} becomes {replacement}, a text: every event would go "
-                "to quarantine; declare type: string"
+                f"{column.name!r} is {column.type}, and {column.path!r} becomes {replacement}, a string: every "
+                "event would be quarantined; declare type: string"
             )
             yield (*key_path, "type"), text
         elif not is_field_itself and field.action != "drop" and "[]" not in field.path:
-            text = f"{field.path!r} is a value of its own, nothing lies below it; name {field.path!r}"
+            text = f"{field.path!r} is replaced by a single value; use the path {field.path!r}"
             yield (*key_path, "path"), text
 
 
@@ -86,7 +89,7 @@ def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySp
         kind = _nested_type(parse_type(column.type), inner.split("."))
         if kind is not None and str(kind) != "string":
             replacement = "a token" if field.action in TOKEN_ACTIONS else "an address"
-            text = f"{field.path!r} becomes {replacement}, a text, and the type has {kind} there; declare string for it"
+            text = f"{field.path!r} becomes {replacement}, a string, but its type is {kind}; declare string"
             yield ("columns", position, "type"), text
 
 
@@ -111,15 +114,15 @@ def _layout_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
         for position, name in enumerate(getattr(table, key)):
             if name in personal:
                 text = (
-                    f"{name!r} is personal ({personal[name].path}): its values would stand in the paths and the log of "
-                    "the table, which erasing cannot reach; choose another column"
+                    f"{name!r} is personal ({personal[name].path}): file paths and log of the table would contain "
+                    "its values, which cannot be erased there; choose another column"
                 )
                 yield (key, position), text
     for position, name in enumerate(table.zorder_by):
         if name in personal and personal[name].action not in TOKEN_ACTIONS:
             text = (
-                f"{name!r} is personal ({personal[name].path}) and no token: its bounds would stand in the log; order "
-                "by columns of tokens, or of nobody"
+                f"{name!r} is personal ({personal[name].path}) and not a token: the log would contain its min and "
+                "max values; use tokens or other columns"
             )
             yield ("zorder_by", position), text
 
@@ -150,8 +153,8 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
             for position, name in enumerate(getattr(live, key)):
                 if name in columns:
                     text = (
-                        f"{name!r} is personal ({columns[name].path}), and of a live table's state nobody is erased; "
-                        "use a gold table for it"
+                        f"{name!r} is personal ({columns[name].path}), and a live table's state cannot be erased; "
+                        "use a gold table"
                     )
                     yield ("live", index, key, position), text
 
@@ -160,7 +163,7 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
     """Yields maintenance settings under which files outlive the erasure deadline."""
     maintenance, erase = pipeline.maintenance, privacy.erase
     if maintenance.vacuum_dry_run:
-        text = "files of erased rows would never go: with `privacy`, write vacuum_dry_run: false"
+        text = "files of erased rows would never be deleted: with `privacy`, write vacuum_dry_run: false"
         yield ("maintenance", "vacuum_dry_run"), text
     days = maintenance.file_retention_hours / 24
     if erase.purge_within_days + days + SPARE_DAYS > erase.deadline_days:
@@ -168,8 +171,9 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
         key = key or "vacuum_retention_hours"
         most = max(0, int(24 * (erase.deadline_days - SPARE_DAYS - erase.purge_within_days)))
         text = (
-            f"rows purged on day {erase.purge_within_days} are in files until day {erase.purge_within_days + days:g}, "
-            f"and {SPARE_DAYS} days are spared before the deadline on day {erase.deadline_days}: write at most "
+            f"rows purged on day {erase.purge_within_days} remain in files until day "
+            f"{erase.purge_within_days + days:g}, "
+            f"and {SPARE_DAYS} days are reserved before the deadline on day {erase.deadline_days}: write at most "
             f"{key}: {most}, or fewer purge_within_days"
         )
         yield ("maintenance", key), text, (("privacy", "erase"),)
@@ -188,32 +192,32 @@ def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[
     for key_path, path in key_paths:
         field = privacy.field_for(path)
         if field is not None:
-            text = f"{path!r} is personal: what names, dates or routes an event is read as sent; choose another field"
+            text = (
+                f"{path!r} is personal: name, time and routing of an event need original values; choose another field"
+            )
             yield key_path, text
     for index, path in enumerate(event.id):
         field = privacy.field_for(path)
         if field is not None and field.action not in TOKEN_ACTIONS:
             at: KeyPath = ("event", "id", *([index] if len(event.id) > 1 else []))
-            yield at, f"of {path!r} nothing that tells events apart is kept; choose another field, or make it a token"
+            yield at, f"{path!r} does not identify events after redaction; choose another field, or make it a token"
 
 
 def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Yields other sections that keep unredacted data or declare the same fields."""
     if pipeline.archive is not None:
-        yield ("archive",), "an archive keeps payloads as they came, personal data in them; leave one of the two out"
+        yield ("archive",), "an archive keeps original payloads with personal data; remove one of the two"
     for index, private in enumerate(pipeline.private):
         if privacy.field_for(private.path) is not None:
-            text = f"{private.path!r} is declared in `privacy` too; leave it out here: privacy comes first"
+            text = f"{private.path!r} is also declared in `privacy`, which takes precedence; remove it here"
             yield ("private", index, "path"), text
     for index, lookup in enumerate(pipeline.enrich):
         field = privacy.field_for(lookup.path)
         if field is not None and field.action != "truncate_ip":
-            text = (
-                f"{lookup.path!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
-            )
+            text = f"{lookup.path!r} is redacted before the look-up; use `private` instead, which is applied after it"
             yield ("enrich", index, "path"), text
     paths = [column.path for table in pipeline.tables for column in table.columns]
     for index, field in enumerate(privacy.fields):
         if field.path.startswith("_record") or field.path.startswith("_partition"):
-            text = f"{field.path!r} is of the source, not of events; {suggest_name(field.path, paths)}"
+            text = f"{field.path!r} is a field of the source, not of events; {suggest_name(field.path, paths)}"
             yield ("privacy", "fields", index, "path"), text

@@ -16,7 +16,7 @@ class KeyringSpec(Spec):
     """Keys in files of a local folder, readable only by its owner. For single machines and trials."""
 
     kind: Literal["keyring"]
-    folder: TextOrReference = Field(description="made with its first key; 0700, its files 0600")
+    folder: TextOrReference = Field(description="created with the first key; mode 0700, files 0600")
 
 
 class KmsSpec(AwsSpec):
@@ -24,7 +24,7 @@ class KmsSpec(AwsSpec):
 
     kind: Literal["kms"]
     key_id: TextOrReference
-    pending_days: int = Field(default=7, ge=7, le=30, description="for which KMS keeps a key it is to destroy")
+    pending_days: int = Field(default=7, ge=7, le=30, description="waiting period of KMS before a key is destroyed")
 
 
 KeyServiceSpec = Annotated[KeyringSpec | KmsSpec, Field(discriminator="kind")]

@@ -158,7 +158,7 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
         if declaration.spool.max_bytes < parse_bytes(f"{kubernetes.collector.spool_size}B"):
             return
         key_path: tuple[str, ...] = ("kubernetes", "collector", "spool_size")
-        problem = f"the spool of {name!r} takes up to {declaration.spool.max_bytes >> 20} MiB: give its volume more"
+        problem = f"the spool of {name!r} needs up to {declaration.spool.max_bytes >> 20} MiB: make its volume larger"
     elif ("collector", name) in catalog.broken:
         return
     else:
@@ -178,4 +178,4 @@ def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str,
         f"{unused.variable}: {unused.text}" if unused.variable else str(file.error_at(unused.key_path, unused.text))
         for unused in slips
     )
-    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides that change nothing:\n  {listed}", hint="Correct or remove them.")
+    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides without effect:\n  {listed}", hint="Correct or remove them.")

@@ -22,18 +22,16 @@ class ListingSpec(Spec):
 
     prefix: str = ""
     glob: Glob | None = None
-    include_existing: bool = Field(
-        default=True, description="false: objects older than the relay's first start are not files"
-    )
+    include_existing: bool = Field(default=True, description="false: ignore objects older than the relay's first start")
     backfill_interval_hours: float = Field(default=24.0, gt=0)
-    grace_minutes: float = Field(default=15.0, ge=0, description="how long a message may take before it counts as lost")
+    grace_minutes: float = Field(default=15.0, ge=0, description="delay after which a notification counts as lost")
 
 
 class CleanSpec(Spec):
     """Deletes or archives landed objects after all pipelines that read them have committed them."""
 
     mode: Literal["delete", "archive"]
-    after_days: float = Field(default=30, ge=1, description="since the object was logged")
+    after_days: float = Field(default=30, ge=1, description="days since the object was logged")
     archive_to: str | None = Field(default=None, description="s3://bucket/prefix or file:///folder, for mode: archive")
     schedule: Schedule = "30 3 * * *"
     dry_run: bool = Field(default=True, description="only counts")
@@ -63,14 +61,14 @@ class RelaySpec(Spec):
     listing: ListingSpec | None = None
     clean: CleanSpec | None = None
     message_retention_days: int | None = Field(
-        default=30, ge=1, description="after which messages of no use are removed; null keeps them for ever"
+        default=30, ge=1, description="days after which unusable messages are deleted; null: never"
     )
-    append_seconds: float = Field(default=2.0, gt=0, description="longest wait before what was received is appended")
+    append_seconds: float = Field(default=2.0, gt=0, description="maximum delay before received events are appended")
     max_events_per_append: int = Field(default=1000, ge=1)
     receive_threads: int = Field(default=2, ge=1, le=32)
     max_in_flight: int = Field(default=3000, ge=10, le=100_000, description="messages received and not yet deleted")
     visibility_seconds: int | None = Field(
-        default=None, ge=1, le=43_200, description="instead of the queue's own visibility timeout"
+        default=None, ge=1, le=43_200, description="by default the queue's visibility timeout"
     )
     max_run_seconds: int = Field(default=14_400, ge=10)
     lease_ttl_seconds: int = Field(default=30, ge=3)
@@ -86,6 +84,6 @@ class RelaySpec(Spec):
         archive = self.clean.archive_to if self.clean is not None else None
         if archive is not None and archive.removeprefix("s3://").split("/")[0] in self.buckets:
             raise ValueError(
-                "archive into a bucket that is not one of `buckets`: it would announce what is moved there"
+                "archive to a bucket that is not in `buckets`: it would send notifications for archived objects"
             )
         return self

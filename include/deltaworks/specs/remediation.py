@@ -50,29 +50,31 @@ class RemediationSpec(Spec):
     queue_url: TextOrReference = Field(description="a queue of SQS that is subscribed to the topic of notifications")
     rule: Annotated[str, AfterValidator(_check_rule)] = Field(description="the rule, as pipeline.rule")
     action: TrafficWebhookSpec
-    targets: tuple[str, ...] = Field(description="values of a label of the rule, which are names at the address too")
-    step: float = Field(gt=0, description="how much weight is moved at once; weights add up to 1")
-    floor: float = Field(default=0.1, ge=0, description="what every target keeps")
+    targets: tuple[str, ...] = Field(
+        description=("label values of the rule, which are also the target names of the webhook")
+    )
+    step: float = Field(gt=0, description="weight moved per shift; weights add up to 1")
+    floor: float = Field(default=0.1, ge=0, description="minimum weight of each target")
     cooldown_minutes: float = Field(default=15, ge=1)
     max_per_day: int = Field(default=4, ge=1, le=100)
-    ttl_seconds: float = Field(default=60, ge=0, description="of the DNS records that carry the weights")
+    ttl_seconds: float = Field(default=60, ge=0, description="TTL of the DNS records with the weights")
     verify: VerifySpec
-    dry_run: bool = Field(default=True, description="says what it would do, and calls nobody")
+    dry_run: bool = Field(default=True, description="only notifies about the action, without calling the webhook")
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         problems: list[Problem] = []
         if len(set(self.targets)) < max(2, len(self.targets)):
-            problems.append((("targets",), "name two targets or more, each once: there must be another to go to"))
+            problems.append((("targets",), "give at least two distinct targets"))
         if self.floor * len(self.targets) > 1:
             most = 1 / max(1, len(self.targets))
             problems.append(
-                (("floor",), f"{len(self.targets)} targets cannot all keep {self.floor:g}; {most:g} at most")
+                (("floor",), f"{len(self.targets)} targets cannot all have {self.floor:g}; write {most:g} at most")
             )
         if self.step > 0.5:
-            problems.append((("step",), "a step moves 0.5 at most: write 0.2 or so"))
+            problems.append((("step",), "the maximum step is 0.5: write 0.2, for example"))
         if 60 * self.verify.after_minutes <= self.ttl_seconds:
-            text = f"clients see a shift {self.ttl_seconds:g} s later (ttl_seconds): look later than that"
+            text = f"clients see a shift up to {self.ttl_seconds:g} s later (ttl_seconds): verify after that"
             problems.append((("verify", "after_minutes"), text))
         raise_problems(problems)
         return self
@@ -84,8 +86,10 @@ def remediation_problems(remediations: tuple[RemediationSpec, ...]) -> list[Prob
     for index, spec in enumerate(remediations):
         for other in remediations[:index]:
             if other.name == spec.name:
-                problems.append((("remediations", index, "name"), f"two are called {spec.name!r}; rename one"))
+                problems.append(
+                    (("remediations", index, "name"), (f"remediation {spec.name!r} is declared twice; rename one"))
+                )
             elif other.rule == spec.rule:
-                text = f"{other.name!r} acts on {spec.rule} already, and two would work against each other; keep one"
+                text = f"{other.name!r} already acts on {spec.rule}, and two would interfere; remove one"
                 problems.append((("remediations", index, "rule"), text))
     return problems

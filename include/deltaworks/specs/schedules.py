@@ -28,7 +28,7 @@ _PHRASES: Final = {
 _BOUNDS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _ITEM = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?")
 _EXAMPLE = "*/15 * * * *"
-_RANGES = "it has a minute of 0 to 59, an hour of 0 to 23, a day of 1 to 31, a month of 1 to 12, a weekday of 0 to 7"
+_RANGES = "minute 0 to 59, hour 0 to 23, day 1 to 31, month 1 to 12, weekday 0 to 7"
 
 
 def schedules_enabled() -> bool:
@@ -54,7 +54,7 @@ def schedule_problem(expression: str) -> str | None:
     try:
         croniter.expand(expression)
     except CroniterError:
-        return f'{expression!r} is no cron expression: {_RANGES}; write one such as "{_EXAMPLE}"'
+        return f'{expression!r} is not a cron expression: {_RANGES}; write one such as "{_EXAMPLE}"'
     return None
 
 

@@ -32,7 +32,7 @@ class ClusterSpec(Spec):
     """Workers of the cluster, against which shares are checked."""
 
     workers: int = Field(ge=1)
-    worker_cores: int = Field(ge=1, description="what a worker offers to executors")
+    worker_cores: int = Field(ge=1, description="cores of a worker for executors")
     worker_memory: Memory
 
     @property
@@ -49,8 +49,8 @@ class ClusterSpec(Spec):
 class PoolSpec(Spec):
     """An Airflow pool and its slots."""
 
-    pool: Name | None = Field(default=None, description="classes may share one; without it one of the class's own")
-    slots: int | None = Field(default=None, ge=1, description="how many of them run at once")
+    pool: Name | None = Field(default=None, description="name; classes can share a pool; by default one per class")
+    slots: int | None = Field(default=None, ge=1, description="number of concurrent jobs")
 
 
 class StreamShareSpec(Spec):
@@ -64,21 +64,24 @@ class StreamShareSpec(Spec):
 class ShareSpec(PoolSpec):
     """Resources of one job of a class."""
 
-    executors: int | None = Field(default=None, ge=1, description="where they come and go: the most")
+    executors: int | None = Field(
+        default=None, ge=1, description=("number of executors; the maximum with dynamic allocation")
+    )
     executor_cores: int | None = Field(default=None, ge=1)
     executor_memory: Memory | None = Field(default=None, description="heap of an executor's JVM")
     python_memory: Memory | None = Field(
-        default=None, description="beside the heap, for Python workers; part of the container on YARN and Kubernetes"
+        default=None,
+        description=("memory for Python workers outside the heap; part of the container on YARN and Kubernetes"),
     )
-    driver_memory: Memory | None = Field(default=None, description="without it `spark.driver_memory`")
-    dynamic: bool | None = Field(default=None, description="executors come and go with the work")
-    queue: str = Field(default="", description="of YARN; without it the connection's")
+    driver_memory: Memory | None = Field(default=None, description="by default `spark.driver_memory`")
+    dynamic: bool | None = Field(default=None, description="dynamic allocation of executors")
+    queue: str = Field(default="", description="YARN queue; by default the connection's")
 
 
 class LiveShareSpec(Spec):
     """Additional resources for live tables in the stream's driver."""
 
-    executors: int = Field(default=1, ge=0, description="more executors of a stream that has live tables")
+    executors: int = Field(default=1, ge=0, description="additional executors of a stream with live tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,9 @@ class Pool:
 class ClusterShares(Spec):
     """Shares of all job classes."""
 
-    cluster: ClusterSpec | None = Field(default=None, description="what there is; without it nothing is checked")
+    cluster: ClusterSpec | None = Field(
+        default=None, description=("the cluster's size; without it shares are not checked")
+    )
     relay: PoolSpec = PoolSpec.defaults()
     stream: ShareSpec = ShareSpec.defaults()
     live: LiveShareSpec = LiveShareSpec.defaults()
@@ -196,7 +201,7 @@ class ClusterShares(Spec):
         return {
             pool: Pool(
                 slots=next((slots for _, slots, declared in uses if declared), max(slots for _, slots, _ in uses)),
-                description=f"One slot a job of the class {' or '.join(name for name, _, _ in uses)}.",
+                description=f"One slot per job of class {' or '.join(name for name, _, _ in uses)}.",
             )
             for pool, uses in users.items()
         }
@@ -252,7 +257,10 @@ class ClusterShares(Spec):
                 continue
             other, number = slots.setdefault(pool, (name, own))
             if number != own:
-                text = f"the pool {pool!r} has {number} slots by shares.{other}.slots: say so once, or use another pool"
+                text = (
+                    f"the pool {pool!r} has {number} slots from shares.{other}.slots: declare them once, or use "
+                    "another pool"
+                )
                 yield (name, "slots"), text
 
 

@@ -30,9 +30,9 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.delta.logStore.file.impl": (LOG_STORE_FILE, "the same on local disk, by hard link"),
     "spark.sql.streaming.checkpointFileManagerClass": (
         CHECKPOINT_FILE_MANAGER,
-        "two drivers on one checkpoint: the second finds the batch taken instead of replacing it",
+        "two drivers on one checkpoint: the second detects the existing batch instead of replacing it",
     ),
-    "spark.sql.session.timeZone": ("UTC", "dates of events do not depend on where a driver runs"),
+    "spark.sql.session.timeZone": ("UTC", "event dates do not depend on the driver's location"),
     "spark.sql.ansi.enabled": ("true", "an overflow or a bad cast is an error, never a silent null"),
     "spark.sql.parquet.compression.codec": (
         "zstd",
@@ -40,11 +40,11 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     ),
     "spark.sql.adaptive.enabled": ("true", "partition counts follow the data"),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": ("false", "fewer, fuller output files"),
-    "spark.sql.streaming.minBatchesToRetain": ("50", "offsets of old batches stay readable for repair"),
-    "spark.sql.streaming.metricsEnabled": ("true", "rates and delays of queries are among the driver's metrics"),
+    "spark.sql.streaming.minBatchesToRetain": ("50", "offsets of earlier batches remain readable for repair"),
+    "spark.sql.streaming.metricsEnabled": ("true", "the driver's metrics include rates and delays of queries"),
     "spark.metrics.conf.*.sink.prometheusServlet.class": (
         "org.apache.spark.metrics.sink.PrometheusServlet",
-        "the driver's metrics for Prometheus, below the address of its UI, at no cost while nobody asks",
+        "the driver's metrics for Prometheus at its UI's URL, without cost unless scraped",
     ),
     "spark.metrics.conf.*.sink.prometheusServlet.path": ("/metrics/prometheus", "as above"),
     "spark.sql.streaming.stopTimeout": ("60s", "a stop between batches either works or is reported"),
@@ -53,37 +53,37 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.databricks.delta.retentionDurationCheck.enabled": ("true", "VACUUM below the retention is refused"),
     "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": (
         "false",
-        "since Delta 4.1 RETAIN is ignored otherwise",
+        "otherwise Delta 4.1 and later ignores RETAIN",
     ),
     "spark.databricks.delta.vacuum.logging.enabled": ("true", "VACUUM is in the table's history on S3 too"),
-    "spark.databricks.delta.schema.autoMerge.enabled": ("false", "columns are added on purpose, not by accident"),
+    "spark.databricks.delta.schema.autoMerge.enabled": ("false", "columns are only added explicitly"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "rows cross to Python as Arrow"),
     "spark.sql.execution.pythonUDF.arrow.enabled": ("true", "as above"),
     "spark.python.worker.reuse": ("true", "a Python worker costs a second to start"),
     "spark.redaction.regex": (
         "(?i)secret|password|token|access[.]?key|passphrase|jaas|sasl",
-        "keys of storages never show in the UI or logs",
+        "storage keys never appear in the UI or logs",
     ),
-    "spark.hadoop.fs.s3a.impl": ("org.apache.hadoop.fs.s3a.S3AFileSystem", "named, not guessed"),
-    "spark.hadoop.fs.s3a.create.checksum.algorithm": ("", "servers beside AWS differ in checksums they take"),
+    "spark.hadoop.fs.s3a.impl": ("org.apache.hadoop.fs.s3a.S3AFileSystem", "explicit"),
+    "spark.hadoop.fs.s3a.create.checksum.algorithm": ("", "servers other than AWS support different checksums"),
     "spark.hadoop.fs.s3a.change.detection.mode": ("none", "Delta never rewrites an object in place"),
     "spark.hadoop.fs.s3a.directory.marker.retention": ("keep", "no deletes of parent markers on every write"),
     "spark.hadoop.fs.s3a.connection.maximum": ("64", "parallel commits and reads of one driver"),
-    "spark.ui.showConsoleProgress": ("false", "a task log is no terminal"),
-    "spark.sql.ui.retainedExecutions": ("50", "endless jobs must not grow"),
+    "spark.ui.showConsoleProgress": ("false", "task logs are not terminals"),
+    "spark.sql.ui.retainedExecutions": ("50", "long-running jobs must not grow"),
     "spark.ui.retainedJobs": ("200", "as above"),
     "spark.ui.retainedStages": ("200", "as above"),
     "spark.ui.retainedTasks": ("2000", "as above"),
-    "spark.scheduler.mode": ("FAIR", "a live table's query does not wait behind a large ingest batch"),
+    "spark.scheduler.mode": ("FAIR", "a live table's query does not wait for a large ingest batch"),
 }
 
 #: Added by `spark.protected: true`; a standalone master and its workers also need the first four.
 PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
-    "spark.authenticate": ("true", "nobody joins an application, or a standalone cluster, without its secret"),
-    "spark.network.crypto.enabled": ("true", "keys of storages and rows are not read on the way between processes"),
-    "spark.network.crypto.cipher": ("AES/GCM/NoPadding", "nor changed: the default, CTR, does not notification that"),
-    "spark.network.crypto.saslFallback": ("false", "no weaker handshake for whoever asks for one"),
-    "spark.io.encryption.enabled": ("true", "what is spilled and shuffled through local disks is of no use to others"),
+    "spark.authenticate": ("true", "joining an application or a standalone cluster requires its secret"),
+    "spark.network.crypto.enabled": ("true", "storage keys and rows are encrypted between processes"),
+    "spark.network.crypto.cipher": ("AES/GCM/NoPadding", "authenticated: the default, CTR, does not detect changes"),
+    "spark.network.crypto.saslFallback": ("false", "no fallback to a weaker handshake"),
+    "spark.io.encryption.enabled": ("true", "spilled and shuffled data on local disks are encrypted"),
 }
 #: Prefixes of settings that clusters need to start drivers.
 _SUBMIT_PREFIXES = ("spark.kubernetes.", "spark.yarn.")
@@ -202,9 +202,11 @@ def check_master(environment: EnvironmentSpec, master: str) -> None:
     raise ConfigError(
         "SPARK_UNPROTECTED",
         f"include/environments/{environment.environment}.yaml: spark.{missing} is not set, and {master} is a "
-        "standalone cluster: whoever reaches its ports could run code there and read the keys of the lake.",
-        hint="Write `protected: true` and `secret: env:DELTAWORKS_SPARK_SECRET` below `spark`, and start master and "
-        "workers with the same secret (docker/spark.sh does); or `protected: false` where nobody else reaches it.",
+        "standalone cluster: anyone with access to its ports could run code and read the lake's keys.",
+        hint=(
+            "Write `protected: true` and `secret: env:DELTAWORKS_SPARK_SECRET` below `spark`, and start master "
+            "and workers with the same secret (as docker/spark.sh); or `protected: false` on an isolated network."
+        ),
     )
 
 
@@ -218,7 +220,7 @@ def check_log_store(conf: dict[str, str], *, shared: bool) -> None:
     if shared and log_store != LOG_STORE_S3A:
         raise ConfigError(
             "LOG_STORE_UNSAFE",
-            f"The lake is on S3 and {S3A_LOG_STORE_KEY} is {log_store or 'not set'}: Delta's default excludes writers "
-            "within one JVM only, so that two drivers overwrite each other's commits and lose data.",
+            f"The lake is on S3 and {S3A_LOG_STORE_KEY} is {log_store or 'not set'}: Delta's default only "
+            "excludes writers of one JVM, so two drivers would overwrite each other's commits and lose data.",
             hint=f"Set {S3A_LOG_STORE_KEY}={LOG_STORE_S3A} (Deltaworks' default), or remove the override.",
         )

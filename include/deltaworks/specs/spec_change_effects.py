@@ -53,33 +53,34 @@ class NamedItems:
 
 Marker = Edit | OptionalSection | NamedItems
 
-NEXT_START = Edit(Effect.RESTART, "Holds from the stream's next start: `deltaworks restart {pipeline}`.")
-FIRST_START_ONLY = Edit(Effect.SAFE, "Nothing: a stream that has an offset continues from there.")
-IMMEDIATE = Edit(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
-NEXT_MAINTENANCE = Edit(Effect.SAFE, "Nothing: holds from the next maintenance run.")
+NEXT_START = Edit(Effect.RESTART, "Applies from the stream's next start: `deltaworks restart {pipeline}`.")
+FIRST_START_ONLY = Edit(Effect.SAFE, "Nothing: a stream with an offset continues from it.")
+IMMEDIATE = Edit(Effect.SAFE, "Nothing: visible after Airflow's next parse.")
+NEXT_MAINTENANCE = Edit(Effect.SAFE, "Nothing: applies from the next maintenance run.")
 CHANGES_MEANING = Edit(
     Effect.MIXED_ROWS,
-    "Old and new rows would mean different things. Give it a new name instead; or accept it with `deltaworks pipelines "
-    "diff {pipeline} --accept`, restart, and make old rows alike with `deltaworks reprocess {pipeline} --from-start`.",
+    "Old and new rows would have different meanings. Use a new name instead; or accept it with `deltaworks "
+    "pipelines diff {pipeline} --accept`, restart, and convert old rows with `deltaworks reprocess {pipeline} "
+    "--from-start`.",
 )
 CHANGES_FORMAT = Edit(
     Effect.MIXED_ROWS,
-    "Objects of the old form could not be read any more, neither those that wait nor by a reprocess. Declare a "
-    "pipeline of its own; or let the stream work off what waits, accept it with `deltaworks pipelines diff {pipeline} "
-    "--accept`, and reprocess nothing that is older.",
+    "Objects in the old format could no longer be read, neither waiting ones nor by a reprocess. Declare a new "
+    "pipeline; or let the stream process waiting objects, accept it with `deltaworks pipelines diff {pipeline} "
+    "--accept`, and do not reprocess older objects.",
 )
 CHANGES_PARSING = Edit(
     Effect.BACKFILL,
-    "Holds for what is read from the stream's next start on. Rows that landed before keep to the old reading until "
-    "`deltaworks reprocess {pipeline} --from-start`.",
+    "Applies from the stream's next start. Earlier rows keep their values until `deltaworks reprocess {pipeline} "
+    "--from-start`.",
 )
 CHANGES_SOURCE = Edit(
     Effect.NEW_GENERATION,
-    "Offsets and `_seq` of the old source mean nothing in the new one. Declare it as a pipeline of its own, under a "
-    "new name; or give up what has landed: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
+    "Offsets and `_seq` of the old source are invalid for the new one. Declare a new pipeline; or discard all "
+    "data: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
 CHANGES_ADDRESS = Edit(
     Effect.MIXED_ROWS,
-    "Offsets stay as they are: they must mean the same at the new address. If it is another name of the same place, "
-    "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a pipeline of its own.",
+    "Offsets are kept and must be valid at the new address. If it is the same source under another address, "
+    "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a new pipeline.",
 )

@@ -33,8 +33,8 @@ def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
     listed = "\n  ".join(str(spec_error) for spec_error in errors)
     return ConfigError(
         "SPEC_INVALID",
-        f"{number} mistake{'s' * (number != 1)} in {errors[0].file.name}:\n  {listed}",
-        hint="Mend the lines named, then run `deltaworks pipelines check`.",
+        f"{number} error{'s' * (number != 1)} in {errors[0].file.name}:\n  {listed}",
+        hint="Fix these lines, then run `deltaworks pipelines check`.",
     )
 
 

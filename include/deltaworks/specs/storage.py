@@ -39,7 +39,7 @@ class AwsSpec(Spec):
     region: str = "us-east-1"
     access_key: SecretReference | None = None
     secret_key: SecretReference | None = None
-    aws_conn_id: Name | None = exclude_if_default(None, description="Airflow's connection that holds the keys")
+    aws_conn_id: Name | None = exclude_if_default(None, description="Airflow connection with the keys")
 
     @model_validator(mode="before")
     @classmethod
@@ -48,7 +48,7 @@ class AwsSpec(Spec):
             return declared
         keys = connection_keys(declared["aws_conn_id"].strip())
         if any(_reference_text(declared.get(name)) not in ("", keys[name]) for name in keys):
-            raise ValueError("give either aws_conn_id or access_key and secret_key: the connection holds the keys")
+            raise ValueError("give either aws_conn_id, or access_key and secret_key: the connection has the keys")
         return {**declared, **keys}
 
     @model_validator(mode="after")

@@ -59,46 +59,45 @@ PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 
 _FIXED_ON_DISK = Edit(
     Effect.NEW_GENERATION,
-    "Rows on disk cannot become this. Declare it under a new name, then fill that with `deltaworks reprocess "
-    "{pipeline} --tables NEW_NAME --from-start`; or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks "
-    "pipelines start-over {pipeline}`.",
+    "Existing files cannot be converted. Declare it under a new name and fill that with `deltaworks reprocess "
+    "{pipeline} --tables NEW_NAME --from-start`; or recreate all tables: `deltaworks stop {pipeline}`, "
+    "`deltaworks pipelines start-over {pipeline}`.",
 )
 _ROUTING_CHANGE = Edit(
     Effect.BACKFILL,
-    "Rows landed before keep to the old declaration. After a restart: "
-    "`deltaworks reprocess {pipeline} --tables {table} --from-start`.",
+    "Earlier rows follow the old declaration. After a restart: `deltaworks reprocess {pipeline} --tables {table} "
+    "--from-start`.",
 )
 _COLUMNS = NamedItems(
     added=Edit(
         Effect.BACKFILL,
-        "Older rows have null there. After a restart: `deltaworks reprocess {pipeline} --tables {table} --from-start`.",
+        "It is null in earlier rows. After a restart: `deltaworks reprocess {pipeline} --tables {table} --from-start`.",
     ),
-    removed=Edit(Effect.RESTART, "The column stays in the table, null in new rows."),
+    removed=Edit(Effect.RESTART, "The column remains in the table and is null in new rows."),
 )
 _RULES_CHANGE = Edit(
     Effect.RESTART,
-    "Holds for what is read from the stream's next start on. Rows that an old rule sent to quarantine stay "
-    "there until they are replayed.",
+    "Applies from the stream's next start. Rows quarantined by an old rule remain there until they are replayed.",
 )
 _DUPLICATES_CHANGE = Edit(
     Effect.RESTART,
-    "Holds for what is read from the stream's next start on. Rows landed before are not flagged, and count.",
+    "Applies from the stream's next start. Earlier rows are not flagged, but new rows are compared with them.",
 )
 _MUTABLE_CHANGE = OptionalSection(
     Edit(
         Effect.RESTART,
-        "The table gets the columns `_deleted` and `_mutation` at the stream's next start, or keeps them as "
-        "they are. Requests change the rows that are there too, where these have the columns of the origin.",
+        "The stream adds the columns `_deleted` and `_mutation` at its next start, or keeps existing ones. "
+        "Requests also change earlier rows if these have the origin columns.",
     )
 )
 _KEYED_CHANGE = OptionalSection(
     Edit(
         Effect.RESTART,
-        "A keyed table that is declared is built from all rows of {table} at the stream's next start; one that is "
-        "declared no more stays as it is and gets no more rows.",
+        "The stream builds a new keyed table from all rows of {table} at its next start; a removed one remains "
+        "and is no longer updated.",
     )
 )
-_ANNOUNCES_CHANGE = Edit(Effect.RESTART, "Holds for what lands from the stream's next start on.")
+_ANNOUNCES_CHANGE = Edit(Effect.RESTART, "Applies from the stream's next start.")
 
 
 class ColumnSpec(Spec):
@@ -119,14 +118,16 @@ class ColumnSpec(Spec):
         kind, pattern = parse_type(self.type), self.time_format.pattern
         for key in ("format", "zone"):
             if getattr(self, key) is not None and not contains_type(kind, "timestamp", "date"):
-                problems.append(((key,), f"it is for columns of timestamp or date; {self.name!r} is {self.type}"))
+                problems.append(
+                    ((key,), (f"it only applies to timestamp or date columns; {self.name!r} is {self.type}"))
+                )
         if (
             self.zone is not None
             and pattern is not None
             and not pattern.has_time_of_day
             and not contains_type(kind, "timestamp")
         ):
-            problems.append((("zone",), "a date without a time of day is the same in every zone; leave it out"))
+            problems.append((("zone",), "a date without a time of day is the same in every zone; remove it"))
         raise_problems(problems)
         return self
 
@@ -210,19 +211,19 @@ def _engine_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
 def _column_problems(table: TableSpec) -> Iterator[Problem]:
     """Yields problems with event routing and column names."""
     if table.name in RESERVED_TABLES:
-        yield ("name",), f"the name {table.name!r} is the engine's own; choose another"
+        yield ("name",), f"the name {table.name!r} is reserved; choose another"
     if table.announces is None and bool(table.catch_all) == bool(table.when):
         yield (
             (),
-            "give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest for one of "
-            "the events that no `when` takes",
+            "give `when` a condition, or set catch_all: true for all events, or catch_all: rest for events that "
+            "match no `when`",
         )
     engine = {name for name, _ in _engine_columns(table)}
     first: dict[str, KeyPath] = {}
     for index, column in enumerate(table.columns):
         key_path: KeyPath = ("columns", index, "name")
         if column.name in engine:
-            yield key_path, f"column {column.name} is declared twice: the engine adds it itself; choose another name"
+            yield key_path, (f"column {column.name} is added by the engine and cannot be declared; choose another name")
         elif column.name in first:
             text = f"column {column.name} is declared twice; give one of them another name"
             yield key_path, text, (first[column.name],)
@@ -235,10 +236,10 @@ def _layout_problems(table: TableSpec) -> Iterator[Problem]:
     for field in ("partition_by", "zorder_by", "cluster_by"):
         for index, key in enumerate(getattr(table, field)):
             if key not in types:
-                yield (field, index), f"{key!r} is no column of this table; {_nearest_column(key, types)}"
+                yield (field, index), f"{key!r} is not a column of this table; {_nearest_column(key, types)}"
             elif field == "partition_by" and types[key] not in PARTITION_TYPES:
                 allowed = ", ".join(PARTITION_TYPES)
-                yield (field, index), f"{key!r} is a {types[key]}; tables are partitioned by {allowed}"
+                yield (field, index), f"{key!r} is a {types[key]}; partition types are {allowed}"
             elif field == "zorder_by" and key in table.partition_by:
                 yield (field, index), f"{key} is a partition column: Z-order cannot use it"
     if not table.cluster_by:
@@ -246,12 +247,12 @@ def _layout_problems(table: TableSpec) -> Iterator[Problem]:
     if table.partition_by or table.zorder_by:
         yield (
             ("cluster_by",),
-            "cluster_by takes the place of partition_by and zorder_by: declare it without them",
+            "cluster_by replaces partition_by and zorder_by: declare it without them",
         )
     if table.writer != "spark":
         yield ("cluster_by",), "cluster_by needs writer: spark; delta-rs cannot commit to clustered tables"
     if table.mutable is not None or table.announces is not None:
-        yield ("cluster_by",), "cluster_by is for tables that are appended to, neither mutable nor announcing"
+        yield ("cluster_by",), "cluster_by requires an append-only table, neither mutable nor announcing"
 
 
 def _nearest_column(name: str, columns: Iterable[str]) -> str:
@@ -277,12 +278,12 @@ def _writer_problems(table: TableSpec) -> Iterator[Problem]:
     if table.evolve == "add_columns" and table.writer == "spark":
         yield (
             ("evolve",),
-            "evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue",
+            "evolve: add_columns needs writer: fan_out; with writer: spark use evolve: rescue",
         )
     if table.duplicates is not None and (table.writer == "spark" or "event_id" in table.partition_by):
         yield (
             ("duplicates",),
-            "duplicates are flagged with writer: fan_out, and not where event_id is a partition",
+            "duplicates need writer: fan_out, and event_id cannot be a partition column",
         )
 
 
@@ -293,18 +294,18 @@ def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
         return
     columns = {column.name: column for column in table.columns}
     if ORG_COLUMN not in columns or columns[ORG_COLUMN].type != "string":
-        yield ("mutable",), f"a mutable table has a column {ORG_COLUMN!r} of type string"
+        yield ("mutable",), f"a mutable table needs a column {ORG_COLUMN!r} of type string"
     pairs = _mutable_columns(mutable)
     for key_path, name in pairs:
         if name not in columns:
             yield key_path, f"there is no column {name!r} in this table; {suggest_name(name, columns)}"
         elif name in table.partition_by:
-            yield key_path, f"{name!r} is a partition column: a value that changes cannot be, nor what it was"
+            yield key_path, f"{name!r} is a partition column: changing values and their originals cannot be"
     named = [name for _, name in pairs]
     for name in sorted({name for name in named if named.count(name) > 1}):
-        yield ("mutable",), f"column {name!r} stands for two things; each has a column of its own"
+        yield ("mutable",), f"column {name!r} is used twice; each value needs its own column"
     if mutable.id in columns and columns[mutable.id].type != "string":
-        yield ("mutable", "id"), f"{mutable.id!r} is {columns[mutable.id].type}; ids are of type string"
+        yield ("mutable", "id"), f"{mutable.id!r} is {columns[mutable.id].type}; ids must be of type string"
     yield from _origin_problems(columns, mutable.id, mutable.origin, ("mutable", "origin"))
     for name, origin in mutable.fields.items():
         yield from _origin_problems(columns, name, origin, ("mutable", "fields", name))
@@ -331,8 +332,7 @@ def _origin_problems(
         written = ", ".join(filter(None, (changing.path, changing.type, changing.unit, changing.format, changing.zone)))
         yield (
             key_path,
-            f"{origin!r} keeps what arrived for {name!r}: give it the same path, type and unit, format and zone "
-            f"({written})",
+            f"{origin!r} is the original of {name!r}: give it the same path, type, unit, format and zone ({written})",
         )
 
 
@@ -344,7 +344,7 @@ def _announcing_problems(table: TableSpec) -> Iterator[Problem]:
         if getattr(table, name):
             yield (
                 (name,),
-                f"{table.name!r} announces {table.announces.table!r} and takes no events of its own: no {name}",
+                f"{table.name!r} announces {table.announces.table!r} and receives no events: remove {name}",
             )
     if table.evolve != "ignore":
-        yield ("evolve",), f"{table.name!r} announces {table.announces.table!r}: its columns are those declared"
+        yield ("evolve",), f"{table.name!r} announces {table.announces.table!r} and cannot evolve: remove evolve"

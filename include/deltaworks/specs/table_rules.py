@@ -139,7 +139,7 @@ def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
             connection.execute(query).fetchall()
         except duckdb.Error as error:
             return _duckdb_message(error, [name for name, _ in columns])
-    return None if kinds == ["BOOLEAN"] else f"this is {', '.join(kinds)}, not true or false"
+    return None if kinds == ["BOOLEAN"] else f"the result is {', '.join(kinds)}, not boolean"
 
 
 def _forbidden_use(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
@@ -149,21 +149,21 @@ def _forbidden_use(connection: duckdb.DuckDBPyConnection, check: str) -> str | N
     ).fetchall()
     parsed = json.loads(answer)
     if parsed.get("error"):
-        return f"this is no SQL expression: {str(parsed.get('error_message', '')).splitlines()[0]}"
+        return f"invalid SQL expression: {str(parsed.get('error_message', '')).splitlines()[0]}"
     statements = parsed["statements"]
     node = statements[0]["node"]
     if len(statements) != 1 or node.get("type") != "SELECT_NODE" or len(node["select_list"]) != 1:
         return "write one expression"
     if (node.get("from_table") or {}).get("type") not in (None, "EMPTY"):
-        return "a rule reads its row and no table"
+        return "a rule can only read its row, not a table"
     for part in _ast_nodes(node["select_list"]):
         if part.get("class") == "SUBQUERY":
-            return "a rule reads its row and no table: no SELECT in it"
+            return "a rule can only read its row: remove the SELECT"
         name = str(part.get("function_name", "")).lower()
         if part.get("class") == "COLUMN_REF" and str(part["column_names"][0]).lower() in _CLOCK_FUNCTIONS:
             name = str(part["column_names"][0]).lower()
         if name in _volatile_functions():
-            return f"{name}() gives another answer every time; _ingested_at is the time of arrival"
+            return f"{name}() is nondeterministic; for the arrival time use _ingested_at"
     return None
 
 

@@ -22,9 +22,9 @@ TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
 
 CHANGES_TIMES = Edit(
     Effect.MIXED_ROWS,
-    "Rows landed before keep times that were read the old way. Accept it with `deltaworks pipelines diff {pipeline} "
-    "--accept` and restart. `deltaworks quarantine replay {pipeline}` lands what did not fit; `deltaworks reprocess "
-    "{pipeline} --from-start` reads landed rows again.",
+    "Earlier rows keep times in the old format. Accept it with `deltaworks pipelines diff {pipeline} --accept` "
+    "and restart. `deltaworks quarantine replay {pipeline}` commits quarantined rows; `deltaworks reprocess "
+    "{pipeline} --from-start` re-reads committed rows.",
 )
 
 #: The component of each directive; a pattern contains each component once.
@@ -39,7 +39,7 @@ _COMPONENTS = {
     "A": "weekday",
     "H": "hour",
     "I": "hour",
-    "p": "half of the day",
+    "p": "AM/PM",
     "M": "minute",
     "S": "second",
     "f": "fraction of a second",
@@ -51,9 +51,9 @@ _ALTERNATIVES = {
     "F": "write %Y-%m-%d",
     "D": "write %m/%d/%y",
     "R": "write %H:%M",
-    "e": "write %d, which takes a day of one digit too",
+    "e": "write %d, which also accepts one digit",
     "h": "write %b",
-    "Z": "write GMT or UTC as it stands in the texts, and declare `zone` for others",
+    "Z": "write GMT or UTC literally, and declare `zone` for others",
     "s": "declare unit: epoch_seconds",
 }
 #: Directives that require one of other directives.
@@ -123,8 +123,8 @@ def parse_pattern(text: str) -> TimePattern:
 def _directive(letter: str, text: str) -> str:
     if letter in _COMPONENTS:
         return f"%{letter}"
-    instead = _ALTERNATIVES.get(letter, "known are " + ", ".join(f"%{name}" for name in _COMPONENTS))
-    raise ValueError(f"%{letter} in {text!r} is no directive; {instead}")
+    instead = _ALTERNATIVES.get(letter, "known directives: " + ", ".join(f"%{name}" for name in _COMPONENTS))
+    raise ValueError(f"%{letter} in {text!r} is not a directive; {instead}")
 
 
 def _check(pattern: TimePattern) -> None:
@@ -132,17 +132,17 @@ def _check(pattern: TimePattern) -> None:
     about = [_COMPONENTS[letter] for letter in letters]
     if not letters:
         suggested = _spark_to_strptime(pattern.text)
-        advice = f"did you mean {suggested!r}?" if suggested else "write it such as %d/%b/%Y:%H:%M:%S %z"
-        raise ValueError(f"{pattern.text!r} has no directive, as strptime has them; {advice}")
+        advice = f"did you mean {suggested!r}?" if suggested else "write, for example, %d/%b/%Y:%H:%M:%S %z"
+        raise ValueError(f"{pattern.text!r} has no strptime directive; {advice}")
     for name in ("year", "month", "day"):
         if name not in about:
-            raise ValueError(f"{pattern.text!r} says no {name}, without which there is no date")
+            raise ValueError(f"{pattern.text!r} has no {name}, which a date needs")
     twice = next((name for name in about if about.count(name) > 1), None)
     if twice:
-        raise ValueError(f"{pattern.text!r} says the {twice} twice")
+        raise ValueError(f"{pattern.text!r} has two directives for the {twice}")
     for letter, others in _REQUIRED_WITH:
         if letter in letters and not set(others) & set(letters):
-            raise ValueError(f"%{letter} in {pattern.text!r} needs %{' or %'.join(others)} beside it")
+            raise ValueError(f"%{letter} in {pattern.text!r} requires %{' or %'.join(others)}")
 
 
 def _spark_to_strptime(text: str) -> str | None:
@@ -201,8 +201,8 @@ def time_format_problems(time_format: TimeFormat) -> Iterator[tuple[str, str]]:
     """Yields contradictions in a time format: key and message."""
     pattern = time_format.pattern
     if pattern is not None and time_format.unit != "iso8601":
-        yield "format", f"it says how a time is written, and so does unit: {time_format.unit}; leave one of them out"
+        yield "format", f"it conflicts with unit: {time_format.unit}; remove one of them"
     if time_format.zone is not None and time_format.unit != "iso8601":
-        yield "zone", f"{time_format.unit} counts from 1970 in UTC, whatever the zone; leave it out"
+        yield "zone", f"{time_format.unit} is in UTC, independent of the zone; remove it"
     if time_format.zone is not None and pattern is not None and pattern.has_offset:
-        yield "zone", "the texts say their offset themselves, by %z; leave it out"
+        yield "zone", "the pattern contains the offset, %z; remove it"

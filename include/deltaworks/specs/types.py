@@ -161,7 +161,7 @@ class _Parser:
     def _map(self) -> Map:
         self._next_token("<")
         if self._type() != Primitive("string"):
-            raise ValueError("a map's keys are strings, as in JSON: map<string,T>")
+            raise ValueError("map keys must be strings, as in JSON: map<string,T>")
         self._next_token(",")
         value = self._type()
         self._next_token(">")
@@ -173,7 +173,7 @@ class _Parser:
         while True:
             name = self._next_token()
             if not name.isidentifier() or name in dict(fields):
-                raise ValueError(f"{name!r} names no new field of the struct in {self._text!r}")
+                raise ValueError(f"{name!r} is invalid or repeated as a field of the struct in {self._text!r}")
             self._next_token(":")
             fields.append((name, self._type()))
             separator = self._next_token()

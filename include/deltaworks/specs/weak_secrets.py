@@ -95,7 +95,7 @@ def secret_weakness(value: str) -> str | None:
     if not value.strip():
         return "is blank"
     if value.strip().strip("\"'").lower() in COMMON_SECRETS:
-        return "is a value that everybody knows"
+        return "is a well-known value"
     return None
 
 
@@ -113,8 +113,10 @@ def reject_weak(value: str, *, location: str, variable: str) -> None:
         raise ConfigError(
             "SECRET_WEAK",
             f"{location}: {variable} {problem}.",
-            hint=f"Set {variable} to a random value: `make secrets` makes those of the containers, "
-            "`openssl rand -base64 33` any other.",
+            hint=(
+                f"Set {variable} to a random value: `make secrets` generates those of the containers, `openssl "
+                "rand -base64 33` any other."
+            ),
         )
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 
 _DUPLICATE = re.compile(r'^found duplicate key "?(.*?)"? with value')
-_TAB = "a tab, which YAML does not take: use spaces"
+_TAB = "YAML does not allow tabs: use spaces"
 _INVALID_START = re.compile(r"^found character '(.+)' that cannot start any token")
 #: The parser's message, and advice.
 _ADVICE = (
-    (re.compile(r"mapping values are not allowed"), "a colon too many on this line: quote the value that has it"),
-    (re.compile(r"could not find expected ':'"), "a line that is no `key: value`; continue a long text below `>-`"),
+    (re.compile(r"mapping values are not allowed"), "unexpected colon on this line: quote the value with the colon"),
+    (re.compile(r"could not find expected ':'"), "the line is not `key: value`; write a multi-line text after `>-`"),
     (
         re.compile(r"expected <block end>, but found"),
-        "this line is indented otherwise than those it belongs to: begin them all in the same column",
+        "inconsistent indentation: start all lines of a block in the same column",
     ),
     (re.compile(r"expected ',' or '([}\]])', but got"), "a bracket is not closed: write , or {0}"),
     (re.compile(r"found unexpected end of stream"), "a quote or a bracket is not closed"),
-    (re.compile(r"found undefined alias"), "a text that begins with * is written in quotes"),
-    (re.compile(r"found unknown escape character"), "a backslash is written in 'single' quotes, or twice"),
+    (re.compile(r"found undefined alias"), "quote a text that starts with *"),
+    (re.compile(r"found unknown escape character"), "write a backslash in 'single' quotes, or twice"),
 )
 _NESTED_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
 
@@ -49,9 +49,9 @@ def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str
     unstarted = _INVALID_START.match(problem)
     if unstarted is not None:
         is_tab = unstarted[1] in ("\t", "\\t")
-        return _TAB if is_tab else f"a text that begins with {unstarted[1]} is written in quotes"
+        return _TAB if is_tab else f"quote a text that starts with {unstarted[1]}"
     if "undefined alias" in problem or ("expected alphabetic" in problem and "*" in written):
-        return f"a text that begins with * is written in quotes{_quoted_star(written)}"
+        return f"quote a text that starts with *{_quoted_star(written)}"
     type_ = _NESTED_TYPE.search(written)
     if type_ is not None and not written[: type_.start(1)].rstrip().endswith(('"', "'")):
         return f'quote it, because of its colons: type: "{_balanced_prefix(type_[1])}"'
@@ -64,7 +64,7 @@ def _duplicate_key_message(key: str, lines: list[str], line: int, column: int | 
     start = re.compile(rf"^[\s-]{{{column or 0}}}[\"']?{re.escape(key)}[\"']?\s*:")
     first = next((number for number in range(line - 1, 0, -1) if start.match(lines[number - 1])), None)
     where = f"; the first is on line {first}" if first is not None else ""
-    return f"the key {key!r} is written twice{where}: keep one of them"
+    return f"duplicate key {key!r}{where}: keep one of them"
 
 
 def _quoted_star(written: str) -> str:

@@ -278,7 +278,7 @@ def test_an_environment_without_a_cluster_is_refused_with_what_to_write(render: 
         (
             "lineage:",
             "spark: {protected: true, secret: env:DELTAWORKS_SPARK_SECRET}\nlineage:",
-            "spark.secret: on Kubernetes each application makes its own secret: remove it",
+            "spark.secret: on Kubernetes each application generates its own secret: remove it",
         ),
     ],
 )
@@ -301,14 +301,14 @@ def test_keys_of_airflows_connections_are_refused_since_pods_get_none(render: Ca
     with pytest.raises(ConfigError) as caught:
         render(environment=ENVIRONMENT.replace(keys, "  aws_conn_id: my_lake\n"))
 
-    assert "lake.aws_conn_id: pods get no keys of Airflow's connections" in caught.value.message
+    assert "lake.aws_conn_id: pods cannot read Airflow connections" in caught.value.message
 
 
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
         ("name: egde", "there is no collector 'egde'; did you mean 'edge'?"),
-        ("name: edge, spool_size: 10Gi", "the spool of 'edge' takes up to 10240 MiB: give its volume more"),
+        ("name: edge, spool_size: 10Gi", "the spool of 'edge' needs up to 10240 MiB: make its volume larger"),
     ],
 )
 def test_pods_of_a_collector_that_could_not_work_are_refused(

@@ -35,7 +35,7 @@ def test_a_line_that_is_no_variable_is_refused_with_its_number(tmp_path: Path, l
         read_variables(written(tmp_path, f"A=1\n{line}\n"))
 
     assert caught.value.condition == "KUBERNETES_SETTINGS_INVALID"
-    assert "settings.env:2 is no line NAME=value" in caught.value.message
+    assert "settings.env:2 is not of the form NAME=value" in caught.value.message
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_secret_is_refused_and_not_shown(render: Callable[..., Rendered], tmp_
     with pytest.raises(ConfigError) as caught:
         reject_secrets({name: "hunter2", "AWS_REGION": "eu-central-1"}, tmp_path / "settings.env", render().catalog)
 
-    assert f"has {name}: a ConfigMap is no place for secrets" in caught.value.message
+    assert f"contains {name}: secrets must not be in a ConfigMap" in caught.value.message
     assert "hunter2" not in str(caught.value)
 
 
@@ -82,5 +82,5 @@ def test_the_command_prints_manifests_and_says_what_the_secret_needs(
     assert done.exit_code == 0, done.output
     objects = list(YAML(typ="safe").load_all(done.stdout))
     assert {"relay-landing", "deadman", "collector"} <= {item["metadata"]["name"] for item in objects}
-    assert "The Secret deltaworks in the namespace lakehouse needs: CHAT_TOKEN, CHAT_URL, " in done.stderr
+    assert "Secret deltaworks in namespace lakehouse needs: CHAT_TOKEN, CHAT_URL, " in done.stderr
     assert "QUEUE" not in done.stderr

@@ -45,16 +45,19 @@ def test_an_environment_without_it_is_written_out_as_before(make_project: Callab
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
-        (f"url: airflow.example.com, {LOGIN}", "airflow.url: write the address of Airflow's pages, such as https://"),
-        (f"url: 'https://ada:pw@airflow', {LOGIN}", "airflow.url: a login is no part of the address"),
-        (f"url: 'https://airflow/af/api/v2', {LOGIN}", "airflow.url: the address ends before /api, ? and #: write "),
+        (f"url: airflow.example.com, {LOGIN}", "airflow.url: write the URL of Airflow, such as https://"),
+        (f"url: 'https://ada:pw@airflow', {LOGIN}", "airflow.url: the URL must not contain a login"),
+        (f"url: 'https://airflow/af/api/v2', {LOGIN}", "airflow.url: the URL must end before /api, ? and #: write "),
         (f"url: 'https://airflow/?next=x', {LOGIN}", "write https://airflow"),
-        ("url: https://airflow", "airflow: say how to log in: username and password: env:NAME, or token: env:NAME"),
-        ("url: https://airflow, username: ada", "airflow: say how to log in"),
-        (f"url: https://airflow, {LOGIN}, token: env:TOKEN", "airflow.token: give token, or username and password"),
-        ("url: https://airflow, username: ada, password: hunter2", "airflow.password: secrets and addresses of an"),
-        (f"url: https://airflow, {LOGIN}, verify: false, ca: /ca.pem", "airflow.verify: with verify: false nothing"),
-        (f"url: 'http://airflow:8080', {LOGIN}, ca: /ca.pem", "airflow.ca: ca is of addresses with https://"),
+        ("url: https://airflow", "airflow: a login is required: username and password: env:NAME, or token: env:NAME"),
+        ("url: https://airflow, username: ada", "airflow: a login is required"),
+        (
+            f"url: https://airflow, {LOGIN}, token: env:TOKEN",
+            "airflow.token: give either token, or username and password",
+        ),
+        ("url: https://airflow, username: ada, password: hunter2", "airflow.password: write secrets and addresses"),
+        (f"url: https://airflow, {LOGIN}, verify: false, ca: /ca.pem", "airflow.verify: verify: false ignores ca"),
+        (f"url: 'http://airflow:8080', {LOGIN}, ca: /ca.pem", "airflow.ca: ca only applies to https://"),
         (f"url: https://airflow, {LOGIN}, adress: x", "airflow.adress: unknown key 'adress'"),
     ],
 )

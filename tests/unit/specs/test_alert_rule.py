@@ -46,24 +46,32 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("baseline: {kind: hour_of_week}, ", "", "above_baseline says nothing without a baseline; declare `baseline`"),
-        ("min_samples: 100, ", "", "of how many samples a value is made decides how far it strays; declare `samples`"),
-        ("{above_baseline: 1.05}", "{above_baseline: 1.2}", "1.2 lies beyond 1.1 of `fire`"),
+        ("baseline: {kind: hour_of_week}, ", "", "above_baseline needs a baseline; declare `baseline`"),
+        ("min_samples: 100, ", "", "random deviations depend on the number of samples; declare `min_samples`"),
+        ("{above_baseline: 1.05}", "{above_baseline: 1.2}", "1.2 is beyond 1.1 of `fire`"),
         ("clear: {above_baseline: 1.05}", "clear: {above: 2}", "`fire` has no above"),
-        ("{above_baseline: 1.1}", "{above_baseline: 1.1, below: 0}", "are two directions; write a rule for each"),
-        ("fire: {above_baseline: 1.1}", "fire: {}", "name a bound, such as above: 0.05"),
-        ("{kind: hour_of_week}", "{kind: fixed}", "name the number that values are compared with"),
+        ("{above_baseline: 1.1}", "{above_baseline: 1.1, below: 0}", "have opposite directions"),
+        ("fire: {above_baseline: 1.1}", "fire: {}", "give a bound, such as above"),
+        ("{kind: hour_of_week}", "{kind: fixed}", "give the number that values are compared with"),
         ("{kind: hour_of_week}", "{kind: hour_of_weak}", "did you mean 'hour_of_week'?"),
-        ("{kind: hour_of_week}", "{kind: peers, weeks: 3}", "weeks is of hour_of_week and hour_of_day"),
-        ("{kind: hour_of_week}", "{kind: peers, within: [cnd]}", "'cnd' is no label of this rule; did you mean 'cdn'?"),
-        ("{kind: hour_of_week}", "{kind: peers, within: [cdn]}", "peers are told apart by a label"),
-        ("{kind: hour_of_week}", "{kind: hour_of_week, weeks: 2, min_weeks: 3}", "only 2 weeks are looked at"),
-        ("labels: [cdn]", "labels: [value]", "'value' is a column of its own in the answer"),
-        ("labels: [cdn]", "labels: [cdn], grouping: {by: [region]}", "'region' is no label of this rule"),
+        ("{kind: hour_of_week}", "{kind: peers, weeks: 3}", "weeks is a key of hour_of_week and hour_of_day"),
+        (
+            "{kind: hour_of_week}",
+            "{kind: peers, within: [cnd]}",
+            "'cnd' is not a label of this rule; did you mean 'cdn'?",
+        ),
+        ("{kind: hour_of_week}", "{kind: peers, within: [cdn]}", "peers need a label that is not in `within`"),
+        ("{kind: hour_of_week}", "{kind: hour_of_week, weeks: 2, min_weeks: 3}", "only 2 weeks are read"),
+        ("labels: [cdn]", "labels: [value]", "'value' is a reserved result column"),
+        ("labels: [cdn]", "labels: [cdn], grouping: {by: [region]}", "'region' is not a label of this rule"),
         ("labels: [cdn]", "labels: [cdn], inhibited_by: [origin]", "there is no rule 'origin' in this pipeline"),
-        ("labels: [cdn]", "labels: [cdn], inhibited_by: [rate]", "rules inhibit each other in a cycle: rate is inhibited by rate"),
+        (
+            "labels: [cdn]",
+            "labels: [cdn], inhibited_by: [rate]",
+            "rules inhibit each other in a cycle: rate is inhibited by rate",
+        ),
         ("labels: [cdn]", "labels: [cdn], step_minutes: 15, for_minutes: 20", "write a multiple of that"),
-        ("labels: [cdn]", "labels: [cdn], stale_seconds: 60", "a minute is judged after 90 s; write no less"),
+        ("labels: [cdn]", "labels: [cdn], stale_seconds: 60", "a minute is evaluated after 90 s; write at least that"),
         (
             "labels: [cdn]",
             "labels: [cdn], percentile: 0.95, evaluation_dely_seconds: 5",
@@ -74,7 +82,7 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
         (
             "reads: [errors_minute]",
             "reads: [orders], evaluation_delay_seconds: 30",
-            "'orders' is brought up to date every 60 s",
+            "'orders' is refreshed every 60 s",
         ),
     ],
 )
@@ -97,7 +105,7 @@ def test_a_label_is_no_private_field(tmp_path: Path) -> None:
     private = "private: [{path: client.ip, keep: network}]\n"
     message = refused(tmp_path, RATE.replace("[cdn]", "[network]"), more=private, tables=tables)
 
-    assert "'network' is made of the private field client.ip, and labels are sent to people" in message
+    assert "'network' contains the private field client.ip, and notifications contain labels" in message
 
 
 @pytest.mark.parametrize(
@@ -107,9 +115,9 @@ def test_a_label_is_no_private_field(tmp_path: Path) -> None:
         (RATE_SQL.replace("cdn,", ""), "has no column 'cdn'"),
         (RATE_SQL.replace("rate AS", "ratte AS"), "ratte"),
         (RATE_SQL.replace("minute < $to", "minute < now()"), "write $to instead"),
-        (RATE_SQL.replace("rate AS", "rate * random() AS"), "says something else each time it is asked"),
-        (RATE_SQL.replace("rate AS", "epoch(current_date) AS"), "says something else each time it is asked"),
-        ("SELECT minute, cdn, rate AS value FROM errors_minute", "it reads all there is: it has no $from"),
+        (RATE_SQL.replace("rate AS", "rate * random() AS"), "is nondeterministic, and rules must be deterministic"),
+        (RATE_SQL.replace("rate AS", "epoch(current_date) AS"), "is nondeterministic, and rules must be deterministic"),
+        ("SELECT minute, cdn, rate AS value FROM errors_minute", "it reads the complete table"),
         ("DELETE FROM errors_minute", "write one SELECT"),
     ],
 )

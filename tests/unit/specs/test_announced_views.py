@@ -52,7 +52,7 @@ def test_a_view_names_its_topic(project: Callable[..., Path]) -> None:
     [
         ("widget", "", "views.0.announce.channel: there is no channel 'widget' of kind sns below alerts.channels"),
         ("widget", "", "did you mean 'widgets'?"),
-        ("lines", "", "views.0.announce.channel: the channel 'lines' is of kind log"),
+        ("lines", "", "views.0.announce.channel: the channel 'lines' has kind log"),
         ("widgets", ", every_seconds: 0", "views.0.announce.every_seconds: write 1 or more instead of 0"),
     ],
 )

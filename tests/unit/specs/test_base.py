@@ -51,7 +51,7 @@ def test_a_reference_without_a_value_says_which_variable_to_set(monkeypatch: pyt
 
 @pytest.mark.parametrize("written", ["AKIAIOSFODNN7EXAMPLE", "env:", "env:lower", "file:/etc/passwd", "env:A B"])
 def test_a_secret_written_into_a_spec_is_refused(written: str) -> None:
-    with pytest.raises(ValidationError, match="written as references, env:NAME"):
+    with pytest.raises(ValidationError, match="write secrets and addresses as references, env:NAME"):
         StorageSpec(root="s3://lake", access_key=written, secret_key="env:TEST_SECRET_KEY")
 
 

@@ -22,10 +22,10 @@ def test_a_clustered_table_has_no_partitions_unless_they_are_declared() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"partition_by": ["event_date"]}, "takes the place of partition_by and zorder_by"),
-        ({"zorder_by": ["event_name"]}, "takes the place of partition_by and zorder_by"),
+        ({"partition_by": ["event_date"]}, "cluster_by replaces partition_by and zorder_by"),
+        ({"zorder_by": ["event_name"]}, "cluster_by replaces partition_by and zorder_by"),
         ({"writer": "fan_out"}, "cluster_by needs writer: spark"),
-        ({"cluster_by": ["evnt"]}, "'evnt' is no column of this table"),
+        ({"cluster_by": ["evnt"]}, "'evnt' is not a column of this table"),
         ({"cluster_by": ["event_name", "event_id", "event_time", "_seq", "_batch_id"]}, "at most 4 items"),
     ],
     ids=str,

@@ -53,10 +53,10 @@ def project(folder: Path, declaration: str) -> Path:
         ("pipeline: games\n    keys:\n", "pipeline: gamess\n    keys:\n", 6, "did you mean 'games'?"),
         ("kind: landing, ", "kind: landin, ", 12, "did you mean 'landing'?"),
         ("a" * 64, "my-secret-key", 8, "write the SHA-256 of the key as 64 hexadecimal digits"),
-        ("c" * 64, "A" * 64, 15, "the source 'games' has this key already"),
-        ("b" * 64, "a" * 64, 9, "the source 'games' has this key already"),
+        ("c" * 64, "A" * 64, 15, "the source 'games' already has this key"),
+        ("b" * 64, "a" * 64, 9, "the source 'games' already has this key"),
         ("example.org", "example.org/page", 10, "write an origin as browsers send it"),
-        ("collector: edge", "collector: other", 1, "the file is called 'edge'"),
+        ("collector: edge", "collector: other", 1, "the file is named 'edge'"),
         ("trusted_hops: 1", "trusted_hops: many", 2, "write a whole number instead of 'many'"),
         ("until: 2027-01-31", "until: soon", 8, "sources.games.keys.0.until"),
         ("10GiB", "10GB", 3, "write a number of bytes"),
@@ -115,7 +115,9 @@ def test_the_declaration_of_the_page_is_one(tmp_path: Path) -> None:
 def test_every_key_of_a_collector_is_on_the_page() -> None:
     from deltaworks.specs.collector import CollectorSpec
 
-    names = set(re.findall(r"[a-z_0-9]+", PAGE.read_text() + (PAGE.parent.parent / "how-to/collect-over-http.md").read_text()))
+    names = set(
+        re.findall(r"[a-z_0-9]+", PAGE.read_text() + (PAGE.parent.parent / "how-to/collect-over-http.md").read_text())
+    )
     schema = CollectorSpec.model_json_schema()
     keys = {key for model in [schema, *schema["$defs"].values()] for key in model.get("properties", {})}
 

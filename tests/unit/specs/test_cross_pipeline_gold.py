@@ -51,8 +51,8 @@ def test_a_table_of_another_pipeline_is_read_by_its_whole_name(root: Path) -> No
         ("shpo.daily", "there is no pipeline 'shpo'; did you mean 'shop'?"),
         ("shop.dayly", "the pipeline 'shop' has no gold table of that name; did you mean 'daily'?"),
         ("shop.orders", "the pipeline 'shop' has no gold table of that name"),
-        ("board.daily", "a table of the pipeline itself is named without it: write daily"),
-        ("lake.shop.daily", "write the name of a table here, or pipeline.table"),
+        ("board.daily", "omit the name of the pipeline itself: write daily"),
+        ("lake.shop.daily", "write the name of a table, or pipeline.table for a gold table of another pipeline"),
     ],
 )
 def test_what_is_not_there_is_refused_with_its_line_and_the_nearest_name(root: Path, read: str, said: str) -> None:
@@ -68,7 +68,7 @@ def test_what_is_not_there_is_refused_with_its_line_and_the_nearest_name(root: P
 def test_tables_that_change_by_value_share_the_column_of_their_values(root: Path) -> None:
     declare(root, "board", "shop.daily", affects="same", partition_by="country")
 
-    assert "it would have to be partitioned by 'country' too" in refusal(root)
+    assert "requires that it is partitioned by 'country' too" in refusal(root)
 
 
 def test_pipelines_that_read_each_other_are_refused_whichever_of_their_tables_do(root: Path) -> None:

@@ -51,18 +51,18 @@ def test_a_page_has_at_most_twenty_panels(tmp_path: Path) -> None:
     ("panel", "said"),
     [
         (ERRORS.replace("area", "aera"), "instead of 'aera'; did you mean 'area'?"),
-        (ERRORS.replace("x: minute, ", ""), "a panel of kind area needs x, a column of its answer"),
-        (ERRORS.replace("y: errors, ", ""), "a panel of kind area needs y"),
+        (ERRORS.replace("x: minute, ", ""), "the chart area needs x, a column of its result"),
+        (ERRORS.replace("y: errors, ", ""), "the chart area needs y"),
         (ERRORS.replace("y: errors", "y: [errors, minute]"), "y: a panel with `by` has one y"),
-        (SPARKLINE.replace("number", "table"), "a panel of kind table has no x; it takes none: all columns are shown"),
-        (SPARKLINE.replace("number", "histogram").replace("x: minute, ", ""), "a panel of kind histogram needs x"),
-        (SPARKLINE.replace("y: errors", "y: errors, by: class"), "a panel of kind number has no by; it takes y, x"),
+        (SPARKLINE.replace("number", "table"), "the chart table has no x; it supports none: all columns are shown"),
+        (SPARKLINE.replace("number", "histogram").replace("x: minute, ", ""), "the chart histogram needs x"),
+        (SPARKLINE.replace("y: errors", "y: errors, by: class"), "the chart number has no by; it supports y, x"),
         (ERRORS.replace("by: class", "per: class"), "unknown key 'per'"),
         (
             ERRORS.replace("errors.sql", "erors.sql"),
-            "panel 'Errors by type' names panels/erors.sql, which is not in its",
+            "panel 'Errors by type' refers to panels/erors.sql, which does not exist in its",
         ),
-        (ERRORS.replace("panels/errors.sql", "../../environments/local.yaml"), "which leads out of its folder"),
+        (ERRORS.replace("panels/errors.sql", "../../environments/local.yaml"), "outside its folder"),
         (SPARKLINE.replace("percent", "percents"), "did you mean 'percent'?"),
     ],
 )
@@ -87,16 +87,16 @@ def test_two_dashboards_have_two_names(tmp_path: Path) -> None:
         ("SELECT minute, class, errors FROM errors_minute AS e JOIN (SELECT 1) AS o ON e.minute >= $from", ""),
         (
             "SELECT minute, class, errors\nFROM errors_minute -- since $from",
-            "errors.sql:1: it reads all there is",
+            "errors.sql:1: it reads the complete table",
         ),
         ("SELECT minute, class, errors\nFROM errors_minute WHERE class <> '$from'", "it has no $from"),
         (
             "SELECT minute, class,\ncount(*) FILTER (WHERE minute >= $from) AS errors\nFROM errors_minute GROUP BY ALL",
-            "errors.sql:2: $from leaves no row out: it is in no WHERE and no JOIN",
+            "errors.sql:2: $from filters no rows: it is in no WHERE and no JOIN",
         ),
-        ("SELECT minute, class, errors, $from AS since FROM errors_minute", "$from leaves no row out"),
+        ("SELECT minute, class, errors, $from AS since FROM errors_minute", "$from filters no rows"),
         (ERRORS_SQL.replace("$to", "$too"), "errors.sql:3: there is no parameter $too; did you mean $to?"),
-        (ERRORS_SQL.replace("$to", "?"), "errors.sql:3: parameters have names here: $from and $to"),
+        (ERRORS_SQL.replace("$to", "?"), "errors.sql:3: only the named parameters $from and $to are supported"),
         (
             ERRORS_SQL.replace("errors\n", "erors\n", 1),
             "errors.sql:1: there is no column 'erors' in errors_minute; did you mean 'errors'?",
@@ -109,7 +109,7 @@ def test_two_dashboards_have_two_names(tmp_path: Path) -> None:
         (f"{ERRORS_SQL}; {ERRORS_SQL}", "write one SELECT and nothing else"),
         (
             ERRORS_SQL.replace("class,", "class AS kind,"),
-            "panels.0.by: the answer of panels/errors.sql has no column 'class'; its columns are minute, kind, errors",
+            "panels.0.by: the result of panels/errors.sql has no column 'class'; its columns are minute, kind, errors",
         ),
     ],
 )

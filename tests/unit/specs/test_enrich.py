@@ -68,29 +68,29 @@ COLUMN = ("tables", 0, "columns", 1, "path")
         ((("event", "id"), "c-ip"), "event.id", "'c-ip' is private"),
         ((("event", "id"), ["x", "cs(Cookie)"]), "event.id.1", "'cs(Cookie)' is private"),
         ((("event", "time"), {"path": "c-ip.at"}), "event.time.path", "'c-ip.at' is private"),
-        ((("event", "name"), {"path": "_geo.country"}), "event.name.path", "looked up only after"),
+        ((("event", "name"), {"path": "_geo.country"}), "event.name.path", "is only available after this is read"),
         ((("tables", 0), {"name": "r", "when": {"c-ip": "x"}}), "tables.0.when.c-ip", "'c-ip' is private"),
         (
             (("tables", 0), {"name": "r", "when": {"_geo.country": "GB"}}),
             "tables.0.when._geo.country",
-            "looked up only",
+            "is only available after this is read",
         ),
-        ((("enrich", 1, "path"), "_geo.country"), "enrich.1.path", "looked up only after"),
+        ((("enrich", 1, "path"), "_geo.country"), "enrich.1.path", "is only available after this is read"),
         ((("enrich", 1, "name"), "geo"), "enrich.1.name", "declared twice"),
-        ((("enrich", 1, "name"), "record"), "enrich.1.name", "_record is the engine's own"),
-        ((("enrich", 1, "name"), "batch_id"), "enrich.1.name", "_batch_id is the engine's own"),
+        ((("enrich", 1, "name"), "record"), "enrich.1.name", "_record is reserved"),
+        ((("enrich", 1, "name"), "batch_id"), "enrich.1.name", "_batch_id is reserved"),
         ((COLUMN, "_geo.contry"), ".".join(map(str, COLUMN)), "did you mean 'country'"),
         ((COLUMN, "_goe.country"), ".".join(map(str, COLUMN)), "did you mean '_geo'"),
         ((COLUMN, "_agent.is_robot"), ".".join(map(str, COLUMN)), "did you mean 'is_bot'"),
         ((("enrich", 0, "database"), None), "enrich.0.database", "name the database"),
         ((("enrich", 0, "database"), "../City.mmdb"), "enrich.0.database", "below `databases/`"),
         ((("enrich", 0, "database"), "/City.mmdb"), "enrich.0.database", "below `databases/`"),
-        ((("enrich", 0, "fields"), {}), "enrich.0.fields", "say what to take"),
-        ((("enrich", 0, "fields"), {"country": "country..x"}), "enrich.0.fields.country", "names with points"),
+        ((("enrich", 0, "fields"), {}), "enrich.0.fields", "give the fields of the result, such as country"),
+        ((("enrich", 0, "fields"), {"country": "country..x"}), "enrich.0.fields.country", "separate names by dots"),
         ((("enrich", 1, "database"), "x.mmdb"), "enrich.1.database", "without a database"),
-        ((("private", 1, "path"), "c-ip.x"), "private.1.path", "hold each other"),
-        ((("private", 1, "path"), "_geo.country"), "private.1.path", "no field that events come with"),
-        ((("private", 1, "path"), "_record.key"), "private.1.path", "no field that events come with"),
+        ((("private", 1, "path"), "c-ip.x"), "private.1.path", "overlap"),
+        ((("private", 1, "path"), "_geo.country"), "private.1.path", "is not an original field of events"),
+        ((("private", 1, "path"), "_record.key"), "private.1.path", "is not an original field of events"),
         ((("tables", 0, "columns", 2, "required"), True), "tables.0.columns.2.required", "always null"),
         ((("tables", 0, "columns", 0, "type"), "long"), "tables.0.columns.0.type", "declare type: string"),
     ],
@@ -108,7 +108,7 @@ def test_an_archive_of_what_is_private_is_refused() -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": "events"}
     data = declared((("source",), kafka), (("archive",), {"retain_days": 3}))
 
-    with pytest.raises(ValidationError, match="an archive keeps payloads as they came"):
+    with pytest.raises(ValidationError, match="an archive keeps original payloads"):
         PipelineSpec.model_validate(data)
 
 

@@ -51,17 +51,17 @@ def test_an_hour_affects_itself_where_nothing_else_is_declared() -> None:
 @pytest.mark.parametrize(
     ("changes", "refusal"),
     [
-        ({"grain": {"column": "event_date"}}, "'event_date' is the date that 'minutes' is partitioned by; name a time"),
-        ({"affects": "all"}, "`affects: all` rebuilds other parts than hours; leave `grain` out, or write hours"),
-        ({"affects": "same"}, "`affects: same` rebuilds other parts than hours"),
-        ({"affects": {"days": [0]}}, r"whole dates would be rebuilt, for all its `grain`; write hours: \[0\]"),
+        ({"grain": {"column": "event_date"}}, "'event_date' is the partition date of 'minutes'; use a time"),
+        ({"affects": "all"}, "`affects: all` does not rebuild by hours; remove `grain`, or write hours"),
+        ({"affects": "same"}, "`affects: same` does not rebuild by hours"),
+        ({"affects": {"days": [0]}}, r"complete dates would be rebuilt despite `grain`; write hours: \[0\]"),
         ({"affects": {"days": [-1], "hours": [0]}}, r"either hours or days; write days as hours: \[-24\]"),
         ({"affects": {"requests": {"days": [-1], "hours": [0]}}}, "either hours or days"),
         ({"grain": None, "affects": {"hours": [0]}}, "'minutes' is rebuilt by dates; write days"),
         ({"grain": None, "affects": {"requests": {"hours": [0]}}}, "'minutes' is rebuilt by dates; write days"),
         (
             {"dedupe": {"by": "event_id"}},
-            "copies that lie dates apart would rebuild whole dates; declare `within_hours`",
+            "duplicates that are dates apart would rebuild complete dates",
         ),
         ({"grain": {"column": "minute", "part": "day"}}, "Input should be 'hour'"),
         ({"refresh_seconds": 14}, "greater than or equal to 15"),
@@ -80,7 +80,7 @@ def test_a_grain_that_the_answer_lacks_is_found_in_its_sql(tmp_path: Path) -> No
 
     (mistake,) = gold_sql_errors(declared(), read_declaration(path))
 
-    assert mistake.text.startswith("the answer of m.sql has no column 'minute'; did you mean 'minutes'?")
+    assert mistake.text.startswith("the result of m.sql has no column 'minute'; did you mean 'minutes'?")
     assert (mistake.key, mistake.line) == ("gold.tables.0.grain.column", 5)
 
 

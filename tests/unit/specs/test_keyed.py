@@ -55,17 +55,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"by": []}, "at least 1 item"),
     ({"newest_by": "version"}, "Field required"),
     ({"by": "symbl"}, "there is no column 'symbl' in this table; did you mean 'symbol'"),
-    ({"by": "weight"}, "'weight' is double; it has to be string, int, long, boolean, date, timestamp or a decimal"),
+    ({"by": "weight"}, "'weight' is double; it must be string, int, long, boolean, date, timestamp or a decimal"),
     ({"by": ["symbol", "symbol"]}, "'symbol' is named twice"),
     ({"by": "symbol", "newest_by": "tags"}, "'tags' is array<string>"),
     ({"by": "symbol", "newest_by": "active"}, "'active' is boolean"),
     ({"by": "symbol", "deleted_when": {"price": 1}}, "'price' is decimal(12,4)"),
-    ({"by": "symbol", "deleted_when": {"version": "d"}}, "'version' is long, and 'd' is no such value"),
-    ({"by": "symbol", "deleted_when": {"version": True}}, "'version' is long, and True is no such value"),
+    ({"by": "symbol", "deleted_when": {"version": "d"}}, "'version' is long, and 'd' is not"),
+    ({"by": "symbol", "deleted_when": {"version": True}}, "'version' is long, and True is not"),
     ({"by": "symbol", "partition_by": ["day"]}, "'day' is not in `by`: a key would move between partitions"),
-    ({"by": "price", "partition_by": ["price"]}, "which no table is partitioned by"),
+    ({"by": "price", "partition_by": ["price"]}, "which is not a partition type"),
     ({"by": "symbol", "table": "ticks"}, "table ticks is declared twice"),
-    ({"by": "symbol", "table": "quarantine"}, "the name 'quarantine' is the engine's own"),
+    ({"by": "symbol", "table": "quarantine"}, "the name 'quarantine' is reserved"),
 ]
 
 
@@ -84,7 +84,7 @@ def test_gold_reads_a_keyed_table_and_a_live_table_does_not() -> None:
     assert spec(parted, gold={"tables": [gold]}).gold.tables[0].reads == ("latest_ticks",)
     with pytest.raises(ValidationError, match="is not partitioned by"):
         spec({"by": ["symbol"]}, gold={"tables": [gold]})
-    with pytest.raises(ValidationError, match="no table here"):
+    with pytest.raises(ValidationError, match="reads unknown table"):
         spec(parted, live=[{"name": "counts", "reads": "latest_ticks"}])
 
 

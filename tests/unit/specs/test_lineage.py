@@ -14,7 +14,7 @@ from deltaworks.specs.environment import LineageSpec
 @pytest.mark.parametrize(
     ("transport", "said"),
     [
-        ({}, "is no transport"),
+        ({}, "unknown transport type"),
         ({"type": "htp"}, "did you mean 'http'?"),
         ({"type": "http"}, "needs url"),
         ({"type": "file"}, "needs log_file_path"),

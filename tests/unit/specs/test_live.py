@@ -75,7 +75,7 @@ def test_counts_are_written_out_as_before_these_keys_came() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({**LATEST, "window_minutes": 60}, "window_minutes", "`latest` has one row a key and no window; leave it out"),
+    ({**LATEST, "window_minutes": 60}, "window_minutes", "`latest` has one row per key and no window; remove it"),
     ({**LATEST, "watermark_minutes": 5}, "watermark_minutes", "no window"),
     ({**LATEST, "group_by": ["user_id"]}, "group_by", "no window"),
     ({**LATEST, "sum": ["played"]}, "sum", "no window"),
@@ -84,21 +84,21 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**LATEST, "expire_after_minutes": 0}, "expire_after_minutes", "greater than or equal to 1"),
     ({**LATEST, "key": ["view"]}, "key.0", "there is no column 'view' in this table; did you mean 'view_id'?"),
     ({**LATEST, "key": ["ratio"]}, "key.0", "'ratio' is double"),
-    ({**LATEST, "key": ["event_time"]}, "key.0", "says which row is newer"),
+    ({**LATEST, "key": ["event_time"]}, "key.0", "decides which row is newer"),
     ({**LATEST, "key": ["view_id", "view_id"]}, "key.1", "named twice"),
     ({**LATEST, "keep": ["usr_id"]}, "keep.0", "did you mean 'user_id'?"),
     ({**LATEST, "keep": ["view_id"]}, "keep.0", "named twice"),
-    ({**LATEST, "keep": ["_seq"]}, "keep.0", "is kept anyway"),
+    ({**LATEST, "keep": ["_seq"]}, "keep.0", "is always included"),
     ({**LATEST, "keep": ["user_id", "user_id"]}, "keep.1", "named twice"),
     ({**LATEST, "reads": "heartbeat"}, "reads", "did you mean 'heartbeats'?"),
-    ({"key": ["view_id"]}, "key", "write `kind: latest` with it"),
-    ({"expire_after_minutes": 5}, "expire_after_minutes", "write `kind: latest` with it"),
+    ({"key": ["view_id"]}, "key", "write `kind"),
+    ({"expire_after_minutes": 5}, "expire_after_minutes", "write `kind"),
     ({"kind": "newest"}, "kind", "'counts' or 'latest'"),
     ({"sum": ["user_id"]}, "sum.0", "'user_id' is string; name a column of numbers"),
     ({"sum": ["prise"]}, "sum.0", "did you mean 'price'?"),
     ({"sum": ["price", "price"]}, "sum.1", "two columns price_sum"),
     ({"distinct": ["tags"]}, "distinct.0", "'tags' is array<string>"),
-    ({"distinct_error_percent": 1}, "distinct_error_percent", "name the columns"),
+    ({"distinct_error_percent": 1}, "distinct_error_percent", "declare the columns"),
 ]
 
 
@@ -114,9 +114,7 @@ def test_rows_that_requests_change_have_no_newest_one_here() -> None:
     ids = {"mutable": {"id": "view_id", "origin": "origin"}}
 
     texts = dict(mistakes(LATEST, **ids))
-    assert "declare `keyed` for 'heartbeats', which follows them" in next(
-        text for place, text in texts.items() if place == "reads"
-    )
+    assert "declare `keyed` for 'heartbeats' instead" in next(text for place, text in texts.items() if place == "reads")
 
 
 def test_columns_may_come_to_what_the_newest_rows_are_of_and_not_to_what_a_query_counts() -> None:

@@ -76,12 +76,22 @@ def test_a_model_is_read_with_what_it_leaves_to_defaults(tmp_path: Path) -> None
 
 WRONG = [
     ("features: hours", "features: hour", "models.0.features", "did you mean 'hours'?"),
-    ("    reads: [hours]\n", "    reads: [orders]\n", "models.0.reads.0", "'slow' reads 'orders', no gold table here"),
+    ("    reads: [hours]\n", "    reads: [orders]\n", "models.0.reads.0", "'slow' reads unknown gold table 'orders'"),
     ("timestamp: hour\n", "timestamp: hout\n", "models.0.timestamp", "did you mean 'hour'?"),
     ("entity: shop", "entity: shp", "models.0.entity", "did you mean 'shop'?"),
     ("[orders, amount]", "[orders, amont]", "models.0.feature_groups.level.1", "did you mean 'amount'?"),
-    ("trend: [slope]", "trend: [amount]", "models.0.feature_groups.trend.0", "'amount' is there twice; name it in one group"),
-    ("trend: [slope]", "trend: [shop]", "models.0.feature_groups.trend.0", "names the row, and is nothing to predict from"),
+    (
+        "trend: [slope]",
+        "trend: [amount]",
+        "models.0.feature_groups.trend.0",
+        "'amount' is named twice; keep it in one group",
+    ),
+    (
+        "trend: [slope]",
+        "trend: [shop]",
+        "models.0.feature_groups.trend.0",
+        "identifies the row and cannot be a feature",
+    ),
     ("models/slow.sql", "models/slo.sql", "models.0.label", "did you mean 'models/slow.sql'?"),
     ("    horizon_minutes: 60\n", "", "models.0", "give either horizon_minutes or horizon_days"),
     ("horizon_minutes: 60", "horizon_days: 28", "models.0.horizon_days", "train_days: 56"),
@@ -121,7 +131,7 @@ def test_a_mistake_is_refused_with_its_place_and_what_to_write(
 def test_features_and_labels_are_not_made_of_what_the_model_says(tmp_path: Path) -> None:
     (line,) = mistakes(project(tmp_path, old="    reads: [hours]\n", new="    reads: [scores]\n"))
 
-    assert "what predicts is no label" in line
+    assert "and cannot be its label" in line
 
 
 def test_the_label_is_read_as_gold_is(tmp_path: Path) -> None:

@@ -114,7 +114,11 @@ def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
     ("edits", "place", "text"),
     [
         ([((*FIELDS, 0, "path"), "$.params.email")], "privacy.fields.0.path", "write params.email"),
-        ([((*FIELDS, 0, "path"), "params.friends[0].name")], "privacy.fields.0.path", "[] behind a list"),
+        (
+            [((*FIELDS, 0, "path"), "params.friends[0].name")],
+            "privacy.fields.0.path",
+            "separate names by dots, and write [] after a list to select its elements, such as eventParams.friends[].name",
+        ),
         (
             [((*FIELDS, 2), {"path": "params.email_id", "action": "vault"})],
             "privacy.fields.2.as",
@@ -123,9 +127,9 @@ def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
         (
             [((*FIELDS, 4), {"path": "ip", "action": "drop", "as": "ip"})],
             "privacy.fields.4.as",
-            "leaves no token",
+            "only tokens have a kind, and",
         ),
-        ([((*FIELDS, 4, "path"), "params.email.host")], "privacy.fields.4.path", "hold each other"),
+        ([((*FIELDS, 4, "path"), "params.email.host")], "privacy.fields.4.path", "overlap"),
         (
             [(("privacy", "subject"), ["params.playerid"])],
             "privacy.subject",
@@ -137,24 +141,28 @@ def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
             "write fewer than deadline_days (30)",
         ),
         ([((*COLUMNS, 0, "type"), "long")], "tables.0.columns.0.type", "declare type: string"),
-        ([((*COLUMNS, 2, "type"), "int")], "tables.0.columns.2.type", "becomes an address, a text"),
+        ([((*COLUMNS, 2, "type"), "int")], "tables.0.columns.2.type", "becomes an address, a string"),
         (
             [
                 ((*COLUMNS, 4, "type"), "array<struct<name: int>>"),
                 ((*FIELDS, 3), {"path": "params.friends[].name", "action": "token", "as": "player"}),
             ],
             "tables.0.columns.4.type",
-            "'params.friends[].name' becomes a token, a text",
+            "'params.friends[].name' becomes a token, a string",
         ),
         (
             [((*COLUMNS, 0, "path"), "params.friends.name")],
             "tables.0.columns.0.required",
             "is dropped: the column is always null",
         ),
-        ([((*COLUMNS, 1, "path"), "params.email.host")], "tables.0.columns.1.path", "nothing lies below it"),
-        ([(("tables", 0, "partition_by"), ["device_id"])], "tables.0.partition_by.0", "in the paths and the log"),
-        ([(("tables", 0, "zorder_by"), ["address"])], "tables.0.zorder_by.0", "no token: its bounds"),
-        ([(("live", 0, "group_by"), ["device_id"])], "live.0.group_by.0", "use a gold table for it"),
+        ([((*COLUMNS, 1, "path"), "params.email.host")], "tables.0.columns.1.path", "use the path"),
+        (
+            [(("tables", 0, "partition_by"), ["device_id"])],
+            "tables.0.partition_by.0",
+            "file paths and log of the table would contain its values, which cannot be erased there",
+        ),
+        ([(("tables", 0, "zorder_by"), ["address"])], "tables.0.zorder_by.0", ") and not a token"),
+        ([(("live", 0, "group_by"), ["device_id"])], "live.0.group_by.0", "use a gold table"),
         (
             [(("maintenance", "vacuum_dry_run"), True)],
             "maintenance.vacuum_dry_run",
@@ -171,16 +179,16 @@ def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
             "write at most time_travel_hours: 168",
         ),
         ([(("event", "name", "path"), "params.email")], "event.name.path", "choose another field"),
-        ([(("event", "id"), "ip")], "event.id", "nothing that tells events apart"),
-        ([(("private",), [{"path": "ip", "keep": "network"}])], "private.0.path", "leave it out here"),
-        ([(("tables", 0, "erase"), "keep")], "tables.0.erase", "say why"),
-        ([(("tables", 0, "erase_reason"), "invoices")], "tables.0.erase_reason", "of `erase: keep`"),
+        ([(("event", "id"), "ip")], "event.id", "does not identify events after redaction"),
+        ([(("private",), [{"path": "ip", "keep": "network"}])], "private.0.path", "remove it here"),
+        ([(("tables", 0, "erase"), "keep")], "tables.0.erase", "give the reason"),
+        ([(("tables", 0, "erase_reason"), "invoices")], "tables.0.erase_reason", "it requires `erase"),
         (
             [(("tables", 0, "partition_by"), []), (("tables", 0, "retention_days"), 90)],
             "tables.0.retention_days",
             "partition the table by event_date",
         ),
-        ([(("source",), KAFKA), (("archive",), {"retain_days": 7})], "archive", "leave one of the two out"),
+        ([(("source",), KAFKA), (("archive",), {"retain_days": 7})], "archive", "remove one of the two"),
     ],
 )
 def test_what_does_not_fit_is_told_at_its_place(edits: list[Edit], place: str, text: str) -> None:

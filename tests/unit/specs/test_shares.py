@@ -195,7 +195,7 @@ def test_two_sizes_of_one_pool_are_a_mistake(make_project: Callable[..., Path]) 
 
     message = refusal(make_project(environment=ENVIRONMENT + declared))
 
-    assert "shares.mutation.slots: the pool 'jobs' has 2 slots by shares.maintenance.slots" in message
+    assert "shares.mutation.slots: the pool 'jobs' has 2 slots from shares.maintenance.slots" in message
 
 
 def test_what_waits_for_a_person_holds_no_slot() -> None:

@@ -167,7 +167,9 @@ def test_a_connection_of_airflow_stands_for_keys_that_jobs_find_in_their_environ
     assert StorageSpec.model_validate_json(storage.model_dump_json()) == storage
     with pytest.raises(ConfigError, match="REFERENCE_UNRESOLVED") as caught:
         storage.boto3_options()
-    assert "from the connection that aws_conn_id names" in caught.value.hint
+    assert (
+        "Airflow sets it for its tasks and jobs, from the connection aws_conn_id. Elsewhere, set" in caught.value.hint
+    )
     for name, value in connection_variables("my_lake", access_key="a", secret_key="s", token="t").items():
         monkeypatch.setenv(name, value)
     assert storage.session_token() == "t"
@@ -179,7 +181,7 @@ def test_a_connection_of_airflow_stands_for_keys_that_jobs_find_in_their_environ
 
 @pytest.mark.parametrize("keys", [{"access_key": "env:A", "secret_key": "env:B"}, {"access_key": "env:A"}])
 def test_keys_are_declared_once(keys: dict[str, str]) -> None:
-    with pytest.raises(ValidationError, match="either aws_conn_id or access_key and secret_key"):
+    with pytest.raises(ValidationError, match="give either aws_conn_id, or access_key and secret_key"):
         StorageSpec.model_validate({"root": "s3://lake", "aws_conn_id": "my_lake"} | keys)
 
 

@@ -61,7 +61,7 @@ def test_synonyms_become_one_name(written: str, kind: str) -> None:
         ("array<int", "ends too early"),
         ("int int", "unexpected 'int' after the type"),
         ("array<" * 1_000 + "int" + ">" * 1_000, "nested more than 64 levels"),
-        ("map<int,string>", "a map's keys are strings"),
+        ("map<int,string>", "map keys must be strings, as in JSON"),
         ("decimal(39,2)", "a precision of 1 to 38"),
         ("decimal(4,5)", "a scale of 0 to its precision"),
         ("decimal(a,b)", "expected a number, found 'a'"),

@@ -103,7 +103,7 @@ def test_a_variable_that_this_process_does_not_have_is_no_weak_secret(
     "value", ["ZGVsdGF3b3Jrcy1sb2NhbC1wcm9maWxlLWtleS0wMDA=", "local-profile-only", "local-aws-secret"]
 )
 def test_what_was_once_published_with_the_project_is_known(value: str) -> None:
-    assert secret_weakness(value) == "is a value that everybody knows"
+    assert secret_weakness(value) == "is a well-known value"
 
 
 def test_random_secrets_are_not_known() -> None:

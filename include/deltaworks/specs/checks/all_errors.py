@@ -23,13 +23,13 @@ from deltaworks.specs.validation_errors import Declaration, to_spec_errors
 #: Placeholders for required sections.
 _PLACEHOLDERS: dict[str, Any] = {
     "description": "",
-    "owner": "nobody",
-    "source": {"kind": "delta", "uri": "s3://nowhere/table"},
+    "owner": "placeholder",
+    "source": {"kind": "delta", "uri": "s3://placeholder/table"},
     "event": {"name": {"constant": "event"}, "time": {"path": "time"}},
-    "tables": [{"name": "aside", "catch_all": True}],
+    "tables": [{"name": "placeholder", "catch_all": True}],
 }
 #: A placeholder's name in a list of known names.
-_PLACEHOLDER_NAME = re.compile(r"\baside(?:_\w+)?(?:, |$)")
+_PLACEHOLDER_NAME = re.compile(r"\bplaceholder(?:_\w+)?(?:, |$)")
 _MAX_PASSES = 20
 
 CrossCheck = Callable[[PipelineSpec, Declaration], Iterable[tuple[KeyPath, SpecError]]]
@@ -54,7 +54,7 @@ class ValidationResult:
 
     def is_consequence(self, key_path: KeyPath, text: str) -> bool:
         """Returns whether an error can be a consequence of a replaced part."""
-        message = re.split(r"; (?:did you mean|known are)", text)[0]
+        message = re.split("; (?:did you mean|known names)", text)[0]
         named = any(f"'{name}'" in message or f"`{name}`" in message for name in self.replaced_names)
         sections = [str(prefix[0]) for prefix in self.replaced if len(prefix) == 1]
         named = named or any(re.search(rf"\b{section}\b", message) for section in sections)
@@ -130,12 +130,12 @@ def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator
             yield (*item, below[0]), _REMOVE
         column = value_at((*item, *below[:2]), data) if below[:1] == ("columns",) and len(below) > 2 else None
         if isinstance(column, dict) and below[2] != "name" and _is_name(column.get("name")):
-            yield (*item, *below[:2]), {"name": column["name"], "path": "aside", "type": "string"}
+            yield (*item, *below[:2]), {"name": column["name"], "path": "placeholder", "type": "string"}
         yield item, _placeholder_table(item, data)
     if head == "sources" and len(key_path) > 1:
         yield key_path[:2], copy.deepcopy(_PLACEHOLDERS["source"])
     if head == "pipeline":
-        yield ("pipeline",), "aside"
+        yield ("pipeline",), "placeholder"
     elif head in _PLACEHOLDERS:
         yield (head,), copy.deepcopy(_PLACEHOLDERS[head])
     else:
@@ -156,13 +156,19 @@ def _placeholder_table(item: KeyPath, data: dict[str, Any]) -> dict[str, Any]:
     used_names = [other.get("name") for other in items if isinstance(other, dict) and other is not declaration]
     name = declaration.get("name")
     if not _is_name(name) or name in used_names or name == "quarantine":
-        name = f"aside_{item[0]}_{index}"
+        name = f"placeholder_{item[0]}_{index}"
     first = value_at(("tables", 0, "name"), data)
-    first = first if _is_name(first) else "aside"
+    first = first if _is_name(first) else "placeholder"
     return {
         "tables": {"name": name, "catch_all": True},
         "live": {"name": name, "reads": first},
-        "gold": {"name": name, "sql": "aside.sql", "reads": [first], "partition_by": "event_date", "affects": "all"},
+        "gold": {
+            "name": name,
+            "sql": "placeholder.sql",
+            "reads": [first],
+            "partition_by": "event_date",
+            "affects": "all",
+        },
     }[str(item[0])]
 
 

@@ -26,17 +26,17 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
     streams = _streams(environment, pipelines)
     if len(streams) > slots:
         number = f"{len(streams)} streams need as many slots, and the pool {stream.pool!r} has {slots}"
-        yield ("shares", "stream", "slots"), f"{number}; some streams wait for ever"
+        yield ("shares", "stream", "slots"), f"{number}; some streams wait forever"
     if cluster is None:
         return
     jobs: dict[str, Share] = {name: environment.shares.of(name) for name in _job_classes(pipelines)}
     if (text := _capacity_excess(cluster, streams, {})) is not None:
-        yield _CLUSTER_KEY, f"the streams do not fit: {text}; some wait for ever"
+        yield _CLUSTER_KEY, f"the streams do not fit: {text}; some wait forever"
         return
     stuck = {name: _capacity_excess(cluster, streams, {name: _minimum_share(share)}) for name, share in jobs.items()}
     for name, text in stuck.items():
         if text is not None:
-            yield _CLUSTER_KEY, f"{text}; a {name} job waits for ever"
+            yield _CLUSTER_KEY, f"{text}; a {name} job waits forever"
     if not any(stuck.values()) and (text := _capacity_excess(cluster, streams, jobs)) is not None:
         yield _CLUSTER_KEY, f"{text}; jobs of one class wait for those of another"
 

@@ -103,7 +103,7 @@ def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tu
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield key_path, f"the answer of {table.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the result of {table.sql} has no column {name!r}; {advice}"
 
 
 def _dedupe_errors(spec: PipelineSpec, declaration: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:

@@ -21,7 +21,7 @@ def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[t
     for key_path, path in declared_paths(spec):
         if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
             meant = path.strip("/").replace("/", ".")
-            yield key_path, declaration.error_at(key_path, f"a path has points between its names: write {meant}")
+            yield key_path, declaration.error_at(key_path, f"separate the names of a path by dots: write {meant}")
 
 
 def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

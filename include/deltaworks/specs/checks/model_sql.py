@@ -59,7 +59,7 @@ def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield ("label",), f"the answer of {model.label} has no column {name!r}; {advice}"
+            yield ("label",), f"the result of {model.label} has no column {name!r}; {advice}"
 
 
 def _entity_columns(model: ModelSpec) -> list[tuple[KeyPath, str]]:

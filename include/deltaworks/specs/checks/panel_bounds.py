@@ -27,10 +27,10 @@ def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
     if errors:
         return errors
     if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
-        return [SpecError(path, 1, "", f"it reads all there is: it has no $from; {_EXAMPLE}")]
+        return [SpecError(path, 1, "", f"it reads the complete table: it has no $from; {_EXAMPLE}")]
     if not any(_filters_rows(parameter) for parameter in query.find_all(exp.Placeholder)):
         line = _line(sql, "from")
-        return [SpecError(path, line, "", f"$from leaves no row out: it is in no WHERE and no JOIN; {_EXAMPLE}")]
+        return [SpecError(path, line, "", f"$from filters no rows: it is in no WHERE and no JOIN; {_EXAMPLE}")]
     return []
 
 
@@ -40,10 +40,10 @@ def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[Spec
         if name in PARAMETERS:
             continue
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            yield SpecError(path, _line(sql, name), "", "parameters have names here: $from and $to")
+            yield SpecError(path, _line(sql, name), "", "only the named parameters $from and $to are supported")
             continue
         nearest = closest_match(name, PARAMETERS)
-        advice = f"did you mean ${nearest}?" if nearest is not None else "there are $from and $to"
+        advice = f"did you mean ${nearest}?" if nearest is not None else "known parameters: $from and $to"
         yield SpecError(path, _line(sql, name), "", f"there is no parameter ${name}; {advice}")
 
 

@@ -41,4 +41,4 @@ def _column_problems(panel: PanelSpec, answer: Sequence[str]) -> Iterator[tuple[
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield key_path, f"the answer of {panel.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the result of {panel.sql} has no column {name!r}; {advice}"

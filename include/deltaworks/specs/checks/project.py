@@ -101,7 +101,7 @@ class _ProjectChecker:
             if spec is None or declaration is None:
                 continue
             if spec.relay != name:
-                text = f"the file is called {path.name}, the relay {spec.relay!r}: give both the same name"
+                text = f"the file is {path.name} and the relay {spec.relay!r}: give both the same name"
                 self._add(declaration.error_at(("relay",), text))
             self.result.relays[name] = spec
 
@@ -255,7 +255,7 @@ def _gold_errors(result: ValidationResult, spec: PipelineSpec) -> Iterable[SpecE
 def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
     for index, lookup in enumerate(spec.enrich):
         if lookup.kind == "mmdb" and not _has_mmdb_extension():
-            text = "maxminddb has no C extension here: its Python code is ten times slower; install one of its wheels"
+            text = "maxminddb is installed without its C extension and ten times slower; install one of its wheels"
             yield declaration.error_at(("enrich", index, "kind"), text)
     gold = {table.name for table in spec.gold.tables}
     scheduled = [table for table in spec.gold.tables if table.refresh_seconds is None]

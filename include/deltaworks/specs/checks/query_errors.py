@@ -31,7 +31,7 @@ _INVALID_AFTER_COMMA = frozenset(
 #: Prefixes of the parser's messages, and replacements.
 _PARSER_MESSAGES = {
     "Invalid expression": "this is not expected here",
-    "Required keyword": "something is missing behind it",
+    "Required keyword": "something is missing after it",
 }
 
 
@@ -49,14 +49,14 @@ def check_query(
         return None, _syntax_errors(path, error, note)
     except TokenError as error:
         line = sql.count("\n", 0, error.end or 0) + 1
-        return None, [SpecError(path, line, "", f"this is no SQL: a quote is not closed ({note})")]
+        return None, [SpecError(path, line, "", f"invalid SQL: a quote is not closed ({note})")]
     if query is None:
         return None, [SpecError(path, 1, "", f"write one SELECT and nothing else ({note})")]
     if dialect == "duckdb" and (writing := _write_keyword(query)) is not None:
         line = sql.count("\n", 0, sql.upper().find(writing)) + 1
         return None, [
             SpecError(
-                path, line, "", f"{writing} writes, and a view only reads, as a panel does; write one SELECT ({note})"
+                path, line, "", f"{writing} is not allowed: views and panels only read; write one SELECT ({note})"
             )
         ]
     try:
@@ -105,13 +105,13 @@ def _check_tokens(sql: str, dialect: str) -> None:
     if first is not None and first.token_type == TokenType.VAR:
         nearest = closest_match(first.text.upper(), _STATEMENTS)
         if nearest is not None:
-            text = f"{first.text} is no statement; did you mean {nearest}?"
+            text = f"{first.text} is not a statement; did you mean {nearest}?"
             raise ParseError.new(text, description=text, line=first.line)
     for token, next_token in zip(tokens, [*tokens[1:], None], strict=False):
         if token.token_type == TokenType.COMMA and (
             next_token is None or next_token.token_type in _INVALID_AFTER_COMMA
         ):
-            text = "a comma too many"
+            text = "an extra comma"
             raise ParseError.new(text, description=text, line=token.line)
 
 
@@ -122,7 +122,7 @@ def _syntax_errors(path: Path, error: ParseError, note: str) -> list[SpecError]:
         message = next((words for start, words in _PARSER_MESSAGES.items() if message.startswith(start)), message)
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         line = int(details.get("line") or 1)
-        errors.append(SpecError(path, line, "", f"this is no SQL{near}: {message} ({note})"))
+        errors.append(SpecError(path, line, "", f"invalid SQL{near}: {message} ({note})"))
     # Later errors are mostly consequences.
     return errors[:1]
 
@@ -131,17 +131,19 @@ def _unknown_table_error(path: Path, table: exp.Table, views: Views, spec: Pipel
     line = line_at(table.this)
     table_name = ".".join(part.name for part in table.parts)
     if table.db.lower() == spec.pipeline and table.name.lower() in views:
-        return SpecError(path, line, "", f"tables are named without their pipeline: write {table.name}")
+        return SpecError(path, line, "", f"omit the name of the pipeline itself: write {table.name}")
     if view_name(table_name).lower() in views:
-        return SpecError(path, line, "", f"SQL calls a table of another pipeline {view_name(table_name)}: write that")
+        return SpecError(
+            path, line, "", (f"tables of other pipelines are named with underscores: write {view_name(table_name)}")
+        )
     declared = [*(table.name for table in spec.tables), *(table.name for table in spec.gold.tables)]
     declared += [spec.mutations.names] if spec.mutations is not None else []
     declared += [*(reference.name for reference in spec.references), *(model.name for model in spec.models)]
     declared += [view.name for view in spec.views]
     if table.name.lower() in declared and not table.db:
-        return SpecError(path, line, "", f"{table_name} is not among `reads`: add it there")
+        return SpecError(path, line, "", f"{table_name} is not in `reads`: add it")
     nearest = closest_match(table.name, {*views, *declared})
-    advice = f"did you mean {nearest!r}?" if nearest is not None else f"it may read {', '.join(views)}"
+    advice = f"did you mean {nearest!r}?" if nearest is not None else f"it can read {', '.join(views)}"
     return SpecError(path, line, "", f"there is no table {table_name!r} in this pipeline; {advice}")
 
 

@@ -48,4 +48,4 @@ def _column_problems(rule: RuleSpec, answer: Sequence[str]) -> Iterator[tuple[Ke
         if name not in answer:
             nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
-            yield key_path, f"the answer of {rule.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the result of {rule.sql} has no column {name!r}; {advice}"

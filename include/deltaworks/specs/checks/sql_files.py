@@ -32,7 +32,7 @@ def read_sql_file(
     try:
         sql = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        return None, [SpecError(path, 1, "", "this is no UTF-8")]
+        return None, [SpecError(path, 1, "", "the file is not UTF-8")]
     digest = query_digest(_DIGEST_PREFIXES[purpose] + sql, tables)
     if digest is not None and digest in cache:
         return cache.get(digest), []

@@ -123,11 +123,11 @@ class QueryNames:
                 return f"{parts[0]} has no column {parts[1]!r}; {_suggest(parts[1], named[parts[0].lower()] or ())}"
             outer = outer.parent if outer.can_be_correlated else None
         if len(parts) > 1:
-            return f"there is no table {parts[0]!r} here to take {parts[1]!r} from; {_suggest(parts[0], sources)}"
+            return f"unknown table {parts[0]!r} of column {parts[1]!r}; {_suggest(parts[0], sources)}"
         if not sources:
-            return f"there is no column {parts[0]!r} where nothing is read: FROM is missing"
+            return f"there is no column {parts[0]!r}, since FROM is missing"
         every = {name for columns in sources.values() for name in columns or ()}
-        tables = ", ".join(sorted(name for name in sources if name)) or "what it reads"
+        tables = ", ".join(sorted(name for name in sources if name)) or "its input"
         return f"there is no column {parts[0]!r} in {tables}; {_suggest(parts[0], every)}"
 
     def _sources(self, scope: Scope) -> dict[str, Collection[str] | None]:
@@ -219,4 +219,4 @@ def _suggest(name: str, candidates: Collection[str]) -> str:
     nearest = closest_match(name.lower(), candidates)
     if nearest is not None:
         return f"did you mean {nearest!r}?"
-    return f"there are {', '.join(sorted(filter(None, candidates))) or 'none'}"
+    return f"known names: {', '.join(sorted(filter(None, candidates))) or 'none'}"

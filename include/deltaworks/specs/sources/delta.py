@@ -47,7 +47,7 @@ class DeltaSourceSpec(Spec):
         if self.starting_version is not None and self.starting_timestamp is not None:
             raise ValueError("give either starting_version or starting_timestamp")
         if self.change_feed and self.skip_change_commits:
-            raise ValueError("the change data feed has every change: skip_change_commits says nothing there")
+            raise ValueError("the change data feed has every change: remove skip_change_commits")
         return self
 
     def display_name(self) -> str:

@@ -13,8 +13,8 @@ from deltaworks.specs.spec_change_effects import CHANGES_PARSING, CHANGES_SOURCE
 
 _CHANGES_OBJECTS = Edit(
     Effect.MIXED_ROWS,
-    "Objects of the new place that were announced before the stream's offset would not be read. Declare a pipeline of "
-    "its own; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
+    "Objects at the new location that were announced before the stream's offset would not be read. Declare a new "
+    "pipeline; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
     "`deltaworks reprocess {pipeline} --from-start`.",
 )
 

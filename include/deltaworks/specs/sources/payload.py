@@ -30,7 +30,7 @@ class CsvSpec(Spec):
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         if self.header == bool(self.columns):
-            raise ValueError("declare columns with header: false; with a header it has the names")
+            raise ValueError("declare columns only with header: false; otherwise the header has the names")
         if len(set(self.columns)) < len(self.columns):
             raise ValueError("a column is named twice")
         return self
@@ -50,21 +50,21 @@ class BudgetSpec(Spec):
     """
 
     max_scans: Annotated[int, NEXT_START] = Field(
-        default=20, ge=2, description="how often the bytes of a payload may be looked at, on average"
+        default=20, ge=2, description="average number of passes over a payload's bytes"
     )
     max_records: Annotated[int | None, NEXT_START] = Field(
-        default=None, ge=1, description="events in a payload; by default its size decides, up to 10,000,000"
+        default=None, ge=1, description="events per payload; by default depends on its size, up to 10,000,000"
     )
     max_values: Annotated[int | None, NEXT_START] = Field(
         default=None,
         ge=1,
-        description="values of fields in it; by default its size decides, up to 1,000,000,000",
+        description="field values per payload; by default depends on its size, up to 1,000,000,000",
     )
     max_decoded_bytes: Annotated[Bytes, NEXT_START] = Field(
-        default=2 << 30, description="what values that are decoded at once may take in memory"
+        default=2 << 30, description="memory of values that are decoded at the same time"
     )
     max_partitions: Annotated[int, NEXT_START] = Field(
-        default=1_000, ge=1, description="partitions of a table that a task of a batch writes to"
+        default=1_000, ge=1, description="partitions of a table per task and batch"
     )
 
 
@@ -87,7 +87,7 @@ class PayloadSpec(Spec):
             try:
                 groups = re.compile(self.pattern).groupindex
             except re.error as error:
-                raise ValueError(f"the pattern is no regular expression: {error}") from None
+                raise ValueError(f"the pattern is not a regular expression: {error}") from None
             if not groups:
                 raise ValueError("name the fields in the pattern, such as (?P<time>\\S+)")
         return self
@@ -108,5 +108,5 @@ class RecordSourceSpec(PayloadSpec):
         if self.format == "tsv" and not self.tsv.columns:
             raise ValueError("a record has no #Fields line: declare the columns of tsv")
         if self.format in ("parquet", "avro"):
-            raise ValueError(f"{self.format} is a form of objects, not of records")
+            raise ValueError(f"{self.format} is a format of objects, not of records")
         return self

@@ -59,7 +59,7 @@ class KafkaSourceSpec(RecordSourceSpec):
     starting_offsets: Annotated[Literal["earliest", "latest"], FIRST_START_ONLY] = "earliest"
     max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
     allow_data_loss: Annotated[bool, NEXT_START] = Field(
-        default=False, description="continue behind records that expired unread"
+        default=False, description="continue after records that expired unread"
     )
     security: Annotated[KafkaSecuritySpec | None, NEXT_START] = None
 
@@ -67,7 +67,7 @@ class KafkaSourceSpec(RecordSourceSpec):
     def _topics_are_names(self) -> Self:
         for topic in self.topics:
             if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
-                raise ValueError(f"{topic!r} is no name of a topic")
+                raise ValueError(f"{topic!r} is not a valid topic name")
         if len(set(self.topics)) < len(self.topics):
             raise ValueError("a topic is named twice")
         return self
@@ -86,15 +86,15 @@ class KinesisSourceSpec(RecordSourceSpec):
     max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     allow_data_loss: Annotated[bool, NEXT_START] = Field(
-        default=False, description="continue behind records that expired unread"
+        default=False, description="continue after records that expired unread"
     )
     consumer_mode: Annotated[Literal["polling", "fan_out"], NEXT_START] = Field(
-        default="polling", description="fan_out: records are pushed to a registered consumer of this pipeline's own"
+        default="polling", description="fan_out: enhanced fan-out with a registered consumer of this pipeline"
     )
     consumer_name: Annotated[str | None, NEXT_START] = Field(
         default=None,
         pattern=r"^[a-zA-Z0-9_.-]{1,128}$",
-        description="of this pipeline alone; deltaworks-PIPELINE unless given",
+        description="name of that consumer; by default deltaworks-PIPELINE",
     )
 
     def display_name(self) -> str:

@@ -34,11 +34,11 @@ def selected_source(declared: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in declared.items() if key != "sources"}
     sources, name = declared["sources"], declared.get("source")
     if not isinstance(sources, dict) or not sources:
-        raise_problems([(("sources",), "write a name for each source, and what it is")])
+        raise_problems([(("sources",), "write a mapping from names to sources")])
     if not isinstance(name, str) or name not in sources:
         nearest = difflib.get_close_matches(str(name), sources, n=1, cutoff=0.4)
-        advice = f"did you mean {nearest[0]!r}?" if nearest else f"sources are {', '.join(map(str, sources))}"
-        raise_problems([(("source",), f"with `sources` it is the name of one of them, not {name!r}; {advice}")])
+        advice = f"did you mean {nearest[0]!r}?" if nearest else f"known sources: {', '.join(map(str, sources))}"
+        raise_problems([(("source",), f"with `sources` it must be the name of one of them, not {name!r}; {advice}")])
     _check_unselected({key: source for key, source in sources.items() if key != name})
     return rest | {"source": sources[name]}
 
@@ -91,5 +91,5 @@ def require_object_source(source: SourceSpec, *, pipeline: str, unsupported: str
     raise ContractError(
         "SOURCE_HAS_NO_OBJECTS",
         f"{pipeline!r} reads {source.kind} ({source.display_name()}), which keeps no objects: {unsupported}.",
-        hint="What has landed is in the tables; rows kept whole in quarantine can be replayed.",
+        hint="Committed events are in the tables; rows with complete raw values in quarantine can be replayed.",
     )

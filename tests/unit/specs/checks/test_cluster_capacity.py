@@ -42,7 +42,7 @@ def test_a_cluster_with_room_for_streams_and_one_job_of_each_class_is_not_remark
 def test_a_job_without_an_executor_beside_the_streams_waits_for_ever(checked: Callable[..., ProjectCheck]) -> None:
     assert remarks(checked(workers=2, stream=4)) == [
         f"include/environments/local.yaml:6: shares.cluster: stream__shop 4 + {name} 1 are 5 cores, "
-        f"and the cluster has 4; a {name} job waits for ever"
+        f"and the cluster has 4; a {name} job waits forever"
         for name in ("maintenance", "reprocess")
     ]
 

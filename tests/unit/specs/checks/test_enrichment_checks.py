@@ -39,10 +39,10 @@ def said(root: Path) -> list[str]:
 
 def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: Callable[..., Path]) -> None:
     assert said(make_project(pipeline=DECLARED)) == [
-        "pipeline.yaml:8: event.id: 'client.ip' is private: what names, routes, dates or identifies an event is kept "
-        "as it is; choose another field; also on line 12",
-        "pipeline.yaml:10: enrich.0.path: a path has points between its names: write client.ip",
-        "pipeline.yaml:17: tables.0.columns.0.path: _geo has no answer 'contry'; did you mean 'country'?",
+        "pipeline.yaml:8: event.id: 'client.ip' is private: name, routing, time and id of an event must not "
+        "be masked; choose another field; also on line 12",
+        "pipeline.yaml:10: enrich.0.path: separate the names of a path by dots: write client.ip",
+        "pipeline.yaml:17: tables.0.columns.0.path: _geo has no field 'contry'; did you mean 'country'?",
     ]
 
 
@@ -59,4 +59,6 @@ def test_a_reader_without_its_extension_is_remarked_on(
 
     (remark,) = check_project("local", root=make_project(pipeline=SOUND)).warnings
 
-    assert str(remark).startswith("include/pipelines/shop/pipeline.yaml:9: enrich.0.kind: maxminddb has no C extension")
+    assert str(remark).startswith(
+        "include/pipelines/shop/pipeline.yaml:9: enrich.0.kind: maxminddb is installed without its C extension"
+    )

@@ -78,10 +78,10 @@ RIGHT: dict[str, list[str] | None] = {
 WRONG: dict[str, list[tuple[int, str]]] = {
     "SELECT event_date,\n  amout\nFROM orders": [(2, "there is no column 'amout' in orders; did you mean 'amount'?")],
     "SELECT o.amout FROM orders o": [(1, "o has no column 'amout'; did you mean 'amount'?")],
-    "SELECT x.page FROM clicks c": [(1, "there is no table 'x' here to take 'page' from; there are c")],
-    "SELECT event_date orders": [(1, "there is no column 'event_date' where nothing is read: FROM is missing")],
+    "SELECT x.page FROM clicks c": [(1, "unknown table 'x' of column 'page'; known names: c")],
+    "SELECT event_date orders": [(1, "there is no column 'event_date', since FROM is missing")],
     "WITH a AS (SELECT page FROM clicks) SELECT amount FROM a": [
-        (1, "there is no column 'amount' in a; there are page")
+        (1, "there is no column 'amount' in a; known names: page")
     ],
     "SELECT page FROM clicks UNION ALL SELECT pgae FROM clicks": [
         (1, "there is no column 'pgae' in clicks; did you mean 'page'?")

@@ -38,19 +38,19 @@ def test_one_line_changes_what_a_pipeline_reads() -> None:
     ("source", "sources", "said"),
     [
         ("kafca", {"kafka": KAFKA, "files": FILES}, "did you mean 'kafka'"),
-        ("zzz", {"kafka": KAFKA, "files": FILES}, "sources are kafka, files"),
-        (FILES, {"kafka": KAFKA}, "it is the name of one of them"),
+        ("zzz", {"kafka": KAFKA, "files": FILES}, "known sources: kafka, files"),
+        (FILES, {"kafka": KAFKA}, "with `sources` it must be the name of one of them, not"),
         (
             "files",
             {"files": FILES, "kafka": KAFKA | {"topics": ["a b"]}},
-            "(?s)kafka.*'a b' is no name of a topic",
+            "(?s)kafka.*'a b' is not a valid topic name",
         ),
         (
             "files",
             {"files": FILES, "kafka": {"kind": "kafka"}},
             "(?s)bootstrap_servers.*Field required",
         ),
-        ("files", {}, "write a name for each source"),
+        ("files", {}, "write a mapping from names to sources"),
     ],
 )
 def test_a_choice_that_cannot_be_is_told_with_what_to_write(source: Any, sources: dict[str, Any], said: str) -> None:
