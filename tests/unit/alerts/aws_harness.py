@@ -1,4 +1,4 @@
-"""Topics of SNS with queues of SQS that listen to them, on a real server, and what lies in the queues."""
+"""SNS topics with subscribed SQS queues on a local server, and the messages in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.moto_server import running_moto
 
 @contextmanager
 def running_aws() -> Iterator[str]:
-    """A server that does with topics and queues what AWS does; its address."""
+    """Runs a server with SNS and SQS; yields its address."""
     correct_moto()
     with running_moto() as address:
         yield address
@@ -27,7 +27,7 @@ def running_aws() -> Iterator[str]:
 
 @dataclass
 class Aws:
-    """One server, spoken to over the wire."""
+    """Client of the server, over HTTP."""
 
     endpoint: str
     _clients: dict[str, Any] = field(default_factory=dict)

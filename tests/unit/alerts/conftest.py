@@ -1,4 +1,4 @@
-"""A clock of the tests' own, and the object stores of the control area."""
+"""A test clock, and object stores for the control storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """Time that passes only when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = START

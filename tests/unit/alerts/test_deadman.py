@@ -1,4 +1,4 @@
-"""Who watches the watch: its silence is told by something that is not it, also where nothing can be kept."""
+"""The dead man's switch: silence of the health check is notified, also without control storage."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_it_sends_notifications_raised_before_the_scheduler_died(objects: LocalO
 
 
 class Unreachable(LocalObjects):
-    """A control area that answers nothing while `down`."""
+    """Control storage that does not answer while `down`."""
 
     down = True
 

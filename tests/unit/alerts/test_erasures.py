@@ -1,4 +1,4 @@
-"""A request is due while there is time to act, and overdue when its deadline has passed."""
+"""Erasure requests become due while there is time to act, and overdue after their deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts in the control area: one notification however many raise it, none lost by a crash, nothing written for nothing."""
+"""Raising alerts: one notification from many processes, none lost in a crash, and no unnecessary writes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_many_concurrent_senders_send_one_notification(objects: LocalObjects, of
 
 
 class Unconditional:
-    """The same store with its conditions taken away, every reader seeing what was there before anyone wrote."""
+    """A store without conditions, in which every reader sees the state before all writes."""
 
     def __init__(self, inner: LocalObjects) -> None:
         self._inner = inner
@@ -115,7 +115,7 @@ class Unconditional:
 
 
 class DiesBeforeSpool(Unconditional):
-    """A process that dies after it has decided and before anything is in the spool."""
+    """A store that fails after the decision and before the notification is spooled."""
 
     def get(self, key: str) -> StoredObject | None:
         return self._inner.get(key)

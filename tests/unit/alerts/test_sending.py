@@ -1,4 +1,4 @@
-"""Notifications on their way: read from the queues that listen to a topic, over the wire, through outages and crashes."""
+"""Sending notifications: read from subscribed queues over HTTP, through outages and crashes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_notifications_survive_an_sns_outage_and_are_sent_once_in_order(
 
 
 class Said:
-    """A channel's sender that remembers, and can fail or dawdle."""
+    """A sender that records notifications, and can fail or be slow."""
 
     def __init__(self) -> None:
         self.notifications: list[Notification] = []
@@ -167,7 +167,7 @@ def test_one_of_many_concurrent_senders_sends(objects: LocalObjects, clock: Cloc
 
 
 class Claimless(LocalObjects):
-    """A control area that grants every claim, as one without conditional writes would."""
+    """Control storage that grants every claim, like one without conditional writes."""
 
     def __init__(self, inner: LocalObjects) -> None:
         self.__dict__ = inner.__dict__
@@ -336,7 +336,7 @@ def test_the_record_of_an_old_notification_stays_while_another_channel_is_pendin
 
 
 class Webhook:
-    """A server that answers as it is told, and keeps what it was sent."""
+    """A server with configurable answers that records its requests."""
 
     def __init__(self) -> None:
         self.status = 200

@@ -1,4 +1,4 @@
-"""A silence holds notifications back and nothing else, and ends loudly."""
+"""A silence suppresses only notifications, and people are notified when it ends."""
 
 from __future__ import annotations
 

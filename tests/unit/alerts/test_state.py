@@ -1,4 +1,4 @@
-"""When alerts are told, held against a plain simulation that knows the rules and nothing of the implementation."""
+"""Notifications of alerts, compared with a plain simulation of the rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ looks = st.lists(
 
 
 def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
-    """Seconds, kind and truth of every notification."""
+    """Time in seconds, kind and severity of every notification."""
     standing, now, told = AlertState(), START, []
     for seconds, severity in seen:
         now += timedelta(seconds=seconds)
@@ -39,7 +39,7 @@ def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, Notifi
 
 
 def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
-    """What people should have been told, by the words of docs/reference/alerts.md."""
+    """The expected notifications according to docs/reference/alerts.md."""
     told: list[tuple[float, NotificationKind, Severity | None]] = []
     people_know: Severity | None = None
     at = 0.0

@@ -1,4 +1,4 @@
-"""The commands of `deltaworks` by their words, each loaded as when it is used."""
+"""The commands of `deltaworks`, each loaded as on use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.cli.lazy import LazyCommand
 
 @functools.cache
 def all_commands() -> Mapping[str, Any]:
-    """Every command and every group by its words, such as `tables resume`."""
+    """Every command and group by its words, such as `tables resume`."""
     root = typer.main.get_command(app)
     return {
         words: command

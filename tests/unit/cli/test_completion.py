@@ -1,4 +1,4 @@
-"""A shell completes commands and the names of what is declared, however broken a declaration is."""
+"""Shell completion of commands and declared names, also for invalid specs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two pipelines, one of them broken, and a relay."""
+    """Two pipelines, one of them invalid, and a relay."""
     for name, text in (("shop", "pipeline: shop"), ("broken", "\t: [")):
         folder = tmp_path / "include" / "pipelines" / name
         folder.mkdir(parents=True)

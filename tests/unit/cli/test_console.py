@@ -1,4 +1,4 @@
-"""`deltaworks console` binds to this machine alone, and says what to do instead."""
+"""`deltaworks console` binds only to this machine, and names alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks consumers`: who is registered is shown, and removed only when that is asked for."""
+"""`deltaworks consumers` lists consumers, and deregisters them only without dry run."""
 
 from __future__ import annotations
 

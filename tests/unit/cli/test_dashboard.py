@@ -1,4 +1,4 @@
-"""`deltaworks dashboard`: the page as a file, and what is printed of it."""
+"""`deltaworks dashboard`: the HTML page, and the printed state of panels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks feeds`: what people see of feeds, and replays that are counted before they are asked for."""
+"""`deltaworks feeds`: listings, dead letters, and replays that are counted before they are requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands for what is held, what is damaged and what died batches left."""
+"""Commands for held tables, damaged tables and orphaned files."""
 
 from __future__ import annotations
 

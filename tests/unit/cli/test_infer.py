@@ -1,4 +1,4 @@
-"""`deltaworks pipelines infer`, `new` and `land`: from a file to a declaration and objects, and what is said of it."""
+"""`deltaworks pipelines infer`, `new` and `land`: from a file to a spec and objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RELAY = "relay: landing\nqueue_url: http://localhost/queue\nbuckets: [landing]\n
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project on local disk with one relay and no pipelines, and a file of webhooks beside it."""
+    """A project on local disk with one relay, no pipelines, and a file of webhooks."""
     include = tmp_path / "include"
     for folder, name, text in (
         ("environments", "local.yaml", ENVIRONMENT.format(root=tmp_path)),

@@ -1,4 +1,4 @@
-"""Pipelines that are declared wrongly stand in the way of no command for the others, and their streams of no stop."""
+"""Invalid pipelines do not affect commands for valid ones, and their streams can be stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WRONG = {
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """The lake of a project with the pipeline `shop`, which is right, among many that are wrong."""
+    """The lake of a project with a valid pipeline `shop` and many invalid ones."""
     files = {"environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake")}
     files |= {"relays/landing.yaml": RELAY, "pipelines/shop/pipeline.yaml": PIPELINE}
     files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in WRONG.items()}

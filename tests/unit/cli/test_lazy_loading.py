@@ -1,4 +1,4 @@
-"""What `deltaworks` loads: help texts for its help, and for a command what that command needs."""
+"""Imports of `deltaworks`: only help texts for its help, and for a command only what it needs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DECLARATIONS = {"pydantic", "ruamel", "yaml"}
 
 
 def run(*words: str) -> tuple[str, set[str]]:
-    """What a command prints in a fresh interpreter, and the packages that it has imported."""
+    """Output of a command in a new interpreter, and its imported packages."""
     return run_in_turn(words)
 
 
 def run_in_turn(*commands: tuple[str, ...]) -> tuple[str, set[str]]:
-    """What commands print in one fresh interpreter, one after the other, and the packages that they have imported."""
+    """Output of commands run in sequence in a new interpreter, and its imported packages."""
     program = f"""
 import json, sys
 from deltaworks.cli import main

@@ -1,4 +1,4 @@
-"""`deltaworks models`: the trainings there were, and one of them with its figures."""
+"""`deltaworks models`: training runs, and one of them with its metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks mutations resolve`: what it refuses and prints; `status`: what an operator meets."""
+"""`deltaworks mutations resolve` and `status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of operating a stream, run on a small project without a JVM."""
+"""Commands for operating a stream, on a small project without a JVM."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two complete batches of two objects, each with three events, and a third batch that is prepared."""
+    """Two complete batches of two objects with three events each, and a prepared third batch."""
     files = {"environments/local": ENVIRONMENT.format(root=tmp_path), "relays/landing": RELAY}
     files["pipelines/shop/pipeline"] = PIPELINE
     for name, text in files.items():

@@ -1,4 +1,4 @@
-"""`--in-airflow` of the commands of operations."""
+"""`--in-airflow` of operation commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = [{"table": "orders", "score": 97}]
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
-    """The Airflow of a project whose lake nothing answers at."""
+    """The Airflow of a project whose lake is unreachable."""
     lake = '{root: "s3://lake", endpoint: "http://127.0.0.1:9"}'
     root = write_project(tmp_path, environment=ENVIRONMENT.replace('{root: "file:///lake"}', lake))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))

@@ -1,4 +1,4 @@
-"""What commands print is only shown: no text is markup, none acts on a terminal, and only one module prints at all."""
+"""Output of commands: no text is interpreted as markup or control characters, and only one module prints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ texts = st.text(max_size=20) | st.sampled_from(HOSTILE)
 
 
 class Terminal(io.StringIO):
-    """Standard output as a terminal has it."""
+    """Standard output as a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -62,7 +62,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> typ
 
 
 def said(kind: type[io.StringIO], *calls: Callable[[], None]) -> str:
-    """What these calls print to such a standard output."""
+    """Prints with these calls to this kind of standard output; returns the output."""
     with contextlib.redirect_stdout(kind()) as stream:
         for call in calls:
             call()
@@ -70,7 +70,7 @@ def said(kind: type[io.StringIO], *calls: Callable[[], None]) -> str:
 
 
 def acts(text: str) -> list[str]:
-    """Characters a terminal would act on or hide; line ends are layout."""
+    """Characters that a terminal would interpret or hide; line ends are layout."""
     return [sign for sign in text if unicodedata.category(sign) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and sign != "\n"]
 
 

@@ -1,4 +1,4 @@
-"""`deltaworks quarantine`: counts, rows and replays as an operator meets them."""
+"""`deltaworks quarantine`: counts, rows and replays."""
 
 from __future__ import annotations
 

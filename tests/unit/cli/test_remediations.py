@@ -1,4 +1,4 @@
-"""`deltaworks remediations`: what they did is listed, and they are held back and resumed."""
+"""`deltaworks remediations`: list, hold and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks alerts rules`, `alerts backtest`, `annotate`: how rules stand, what they would have said, and notes."""
+"""`deltaworks alerts rules`, `alerts backtest` and `annotate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks sql` over tables as they were."""
+"""`deltaworks sql` with time travel."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def folder(name: str) -> Path:
 
 
 def append(name: str, schema: pa.Schema, row: dict[str, object], *, number: int) -> None:
-    """A row of a table, which is made in version 0."""
+    """Appends a row to a table, which version 0 creates."""
     key = paths.table("shop", name)
     table = lake().ensure(key, schema, user_metadata="{}")
     lake().append(table, key, pa.Table.from_pylist([row], schema), step=Step(name, number), user_metadata="{}")

@@ -1,4 +1,4 @@
-"""`deltaworks status`: what it lists of relays, streams, held tables and alerts, and each of its exit codes."""
+"""`deltaworks status`: relays, streams, held tables, alerts, and each exit code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STREAMS = {"orders": "pipelines/orders", "returns": "pipelines/returns", "landin
 
 @pytest.fixture
 def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalObjects:
-    """Two streams and their relay, which have just written that they are well."""
+    """Two streams and their relay with recent healthy heartbeats."""
     write(tmp_path, "environments/local", ENVIRONMENT.format(root=tmp_path))
     write(tmp_path, "relays/landing", RELAY)
     for name in ("orders", "returns"):
@@ -220,7 +220,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def stack_down(objects: LocalObjects, tmp_path: Path, free_port: int) -> str:
-    """Everything is declared on servers of which none answers."""
+    """All services are declared on unreachable servers."""
     endpoint = f"http://127.0.0.1:{free_port}"
     store = f'{{root: "s3://lake", endpoint: "{endpoint}"}}'
     text = f'environment: local\nlake: {store}\nlanding: {store}\nmessaging: {{endpoint: "{endpoint}"}}\n'

@@ -1,4 +1,4 @@
-"""`deltaworks stop`, `start` and `restart` of a pipeline that shares its driver, and of the whole group."""
+"""`deltaworks stop`, `start` and `restart` of a group member and of a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
 
 
 def pauses(airflow: AirflowServer) -> list[tuple[str, str]]:
-    """Which DAGs were paused and unpaused, in their order."""
+    """The pauses and unpauses of DAGs, in order."""
     words = {True: "pause", False: "unpause"}
     return [(words[body["is_paused"]], path.rpartition("/")[2]) for _, path, body in airflow.changes()]
 

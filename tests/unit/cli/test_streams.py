@@ -1,4 +1,4 @@
-"""`deltaworks stop`, `start` and `restart`: the flag first, then Airflow, and in words what was done and what not."""
+"""`deltaworks stop`, `start` and `restart`: first the flag, then Airflow, with a report of both."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def invoke(*arguments: str) -> str:
 
 
 def refused(*arguments: str) -> tuple[str, DeltaworksError]:
-    """What a command prints, and the error it ends with."""
+    """Output of a command, and its error."""
     result = CliRunner().invoke(app, list(arguments))
     assert isinstance(result.exception, DeltaworksError), result.output
     return result.output, result.exception

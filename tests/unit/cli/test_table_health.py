@@ -1,4 +1,4 @@
-"""The commands that show the health of tables, for people and as JSON."""
+"""Commands for table health, as text and JSON."""
 
 from __future__ import annotations
 

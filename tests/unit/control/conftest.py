@@ -1,4 +1,4 @@
-"""Object stores to test against: local disk, and S3 as moto speaks it; and one that loses replies."""
+"""Object stores under test: local disk, S3 as served by moto, and one that loses replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def s3_store(s3_endpoint: str) -> Iterator[tuple[StorageSpec, S3Objects]]:
-    """One bucket and one client for all tests: opening a client costs more than most tests."""
+    """One bucket and client for all tests: creating a client is slower than most tests."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("TEST_ACCESS_KEY", "testing")
         patched.setenv("TEST_SECRET_KEY", "testing")
@@ -42,7 +42,7 @@ def s3_store(s3_endpoint: str) -> Iterator[tuple[StorageSpec, S3Objects]]:
 
 @pytest.fixture
 def s3_objects(s3_store: tuple[StorageSpec, S3Objects]) -> S3Objects:
-    """A prefix of its own in the bucket."""
+    """An object store with a prefix of its own."""
     mine = copy.copy(s3_store[1])
     mine._prefix = f"{uuid.uuid4().hex}/prefix/"
     return mine
@@ -50,13 +50,13 @@ def s3_objects(s3_store: tuple[StorageSpec, S3Objects]) -> S3Objects:
 
 @pytest.fixture
 def s3_storage(s3_store: tuple[StorageSpec, S3Objects]) -> StorageSpec:
-    """The bucket as it is declared."""
+    """The storage spec of the bucket."""
     return s3_store[0]
 
 
 @pytest.fixture(params=["local", "s3"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    """Every implementation in turn."""
+    """Each implementation in turn."""
     if request.param == "local":
         return LocalObjects(tmp_path / "objects")
     s3: S3Objects = request.getfixturevalue("s3_objects")
@@ -69,7 +69,7 @@ def local_objects(tmp_path: Path) -> LocalObjects:
 
 
 class FaultyObjects:
-    """An object store over another one, whose next calls can be made to fail before or after they took effect."""
+    """An object store whose next calls can fail before or after they took effect."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner

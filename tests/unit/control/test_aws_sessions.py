@@ -1,4 +1,4 @@
-"""Sessions of boto3 share what they read of services, and nothing else."""
+"""boto3 sessions share service descriptions, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACE = {"region_name": "eu-west-1", "aws_access_key_id": "a", "aws_secret_acces
 
 @pytest.fixture
 def files_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Descriptions of services that were read and parsed, by folder and name."""
+    """Service descriptions that were read and parsed, by folder and name."""
     read: Counter[str] = Counter()
     load_file = JSONFileLoader.load_file
 

@@ -1,4 +1,4 @@
-"""A thread beside the rest of a process: it ends when it is stopped, and says so where it has not."""
+"""Background threads end when stopped, and report if they have not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deltaworks.control.background import BackgroundThread
 
 
 class Waiting(BackgroundThread):
-    """Waits until it is stopped, and then until it is let go."""
+    """Waits until it is stopped, and then until it is released."""
 
     def __init__(self) -> None:
         super().__init__(name="waiting")

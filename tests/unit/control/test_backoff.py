@@ -1,4 +1,4 @@
-"""Back-off between runs that fail soon after they start."""
+"""Backoff between runs that fail soon after they start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "control/failures.json"
 
 
 class Clock:
-    """A clock that only sleeping moves."""
+    """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""What libraries quote of data does not get into errors: each shape is taken from the library itself."""
+"""Error messages of libraries contain no data values; each pattern comes from the library itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The home of a pipeline opens its records, keeps pipelines apart, and costs nothing before it is used."""
+"""A pipeline's home opens its records, separates pipelines, and opens nothing before it is used."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError, FencedError, Transi
 
 
 class CapturedError(Exception):
-    """Shaped like PySpark's captured JVM errors: a short text, and a stack trace that names the causes."""
+    """Like PySpark's captured JVM errors: a short text, and a stack trace with the causes."""
 
     def __init__(self, text: str, stack_trace: str = "") -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The heartbeat of a tenure stands still while what runs in it hangs, and goes on with it."""
+"""The heartbeat of a leased process pauses during a stall and resumes with its progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "control/thing"
 
 
 class Held:
-    """A tenure whose heartbeat is asked to be written again and again, and the beats that were."""
+    """A leased process whose heartbeat writes are recorded."""
 
     def __init__(self, root: Path, *, stall_seconds: float) -> None:
         self.objects = LocalObjects(root)

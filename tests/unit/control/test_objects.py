@@ -1,4 +1,4 @@
-"""What every object store promises, held against each implementation."""
+"""The contract of object stores, tested on each implementation."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_keys_are_listed_by_prefix_in_order(objects: ObjectStore) -> None:
 
 
 class ListsInSmallPages:
-    """boto3's client, but a page of a listing holds two keys."""
+    """A boto3 client with listing pages of two keys."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -216,7 +216,7 @@ def test_a_reader_never_sees_half_an_object(local_objects: LocalObjects) -> None
 
 
 class LosesReplies:
-    """boto3's client, but the next conditional put lands, its reply is lost, and boto3 asks again."""
+    """A boto3 client whose next conditional put succeeds without a reply, so boto3 retries it."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -277,7 +277,7 @@ CONFLICT = Fault(action=Action.REFUSE, method="PUT", status=409, code="Condition
 
 @pytest.fixture
 def behind_proxy(s3_storage: StorageSpec) -> Iterator[tuple[S3Objects, FaultProxy]]:
-    """The bucket through a proxy that can refuse requests on their way."""
+    """The bucket behind a proxy that can reject requests."""
     with running_fault_proxy(str(s3_storage.endpoint)) as proxy:
         objects = S3Objects(s3_storage.model_copy(update={"endpoint": proxy.endpoint}))
         objects._prefix = f"{uuid.uuid4().hex}/"

@@ -1,4 +1,4 @@
-"""The guard ends a process whose launcher was killed; without it the process lives on. Real processes."""
+"""The watchdog ends a process whose launcher was killed; without it the process survives. Uses real processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Tree = Callable[..., list[psutil.Process]]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
-    """Starts launcher -> (middle ->) child and returns the processes, launcher first; ends what is left of them."""
+    """Starts launcher -> (middle ->) child; returns the processes, launcher first, and kills remaining ones
+    afterwards."""
     started: list[psutil.Process] = []
     launchers: list[subprocess.Popen[str]] = []
 
@@ -79,7 +80,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def lives_on(process: psutil.Process, seconds: float) -> bool:
-    """Whether a process is there during several looks of its guard."""
+    """Whether a process is alive for several watchdog intervals."""
     time.sleep(seconds)
     return not ended(process)
 

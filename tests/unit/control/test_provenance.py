@@ -1,4 +1,4 @@
-"""What every commit says of who made it."""
+"""Provenance in commit metadata."""
 
 from __future__ import annotations
 

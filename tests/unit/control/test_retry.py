@@ -1,4 +1,4 @@
-"""Attempts: how many there are, and how long is waited between them."""
+"""Number of attempts, and waits between them."""
 
 from __future__ import annotations
 

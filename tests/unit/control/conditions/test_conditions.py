@@ -1,4 +1,4 @@
-"""The table of troubles: a row for all that is raised, no row for what is not, and every row leads somewhere."""
+"""The catalog of conditions: every raised code has a row, every row is raised, and every link leads to a heading."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ BUILT = {f"{kind}_UNKNOWN" for kind in ("PIPELINE", "RELAY", "DASHBOARD", "COLLE
 
 
 def sources() -> dict[Path, str]:
-    """Every module but those of the rows themselves."""
+    """Every module except the catalog itself."""
     rows = {path for path in ROWS.glob("*.py") if path.name != "__init__.py"}
     return {path: path.read_text() for path in sorted(LIBRARY.rglob("*.py")) if path not in rows}
 
 
 def raised() -> dict[str, set[str]]:
-    """Every condition given to an error of ours anywhere in the library, with the classes of those errors."""
+    """Every condition of a DeltaworksError in the library, with the error classes."""
     nodes = [
         node
         for text in sources().values()
@@ -85,7 +85,7 @@ def codes(node: ast.AST, kinds: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def causes_of_findings() -> set[str]:
-    """Every cause that the health check gives."""
+    """Every cause in findings of the health check."""
     trees = [ast.parse(text) for path, text in sources().items() if path.parent.name == "health"]
     return {
         node.args[1].value

@@ -1,4 +1,4 @@
-"""Where no alert reaches a person, every health run says so; a variable is enough to mend it."""
+"""The health check reports a missing alert channel; one environment variable fixes it."""
 
 from __future__ import annotations
 

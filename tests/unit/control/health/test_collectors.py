@@ -1,4 +1,4 @@
-"""Verdicts on collectors: silent, behind, damaged, or missing what they acknowledged."""
+"""Verdicts on collectors: silent, behind, damaged, or missing acknowledged events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heartbeat continues whatever storage does, and storage never fails what it reports on."""
+"""The heartbeat survives storage failures and never affects its process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make(objects: ObjectStore, beat_seconds: float = 0.05) -> HeartbeatWriter:
 
 
 def heard(objects: ObjectStore, condition: Callable[[Heartbeat], bool]) -> Heartbeat:
-    """The first heartbeat that is as it should be."""
+    """Waits for the first heartbeat that satisfies the condition."""
     found: list[Heartbeat] = []
 
     def fits() -> bool:

@@ -1,4 +1,4 @@
-"""Which silence is unusual: by the median of each hour of the day over the past weeks."""
+"""Missing input is detected by the median input of each hour of the day."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = datetime(2026, 3, 30, 12, 0, tzinfo=UTC)
 
 
 def input_rate_over(days: int, hours: range, *, rows: int = 50) -> InputRate:
-    """Input at these hours of each of the last days."""
+    """The input rate of days with input at these hours."""
     today = NOW.replace(hour=0)
     inputs = [
         (today - timedelta(days=day) + timedelta(hours=hour, minutes=7), rows)

@@ -1,4 +1,4 @@
-"""The health check of many streams: it waits for the storage once and not once for each, and asks Airflow little."""
+"""Checking many streams reads the storage concurrently and calls Airflow rarely."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUBJECTS = [
 
 
 class Gathering(LocalObjects):
-    """Answers no heartbeat before several have been asked for."""
+    """Returns no heartbeat until several have been requested."""
 
     def __init__(self, root: Path, *, parties: int) -> None:
         super().__init__(root)

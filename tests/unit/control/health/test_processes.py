@@ -1,4 +1,4 @@
-"""Reports of what runs beside streams and relays: collectors that have run, and the vault of every namespace."""
+"""Reports of collectors and vaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRIVATE = "privacy: {namespace: customers, fields: [{path: email, action: vault,
 
 
 def declared(root: Path, *, vault: bool = True) -> Catalog:
-    """A project with a collector, and personal data that its environment has a vault for, or none."""
+    """A project with a collector and a pipeline with personal data, with or without a vault."""
     private = {"environment": ENVIRONMENT + VAULT, "pipeline": PIPELINE + PRIVATE} if vault else {}
     write_collector(write_project(root, **private))
     return load_catalog(root=root)

@@ -1,4 +1,4 @@
-"""Too much in quarantine is said with its reasons, of the last hour, and is forgotten with time."""
+"""An excess of quarantined events is reported with reasons, and expires with time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def totals(events: int, quarantined: int = 0, reasons: dict[tuple[str, str], int
 
 
 def read(*batches: tuple[timedelta, EventTotals], now: datetime = NOW) -> Throughput:
-    """The record of batches that were complete so long ago."""
+    """Throughput of batches completed the given time ago."""
     record = Throughput()
     for ago, batch in batches:
         record = record.merged(Throughput().with_batch(now - ago, batch), now=now)

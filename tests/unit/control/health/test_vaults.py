@@ -1,4 +1,4 @@
-"""The verdict on a vault: whether its job takes in what is sealed, and whether it gets its keys."""
+"""Verdicts on vaults: whether the job ingests encrypted files, and whether it gets its keys."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def ago(seconds: float) -> str:
 
 
 def beat(**changes: Any) -> Heartbeat:
-    """A stream that has run for an hour and wrote its heartbeat five seconds ago."""
+    """The heartbeat of a stream that has run for an hour, written five seconds ago."""
     well = Heartbeat(
         pipeline="games",
         owner="o",

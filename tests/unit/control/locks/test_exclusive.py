@@ -1,5 +1,5 @@
-"""Exclusive locks: a second maintenance run is refused and a dead one is not waited for for long; files of a table are
-deleted, or put back, by one job at a time.
+"""Exclusive locks: a second maintenance run is rejected, a dead one is soon replaced, and one job at a time deletes or
+restores files of a table.
 """
 
 from __future__ import annotations

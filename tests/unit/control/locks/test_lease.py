@@ -1,4 +1,4 @@
-"""The lease: one owner at a time, no clocks compared, and epochs that only grow."""
+"""Leases: one owner at a time, no clock comparison, increasing epochs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def acquire(lease: Lease, wait_seconds: float = PATIENCE_SECONDS) -> int:
 
 
 def pause(lease: Lease) -> None:
-    """Stop renewing, as a process does that is stopped, swapped out or dead."""
+    """Stops renewal, like a suspended or dead process."""
     lease._stop.set()
     if lease._thread is not None:
         lease._thread.join()
@@ -46,7 +46,7 @@ def resume(lease: Lease) -> None:
 
 
 class Watched:
-    """A store as a challenger sees it whose every look comes after another renewal of the owner's."""
+    """A store in which the owner renews its lease before each read of a challenger."""
 
     def __init__(self, inner: ObjectStore, owner: Lease) -> None:
         self._inner = inner
@@ -61,7 +61,7 @@ class Watched:
 
 
 def challenge(objects: ObjectStore, owner: Lease) -> ConcurrencyError:
-    """How a challenger fails that watches an owner renew for several times to live."""
+    """Returns the error of a challenger that sees the owner renew for several times to live."""
     pause(owner)
     with pytest.raises(ConcurrencyError) as caught:
         acquire(make(Watched(objects, owner)), wait_seconds=TTL_SECONDS * 3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The write turn: given between batches, kept by renewing, lost by silence, and never had by two."""
+"""Write turns: granted between batches, kept by renewal, lost by silence, held by one job at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAST = {"by": "tests", "poll_seconds": 0.02, "ttl_seconds": 600.0, "wait_seconds
 
 
 class Clock:
-    """A monotonic clock that the test moves."""
+    """A monotonic clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ def record_of(objects: ObjectStore) -> TurnRecord | None:
 
 @contextmanager
 def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[PendingRequests]]:
-    """A stream that holds its lease and grants what is requested for."""
+    """A stream that holds its lease and grants requested turns."""
     lease = Lease(objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)
     ended, seen = threading.Event(), []

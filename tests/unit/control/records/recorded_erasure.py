@@ -1,4 +1,4 @@
-"""Records of erasures, as their first release wrote them."""
+"""Expected records of erasures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of what is outside tables: collectors, rules, feeds and remediations, as their first release wrote them."""
+"""Expected records of collectors, rules, feeds and remediations."""
 
 from __future__ import annotations
 

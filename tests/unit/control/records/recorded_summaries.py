@@ -1,4 +1,4 @@
-"""Records that pages and people read: summaries of streams, tables, nights, quarantine and more, and silences."""
+"""Expected summaries and silences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of the vault of personal data, as their first release wrote them."""
+"""Expected records of the vault."""
 
 from __future__ import annotations
 

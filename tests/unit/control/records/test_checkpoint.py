@@ -1,4 +1,4 @@
-"""A damaged checkpoint and a ledger that lost batches are refused by name before a query starts."""
+"""A damaged checkpoint and a lost ledger are rejected by name before a query starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's batch numbers and ours, also after its checkpoint is lost."""
+"""Spark's batch numbers map to ours, also after a lost checkpoint."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_unreadable_record_is_rejected(local_objects: LocalObjects) -> None:
 
 
 class TestRetired:
-    """A checkpoint that is retired is never used again."""
+    """A retired checkpoint is never used again."""
 
     def test_the_next_one_continues_after_the_ledgers_last_batch(self, objects: ObjectStore) -> None:
         checkpoint(objects, None)

@@ -1,4 +1,4 @@
-"""Batches of mutations are fixed once, numbered without gaps, and found again."""
+"""Mutation batches are created once and numbered without gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prepared batch: decided once, by whoever creates it first."""
+"""A prepared batch is decided by its first writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The word of a reader that keeps a version: it counts for its time, and what cannot be read is never taken as none."""
+"""Claims of readers expire, and an unreadable claim is never ignored."""
 
 from __future__ import annotations
 

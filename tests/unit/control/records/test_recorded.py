@@ -1,4 +1,4 @@
-"""Records on disk stay what they are: those of former releases are read, and written with the same fields."""
+"""Records on disk: recorded objects are read as expected and written with the same fields."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def texts() -> st.SearchStrategy[str]:
 
 
 def plain() -> st.SearchStrategy[Any]:
-    """What a field of any JSON may hold."""
+    """Values of JSON fields of any type."""
     leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts()
     return st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3))
 
@@ -315,7 +315,7 @@ SCALARS: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
 
 
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of a field's type: those the records use, and no other."""
+    """Values of a field's type, for the types that records use."""
     if annotation in SCALARS:
         return SCALARS[annotation]()
     if isinstance(annotation, type) and issubclass(annotation, RecordPart):

@@ -1,4 +1,4 @@
-"""The records of a reprocess are created once, whoever comes second."""
+"""Records of a reprocess are created once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream starts with what it ran with before, with an edit that spoils nothing, or with one somebody accepted."""
+"""A stream starts with its previous spec, a safe edit, or an accepted edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: refused by name where they cannot be read, fixed once, and the one that stands is what everybody gets."""
+"""Records: unreadable ones are rejected by name, and all processes get the one created first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary of erasures says what the records say, whoever wrote last and whatever was lost."""
+"""The summary of erasures equals the records, after any order of writes and losses."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_unchanged_summary_is_not_written(objects: LocalObjects) -> None:
 
 
 class NoSummaries(LocalObjects):
-    """A storage that takes everything but the summary."""
+    """A store that rejects only the summary."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if key == erasures_summary("players"):

@@ -1,4 +1,4 @@
-"""Open rows are counted once, whoever counts them, and never stand in a batch's way."""
+"""Open rows are counted once, and counting never blocks a batch."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_damaged_summary_and_one_of_another_generation_are_restarted(objects: 
 
 
 class MemoryObjects:
-    """Objects of this process."""
+    """An object store in memory."""
 
     def __init__(self) -> None:
         self._data: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""The summaries of a stream: bounded, continued over restarts, and rebuilt where they are lost."""
+"""Summaries of a stream: bounded, continued across restarts, and rebuilt if lost."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_damaged_summary_is_restarted(objects: LocalObjects, torn: bytes) -> N
 
 @given(st.lists(st.tuples(st.integers(1, 15), st.floats(0, 1e6)), min_size=1, max_size=8))
 def test_quantiles_weigh_each_batch_by_its_files(batches: list[tuple[int, float]]) -> None:
-    """Against the slow way: every file on its own."""
+    """Compared with a slow computation over single files."""
     items = [
         batch(index, files=files, arrived=sample_by_rank([age] * files)) for index, (files, age) in enumerate(batches)
     ]

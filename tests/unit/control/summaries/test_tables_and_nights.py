@@ -1,4 +1,4 @@
-"""Nights are kept in order, each once, and no more of them than are shown."""
+"""Nightly runs are kept in order, once each, and up to a limit."""
 
 from __future__ import annotations
 
