@@ -20,7 +20,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = START
 
-    def pass_(self, seconds: float) -> datetime:
+    def advance(self, seconds: float) -> datetime:
         self.now += timedelta(seconds=seconds)
         return self.now
 

@@ -15,62 +15,62 @@ from deltaworks.errors import TransientError
 from deltaworks.specs.environment import AlertsSpec
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
-from tests.unit.alerts.test_sending import Said, channel_of
+from tests.unit.alerts.test_sending import RecordingSender, channel_of
 
 AFTER = 300.0
 
 
-def watch(objects: ObjectStore, said: Said, **more: Any) -> Deadman:
+def open_deadman(objects: ObjectStore, said: RecordingSender, **more: Any) -> Deadman:
     return Deadman(objects, [channel_of(said)], after_seconds=AFTER, **more)
 
 
-def told(said: Said) -> list[tuple[str, str]]:
+def notified(said: RecordingSender) -> list[tuple[str, str]]:
     return [(notification.cause, notification.kind) for notification in said.notifications]
 
 
 def test_a_silent_health_check_is_notified_once_and_so_is_its_return(objects: LocalObjects, clock: Clock) -> None:
-    said = Said()
-    deadman = watch(objects, said)
+    said = RecordingSender()
+    deadman = open_deadman(objects, said)
     for _ in range(10):
-        write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.pass_(60))
+        write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.advance(60))
         assert deadman.check(now=clock.now).state == "well"
-    assert told(said) == []
+    assert notified(said) == []
 
-    states = [deadman.check(now=clock.pass_(60)).state for _ in range(10)]
+    states = [deadman.check(now=clock.advance(60)).state for _ in range(10)]
     assert states == ["well"] * 5 + ["silent"] * 5
-    assert told(said) == [("HEALTH_SILENT", "raised")]
+    assert notified(said) == [("HEALTH_SILENT", "raised")]
     assert said.notifications[0].severity == "critical"
     assert said.notifications[0].runbook == "reference/alerts.md#nobody-watches"
 
-    write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.pass_(60))
+    write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.advance(60))
     assert deadman.check(now=clock.now).state == "well"
-    assert told(said) == [("HEALTH_SILENT", "raised"), ("HEALTH_SILENT", "resolved")]
+    assert notified(said) == [("HEALTH_SILENT", "raised"), ("HEALTH_SILENT", "resolved")]
 
 
 def test_a_health_check_that_never_ran_is_notified_too(objects: LocalObjects, clock: Clock) -> None:
-    said = Said()
+    said = RecordingSender()
 
-    states = [watch(objects, said).check(now=clock.pass_(60)).state for _ in range(8)]
+    states = [open_deadman(objects, said).check(now=clock.advance(60)).state for _ in range(8)]
 
     assert states == ["well"] * 6 + ["silent"] * 2
-    assert told(said) == [("HEALTH_SILENT", "raised")]
+    assert notified(said) == [("HEALTH_SILENT", "raised")]
 
 
 def test_the_grace_period_covers_a_stack_that_was_down(objects: LocalObjects, clock: Clock) -> None:
     write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.now)
-    clock.pass_(86_400)
+    clock.advance(86_400)
 
-    assert watch(objects, Said(), grace=True).check(now=clock.now).state == "well"
-    assert watch(objects, Said()).check(now=clock.now).state == "silent"
+    assert open_deadman(objects, RecordingSender(), grace=True).check(now=clock.now).state == "well"
+    assert open_deadman(objects, RecordingSender()).check(now=clock.now).state == "silent"
 
 
 def test_it_sends_notifications_raised_before_the_scheduler_died(objects: LocalObjects, clock: Clock) -> None:
-    said = Said()
+    said = RecordingSender()
     raise_alert(objects, cause="STREAM_HUNG", subject="stream games", summary="It hangs.", now=clock.now)
 
-    watch(objects, said).check(now=clock.now)
+    open_deadman(objects, said).check(now=clock.now)
 
-    assert told(said) == [("STREAM_HUNG", "raised")]
+    assert notified(said) == [("STREAM_HUNG", "raised")]
 
 
 class Unreachable(LocalObjects):
@@ -85,22 +85,22 @@ class Unreachable(LocalObjects):
 
 
 def test_unreachable_control_storage_is_notified_directly(tmp_path: Any, clock: Clock) -> None:
-    objects, said = Unreachable(tmp_path), Said()
-    deadman = watch(objects, said)
+    objects, said = Unreachable(tmp_path), RecordingSender()
+    deadman = open_deadman(objects, said)
 
-    assert [deadman.check(now=clock.pass_(30)).state for _ in range(20)] == ["unreadable"] * 20
-    assert told(said) == [("CONTROL_UNREADABLE", "raised")]
+    assert [deadman.check(now=clock.advance(30)).state for _ in range(20)] == ["unreadable"] * 20
+    assert notified(said) == [("CONTROL_UNREADABLE", "raised")]
 
     objects.down = False
     write_health_heartbeat(objects, run="health", checked=1, unhealthy=0, now=clock.now)
     assert deadman.check(now=clock.now).state == "well"
-    assert told(said) == [("CONTROL_UNREADABLE", "raised"), ("CONTROL_UNREADABLE", "resolved")]
+    assert notified(said) == [("CONTROL_UNREADABLE", "raised"), ("CONTROL_UNREADABLE", "resolved")]
 
 
 def test_a_damaged_heartbeat_of_the_health_check_counts_as_silence(objects: LocalObjects, clock: Clock) -> None:
     objects.put("control/alerts/health.json", b"{")
 
-    assert watch(objects, Said()).check(now=clock.now).state == "silent"
+    assert open_deadman(objects, RecordingSender()).check(now=clock.now).state == "silent"
     (alert,) = alerts(objects)
     assert alert.state.is_open
 
@@ -145,7 +145,7 @@ def test_a_missing_topic_is_named_and_a_working_one_accepts_a_test(aws: Aws) -> 
 
 
 def test_a_failing_channel_does_not_stop_direct_notifications_on_others(tmp_path: Any, clock: Clock) -> None:
-    broken, well = Said(), Said()
+    broken, well = RecordingSender(), RecordingSender()
     broken.fails = True
     deadman = Deadman(Unreachable(tmp_path), [channel_of(broken, "a"), channel_of(well, "b")], after_seconds=AFTER)
 

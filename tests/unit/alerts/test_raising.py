@@ -16,7 +16,7 @@ from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.errors import TransientError
 from tests.unit.alerts.conftest import Clock
 
-SAID: dict[str, Any] = {"cause": "JOB_FAILED", "subject": "gold__games.rebuild_gold", "summary": "It failed."}
+ALERT: dict[str, Any] = {"cause": "JOB_FAILED", "subject": "gold__games.rebuild_gold", "summary": "It failed."}
 
 
 def spooled(objects: LocalObjects) -> list[Notification]:
@@ -25,10 +25,10 @@ def spooled(objects: LocalObjects) -> list[Notification]:
 
 
 def test_an_alert_and_its_end_are_notified_once_each(objects: LocalObjects, clock: Clock) -> None:
-    first = raise_alert(objects, **SAID, now=clock.now)
-    again = [raise_alert(objects, **SAID, now=clock.pass_(60)) for _ in range(5)]
-    over = resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
-    after = resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
+    first = raise_alert(objects, **ALERT, now=clock.now)
+    again = [raise_alert(objects, **ALERT, now=clock.advance(60)) for _ in range(5)]
+    over = resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"], now=clock.advance(60))
+    after = resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"], now=clock.advance(60))
 
     assert first is not None
     assert over is not None
@@ -53,13 +53,13 @@ def test_resolving_without_an_open_alert_writes_nothing(objects: LocalObjects, t
 
 
 def test_alerts_of_other_subjects_and_causes_are_independent(objects: LocalObjects) -> None:
-    raise_alert(objects, **SAID)
-    raise_alert(objects, **{**SAID, "subject": "a/b ü"})
-    raise_alert(objects, **{**SAID, "cause": "JOB_OVERDUE"})
-    resolve_alert(objects, cause=SAID["cause"], subject="a/b ü")
+    raise_alert(objects, **ALERT)
+    raise_alert(objects, **{**ALERT, "subject": "a/b ü"})
+    raise_alert(objects, **{**ALERT, "cause": "JOB_OVERDUE"})
+    resolve_alert(objects, cause=ALERT["cause"], subject="a/b ü")
 
     open_ones = {(alert.cause, alert.subject) for alert in alerts(objects) if alert.state.is_open}
-    assert open_ones == {("JOB_FAILED", SAID["subject"]), ("JOB_OVERDUE", SAID["subject"])}
+    assert open_ones == {("JOB_FAILED", ALERT["subject"]), ("JOB_OVERDUE", ALERT["subject"])}
 
 
 def test_long_subjects_do_not_share_an_object() -> None:
@@ -69,12 +69,12 @@ def test_long_subjects_do_not_share_an_object() -> None:
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without conditions"])
 def test_many_concurrent_senders_send_one_notification(objects: LocalObjects, off: bool) -> None:
-    store = Unconditional(objects) if off else objects
+    store = UnconditionalObjects(objects) if off else objects
     gate, told = threading.Barrier(24), []
 
     def send() -> None:
         gate.wait()
-        told.append(raise_alert(store, **SAID))
+        told.append(raise_alert(store, **ALERT))
 
     threads = [threading.Thread(target=send) for _ in range(24)]
     for thread in threads:
@@ -87,7 +87,7 @@ def test_many_concurrent_senders_send_one_notification(objects: LocalObjects, of
     assert (notifications == len(spooled(objects)) == 1) == (not off)
 
 
-class Unconditional:
+class UnconditionalObjects:
     """A store without conditions, in which every reader sees the state before all writes."""
 
     def __init__(self, inner: LocalObjects) -> None:
@@ -114,7 +114,7 @@ class Unconditional:
         self._inner.delete(key)
 
 
-class DiesBeforeSpool(Unconditional):
+class CrashBeforeSpoolObjects(UnconditionalObjects):
     """A store that fails after the decision and before the notification is spooled."""
 
     def get(self, key: str) -> StoredObject | None:
@@ -128,11 +128,11 @@ class DiesBeforeSpool(Unconditional):
 
 def test_the_notification_of_a_crashed_process_is_sent_by_the_next_flush(objects: LocalObjects, clock: Clock) -> None:
     with pytest.raises(TransientError):
-        raise_alert(DiesBeforeSpool(objects), **SAID, now=clock.now)
+        raise_alert(CrashBeforeSpoolObjects(objects), **ALERT, now=clock.now)
     assert spooled(objects) == []
 
-    flush_alerts(objects, now=clock.pass_(60))
-    flush_alerts(objects, now=clock.pass_(60))
+    flush_alerts(objects, now=clock.advance(60))
+    flush_alerts(objects, now=clock.advance(60))
 
     assert [notification.kind for notification in spooled(objects)] == ["raised"]
     (alert,) = alerts(objects)
@@ -141,13 +141,13 @@ def test_the_notification_of_a_crashed_process_is_sent_by_the_next_flush(objects
 
 def test_a_suppressed_notification_is_sent_later_without_another_raise(objects: LocalObjects, clock: Clock) -> None:
     for _ in range(4):
-        raise_alert(objects, **SAID, now=clock.pass_(5))
-        resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(5))
-    raise_alert(objects, **SAID, now=clock.pass_(5))
+        raise_alert(objects, **ALERT, now=clock.advance(5))
+        resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"], now=clock.advance(5))
+    raise_alert(objects, **ALERT, now=clock.advance(5))
     assert [notification.kind for notification in spooled(objects)] == ["raised", "resolved"]
 
-    assert flush_alerts(objects, now=clock.pass_(60)) == []
-    (told,) = flush_alerts(objects, now=clock.pass_(900))
+    assert flush_alerts(objects, now=clock.advance(60)) == []
+    (told,) = flush_alerts(objects, now=clock.advance(900))
 
     assert told.kind == "raised"
     assert told.changes == 7
@@ -155,16 +155,16 @@ def test_a_suppressed_notification_is_sent_later_without_another_raise(objects: 
 
 
 def test_a_damaged_alert_object_is_replaced(objects: LocalObjects) -> None:
-    objects.put(alert_key(SAID["cause"], SAID["subject"]), b'{"cause": "JOB_F')
+    objects.put(alert_key(ALERT["cause"], ALERT["subject"]), b'{"cause": "JOB_F')
 
-    assert resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"]) is None
-    assert raise_alert(objects, **SAID) is not None
+    assert resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"]) is None
+    assert raise_alert(objects, **ALERT) is not None
 
 
 def test_alerts_that_ended_long_ago_are_deleted(objects: LocalObjects, clock: Clock) -> None:
-    raise_alert(objects, **SAID, now=clock.now)
-    raise_alert(objects, **{**SAID, "subject": "open"}, now=clock.now)
-    resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
+    raise_alert(objects, **ALERT, now=clock.now)
+    raise_alert(objects, **{**ALERT, "subject": "open"}, now=clock.now)
+    resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"], now=clock.advance(60))
 
     flush_alerts(objects, now=clock.now + timedelta(days=29))
     assert len(list(alerts(objects))) == 2

@@ -30,21 +30,26 @@ from deltaworks.specs.environment import AlertsSpec, ChannelSpec, LogChannelSpec
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
 
-SAID: dict[str, Any] = {"cause": "STREAM_HUNG", "subject": "stream games", "summary": "It hangs.", "detail": {"pid": 7}}
-NOWHERE = "http://127.0.0.1:9"
+ALERT: dict[str, Any] = {
+    "cause": "STREAM_HUNG",
+    "subject": "stream games",
+    "summary": "It hangs.",
+    "detail": {"pid": 7},
+}
+CLOSED_PORT_URL = "http://127.0.0.1:9"
 
 
 def spec_of(topic: str, **more: Any) -> AlertsSpec:
     return AlertsSpec.model_validate({"channels": [{"kind": "sns", "name": "people", "topic": topic, **more}]})
 
 
-def raised(objects: LocalObjects, clock: Clock, **more: Any) -> Notification:
-    notification = raise_alert(objects, **{**SAID, **more}, now=clock.now)
+def raise_and_read(objects: LocalObjects, clock: Clock, **more: Any) -> Notification:
+    notification = raise_alert(objects, **{**ALERT, **more}, now=clock.now)
     assert notification is not None
     return notification
 
 
-def waiting(objects: LocalObjects) -> int:
+def pending_notifications(objects: LocalObjects) -> int:
     return len(objects.list(paths.alerts("spool/")))
 
 
@@ -52,11 +57,11 @@ def test_every_subscribed_queue_gets_the_notification_once(aws: Aws, objects: Lo
     topic, queues = aws.topic(), [aws.queue(), aws.queue()]
     for queue in queues:
         aws.subscribe(topic, queue)
-    notification = raised(objects, clock)
+    notification = raise_and_read(objects, clock)
     opened = open_channels(spec_of(topic), aws.messaging)
 
     first = send_notifications(objects, opened, now=clock.now)
-    again = send_notifications(objects, opened, now=clock.pass_(60))
+    again = send_notifications(objects, opened, now=clock.advance(60))
 
     assert first == SendResult(sent=1, waiting=0, abandoned=0, failing=())
     assert again.sent == 0
@@ -66,7 +71,7 @@ def test_every_subscribed_queue_gets_the_notification_once(aws: Aws, objects: Lo
         assert got["title"] == "[critical] STREAM_HUNG stream games"
         assert got["runbook"] == "reference/alerts.md#a-stream-hangs"
         assert got["detail"] == {"pid": 7}
-    assert waiting(objects) == 0
+    assert pending_notifications(objects) == 0
 
 
 def test_a_channel_gets_its_severities_and_ends_only_if_configured(
@@ -80,10 +85,10 @@ def test_a_channel_gets_its_severities_and_ends_only_if_configured(
     declared = [{"kind": "sns", "name": name, "topic": topics[name], **more[name]} for name in topics]
     opened = open_channels(AlertsSpec.model_validate({"channels": declared}), aws.messaging)
 
-    raise_alert(objects, **{**SAID, "severity": "info"}, now=clock.now)
-    raise_alert(objects, **{**SAID, "severity": "critical"}, now=clock.pass_(1))
-    resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(1))
-    send_notifications(objects, opened, now=clock.pass_(1))
+    raise_alert(objects, **{**ALERT, "severity": "info"}, now=clock.now)
+    raise_alert(objects, **{**ALERT, "severity": "critical"}, now=clock.advance(1))
+    resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"], now=clock.advance(1))
+    send_notifications(objects, opened, now=clock.advance(1))
 
     kinds = {name: [got["kind"] for got in aws.received(queue)] for name, queue in queues.items()}
     assert kinds == {
@@ -99,13 +104,13 @@ def test_notifications_survive_an_sns_outage_and_are_sent_once_in_order(
     topic, queue = aws.topic(), aws.queue()
     aws.subscribe(topic, queue)
     spec = spec_of(topic)
-    down = open_channels(spec, aws.messaging.model_copy(update={"endpoint": NOWHERE}))
-    log = Channel(LogChannelSpec(kind="log", name="log", min_severity="info"), said := Said())
-    raised(objects, clock)
-    resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(30))
+    down = open_channels(spec, aws.messaging.model_copy(update={"endpoint": CLOSED_PORT_URL}))
+    log = Channel(LogChannelSpec(kind="log", name="log", min_severity="info"), said := RecordingSender())
+    raise_and_read(objects, clock)
+    resolve_alert(objects, cause=ALERT["cause"], subject=ALERT["subject"], now=clock.advance(30))
 
     for _ in range(3):
-        result = send_notifications(objects, [*down, log], now=clock.pass_(600))
+        result = send_notifications(objects, [*down, log], now=clock.advance(600))
     assert result.failing == ("people",)
     assert [notification.kind for notification in said.notifications[:2]] == ["raised", "resolved"]
     assert [notification.cause for notification in said.notifications[2:]] == ["CHANNEL_FAILING"], (
@@ -114,7 +119,7 @@ def test_notifications_survive_an_sns_outage_and_are_sent_once_in_order(
 
     up = open_channels(spec, aws.messaging)
     for _ in range(3):
-        send_notifications(objects, [*up, log], now=clock.pass_(601))
+        send_notifications(objects, [*up, log], now=clock.advance(601))
 
     got = aws.received(queue)
     assert [(each["cause"], each["kind"]) for each in got] == [
@@ -124,11 +129,11 @@ def test_notifications_survive_an_sns_outage_and_are_sent_once_in_order(
         ("CHANNEL_FAILING", "resolved"),
     ]
     assert len({each["id"] for each in got}) == 4
-    assert waiting(objects) == 0
+    assert pending_notifications(objects) == 0
     assert [alert.subject for alert in alerts(objects) if alert.state.is_open] == []
 
 
-class Said:
+class RecordingSender:
     """A sender that records notifications, and can fail or be slow."""
 
     def __init__(self) -> None:
@@ -143,15 +148,15 @@ class Said:
         self.notifications.append(notification)
 
 
-def channel_of(said: Said, name: str = "log") -> Channel:
+def channel_of(said: RecordingSender, name: str = "log") -> Channel:
     return Channel(LogChannelSpec(kind="log", name=name, min_severity="info"), said)
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without claims"])
 def test_one_of_many_concurrent_senders_sends(objects: LocalObjects, clock: Clock, off: bool) -> None:
-    raised(objects, clock)
-    said, gate = Said(), threading.Barrier(12)
-    store = Claimless(objects) if off else objects
+    raise_and_read(objects, clock)
+    said, gate = RecordingSender(), threading.Barrier(12)
+    store = ClaimGrantingObjects(objects) if off else objects
 
     def send() -> None:
         gate.wait()
@@ -166,7 +171,7 @@ def test_one_of_many_concurrent_senders_sends(objects: LocalObjects, clock: Cloc
     assert (len(said.notifications) == 1) == (not off)
 
 
-class Claimless(LocalObjects):
+class ClaimGrantingObjects(LocalObjects):
     """Control storage that grants every claim, like one without conditional writes."""
 
     def __init__(self, inner: LocalObjects) -> None:
@@ -182,8 +187,8 @@ class Claimless(LocalObjects):
 
 
 def test_the_claim_of_a_crashed_sender_is_taken_over_with_the_same_id(objects: LocalObjects, clock: Clock) -> None:
-    notification = raised(objects, clock)
-    said = Said()
+    notification = raise_and_read(objects, clock)
+    said = RecordingSender()
 
     def die() -> None:
         raise KeyboardInterrupt
@@ -193,8 +198,8 @@ def test_the_claim_of_a_crashed_sender_is_taken_over_with_the_same_id(objects: L
         send_notifications(objects, [channel_of(said)], now=clock.now)
     said.before = lambda: None
 
-    assert send_notifications(objects, [channel_of(said)], now=clock.pass_(CLAIM_SECONDS - 1)).waiting == 1
-    assert send_notifications(objects, [channel_of(said)], now=clock.pass_(2)).sent == 1
+    assert send_notifications(objects, [channel_of(said)], now=clock.advance(CLAIM_SECONDS - 1)).waiting == 1
+    assert send_notifications(objects, [channel_of(said)], now=clock.advance(2)).sent == 1
     assert [each.id for each in said.notifications] == [notification.id]
 
 
@@ -205,7 +210,7 @@ def test_a_duplicate_notification_arrives_once_only_on_a_fifo_topic(
     topic, queue = aws.topic(fifo=fifo), aws.queue(fifo=fifo)
     aws.subscribe(topic, queue)
     send = boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)
-    notification = raised(objects, clock)
+    notification = raise_and_read(objects, clock)
 
     send(notification)
     send(notification)
@@ -221,7 +226,7 @@ def test_a_dead_subscriber_does_not_affect_others_and_its_dead_letters_have_the_
     aws.subscribe(topic, dead, dead_letters=letters if redrive else None)
     aws.subscribe(topic, alive)
     aws.client("sqs").delete_queue(QueueUrl=dead)
-    notification = raised(objects, clock)
+    notification = raise_and_read(objects, clock)
 
     result = send_notifications(objects, open_channels(spec_of(topic), aws.messaging), now=clock.now)
 
@@ -231,11 +236,11 @@ def test_a_dead_subscriber_does_not_affect_others_and_its_dead_letters_have_the_
 
 
 def test_a_notification_is_abandoned_after_days_of_failures(objects: LocalObjects, clock: Clock) -> None:
-    raised(objects, clock)
-    said = Said()
+    raise_and_read(objects, clock)
+    said = RecordingSender()
     said.fails = True
     for _ in range(20):
-        result = send_notifications(objects, [channel_of(said)], now=clock.pass_(4 * 3600))
+        result = send_notifications(objects, [channel_of(said)], now=clock.advance(4 * 3600))
         flush_alerts(objects, now=clock.now)
 
     assert result.failing == ("log",)
@@ -248,17 +253,17 @@ def test_a_notification_is_abandoned_after_days_of_failures(objects: LocalObject
 
 
 def test_a_recovered_channel_is_retried_without_delay(objects: LocalObjects, clock: Clock) -> None:
-    raised(objects, clock)
-    said, other = Said(), Said()
+    raise_and_read(objects, clock)
+    said, other = RecordingSender(), RecordingSender()
     said.fails = True
     for _ in range(6):
-        send_notifications(objects, [channel_of(said, "people"), channel_of(other, "log")], now=clock.pass_(601))
+        send_notifications(objects, [channel_of(said, "people"), channel_of(other, "log")], now=clock.advance(601))
     said.fails = False
     both = [channel_of(said, "people"), channel_of(other, "log")]
-    assert send_notifications(objects, both, now=clock.pass_(1)).failing == ("people",), "it waits for its next try"
+    assert send_notifications(objects, both, now=clock.advance(1)).failing == ("people",), "it waits for its next try"
 
     due = retry_now(objects, "people"), retry_now(objects, "log")
-    result = send_notifications(objects, both, now=clock.pass_(1))
+    result = send_notifications(objects, both, now=clock.advance(1))
 
     assert due == (1, 0), "of those in order, the first alone has been tried"
     assert result.failing == ()
@@ -267,7 +272,7 @@ def test_a_recovered_channel_is_retried_without_delay(objects: LocalObjects, clo
 
 
 def test_a_claimed_notification_is_left_to_its_sender(objects: LocalObjects, clock: Clock) -> None:
-    notification = raised(objects, clock)
+    notification = raise_and_read(objects, clock)
     key = paths.alert_delivery(notification.id, "people")
     claim = Delivery(state="sending", at=clock.now.isoformat(), by="elsewhere", claim="c").encode()
     objects.put(key, claim)
@@ -279,8 +284,8 @@ def test_a_claimed_notification_is_left_to_its_sender(objects: LocalObjects, clo
 
 
 def test_a_failing_sender_does_not_block_other_channels(objects: LocalObjects, clock: Clock) -> None:
-    raised(objects, clock)
-    broken, well = Said(), Said()
+    raise_and_read(objects, clock)
+    broken, well = RecordingSender(), RecordingSender()
 
     def wrong() -> None:
         raise TypeError("no notification")
@@ -295,29 +300,29 @@ def test_a_failing_sender_does_not_block_other_channels(objects: LocalObjects, c
 
 def test_an_invalid_spool_object_is_skipped(objects: LocalObjects, clock: Clock) -> None:
     objects.put(paths.alerts("spool/0.json"), b"{")
-    raised(objects, clock)
+    raise_and_read(objects, clock)
 
-    assert send_notifications(objects, [channel_of(said := Said())], now=clock.now).sent == 1
-    assert waiting(objects) == 0
+    assert send_notifications(objects, [channel_of(said := RecordingSender())], now=clock.now).sent == 1
+    assert pending_notifications(objects) == 0
     assert len(said.notifications) == 1
 
 
 def test_delivery_records_are_deleted_after_a_week(objects: LocalObjects, clock: Clock) -> None:
-    raised(objects, clock)
-    send_notifications(objects, [channel_of(Said())], now=clock.now)
+    raise_and_read(objects, clock)
+    send_notifications(objects, [channel_of(RecordingSender())], now=clock.now)
 
     assert delete_old_deliveries(objects, now=clock.now + timedelta(days=6)) == 0
     assert delete_old_deliveries(objects, now=clock.now + timedelta(days=8)) == 1
 
 
 def test_sending_deletes_old_delivery_records(objects: LocalObjects, clock: Clock) -> None:
-    raised(objects, clock)
-    send_notifications(objects, [channel_of(Said())], now=clock.now)
+    raise_and_read(objects, clock)
+    send_notifications(objects, [channel_of(RecordingSender())], now=clock.now)
     (first,) = objects.list(paths.alerts("deliveries/"))
-    clock.pass_(8 * 86_400)
-    raised(objects, clock, subject="later")
+    clock.advance(8 * 86_400)
+    raise_and_read(objects, clock, subject="later")
 
-    send_notifications(objects, [channel_of(Said())], now=clock.now)
+    send_notifications(objects, [channel_of(RecordingSender())], now=clock.now)
 
     (second,) = objects.list(paths.alerts("deliveries/"))
     assert second != first
@@ -326,12 +331,12 @@ def test_sending_deletes_old_delivery_records(objects: LocalObjects, clock: Cloc
 def test_the_record_of_an_old_notification_stays_while_another_channel_is_pending(
     objects: LocalObjects, clock: Clock
 ) -> None:
-    raised(objects, clock)
-    down = Said()
+    raise_and_read(objects, clock)
+    down = RecordingSender()
     down.fails = True
-    send_notifications(objects, [channel_of(Said()), channel_of(down, "down")], now=clock.now)
+    send_notifications(objects, [channel_of(RecordingSender()), channel_of(down, "down")], now=clock.now)
 
-    assert waiting(objects) >= 1
+    assert pending_notifications(objects) >= 1
     assert delete_old_deliveries(objects, now=clock.now + timedelta(days=8)) == 0
 
 
@@ -371,13 +376,13 @@ def test_a_webhook_gets_json_and_a_rejection_is_retried(
     monkeypatch.setenv("HOOK_TOKEN", "s3cret")
     declared = {"kind": "webhook", "name": "chat", "url": "env:HOOK_URL", "token": "env:HOOK_TOKEN"}
     opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
-    notification = raised(objects, clock)
+    notification = raise_and_read(objects, clock)
     try:
         hook.status = 503
         assert send_notifications(objects, opened, now=clock.now).failing == ("chat",)
-        assert send_notifications(objects, opened, now=clock.pass_(5)).sent == 0, "not tried again at once"
+        assert send_notifications(objects, opened, now=clock.advance(5)).sent == 0, "not tried again at once"
         hook.status = 204
-        send_notifications(objects, opened, now=clock.pass_(60))
+        send_notifications(objects, opened, now=clock.advance(60))
     finally:
         hook.close()
 
@@ -390,9 +395,9 @@ def test_a_webhook_gets_json_and_a_rejection_is_retried(
 
 
 def test_errors_do_not_contain_the_url(objects: LocalObjects, clock: Clock) -> None:
-    declared = {"kind": "webhook", "name": "chat", "url": f"{NOWHERE}/secret-path"}
+    declared = {"kind": "webhook", "name": "chat", "url": f"{CLOSED_PORT_URL}/secret-path"}
     opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
-    raised(objects, clock)
+    raise_and_read(objects, clock)
 
     send_notifications(objects, opened, now=clock.now)
 
@@ -402,7 +407,7 @@ def test_errors_do_not_contain_the_url(objects: LocalObjects, clock: Clock) -> N
 def test_the_log_is_the_default_channel(objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[tuple[Any, ...]] = []
     monkeypatch.setattr(log.log, "log", lambda *said: lines.append(said))
-    raised(objects, clock)
+    raise_and_read(objects, clock)
 
     send_notifications(objects, open_channels(AlertsSpec(), Aws("").messaging), now=clock.now)
 
@@ -427,7 +432,7 @@ def test_a_long_notification_fits_sns(aws: Aws, objects: LocalObjects, clock: Cl
     topic, queue = aws.topic(), aws.queue()
     aws.subscribe(topic, queue)
     notification = dataclasses.replace(
-        raised(objects, clock, detail={f"log{n}": "ü" * 90_000 for n in range(20)}), subject="ü" * 300
+        raise_and_read(objects, clock, detail={f"log{n}": "ü" * 90_000 for n in range(20)}), subject="ü" * 300
     )
 
     boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notification)

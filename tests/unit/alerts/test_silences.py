@@ -35,14 +35,14 @@ def silence(objects: LocalObjects, clock: Clock, **more: Any) -> Silence:
     return create_silence(objects, **{**said, **more}, now=clock.now)
 
 
-def kinds(objects: LocalObjects, clock: Clock, seconds: float = 0) -> list[str]:
-    return [notification.kind for notification in flush_alerts(objects, now=clock.pass_(seconds))]
+def sent_kinds(objects: LocalObjects, clock: Clock, seconds: float = 0) -> list[str]:
+    return [notification.kind for notification in flush_alerts(objects, now=clock.advance(seconds))]
 
 
 def test_an_alert_raised_in_a_silence_is_open_without_notification(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
 
-    notification = raise_alert(objects, **STALE, now=clock.pass_(60))
+    notification = raise_alert(objects, **STALE, now=clock.advance(60))
 
     assert notification is None
     (alert,) = alerts(objects)
@@ -52,47 +52,47 @@ def test_an_alert_raised_in_a_silence_is_open_without_notification(objects: Loca
 
 def test_open_alerts_are_notified_when_a_silence_ends(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
-    raise_alert(objects, **STALE, now=clock.pass_(60))
-    assert kinds(objects, clock, 60) == []
+    raise_alert(objects, **STALE, now=clock.advance(60))
+    assert sent_kinds(objects, clock, 60) == []
 
-    assert kinds(objects, clock, 2 * 3_600) == ["raised"]
-    assert kinds(objects, clock, 60) == [], "once"
+    assert sent_kinds(objects, clock, 2 * 3_600) == ["raised"]
+    assert sent_kinds(objects, clock, 60) == [], "once"
 
 
 def test_known_alerts_are_notified_again_when_a_silence_ends(objects: LocalObjects, clock: Clock) -> None:
     assert raise_alert(objects, **STALE, now=clock.now) is not None
     silence(objects, clock, hours=1)
-    assert kinds(objects, clock, 60) == []
+    assert sent_kinds(objects, clock, 60) == []
 
-    assert kinds(objects, clock, 3_600) == ["reminder"], "four hours would have been its own time"
-    assert kinds(objects, clock, 60) == []
+    assert sent_kinds(objects, clock, 3_600) == ["reminder"], "four hours would have been its own time"
+    assert sent_kinds(objects, clock, 60) == []
 
 
 def test_the_end_of_a_known_alert_is_suppressed_until_the_silence_ends(objects: LocalObjects, clock: Clock) -> None:
     raise_alert(objects, **STALE, now=clock.now)
     silence(objects, clock, hours=1)
 
-    assert resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.pass_(600)) is None
+    assert resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.advance(600)) is None
     assert not next(alerts(objects)).state.is_open
-    assert kinds(objects, clock, 3_600) == ["resolved"]
+    assert sent_kinds(objects, clock, 3_600) == ["resolved"]
 
 
 def test_an_alert_that_opens_and_ends_in_a_silence_is_never_notified(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock, hours=1)
-    raise_alert(objects, **STALE, now=clock.pass_(60))
-    resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.pass_(60))
+    raise_alert(objects, **STALE, now=clock.advance(60))
+    resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.advance(60))
 
-    assert kinds(objects, clock, 3_600) == []
+    assert sent_kinds(objects, clock, 3_600) == []
 
 
 def test_a_silence_ended_early_notifies_the_same_way(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock)
-    raise_alert(objects, **STALE, now=clock.pass_(60))
+    raise_alert(objects, **STALE, now=clock.advance(60))
 
-    assert len(end_silences(objects, pipeline="games", cause="GOLD_STALE", now=clock.pass_(60))) == 1
+    assert len(end_silences(objects, pipeline="games", cause="GOLD_STALE", now=clock.advance(60))) == 1
     assert end_silences(objects, pipeline="games", cause="GOLD_STALE", now=clock.now) == []
 
-    assert kinds(objects, clock, 1) == ["raised"]
+    assert sent_kinds(objects, clock, 1) == ["raised"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_silence_covers_one_cause_and_subjects_of_its_pipeline(
 ) -> None:
     silence(objects, clock, subject="*.daily")
 
-    notification = raise_alert(objects, **{**STALE, "cause": cause, "subject": subject}, now=clock.pass_(1))
+    notification = raise_alert(objects, **{**STALE, "cause": cause, "subject": subject}, now=clock.advance(1))
 
     assert (notification is None) == held
 
@@ -155,7 +155,7 @@ def test_a_crash_at_the_end_of_a_silence_is_handled_by_the_next_process(
     objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence(objects, clock, hours=1)
-    raise_alert(objects, **STALE, now=clock.pass_(60))
+    raise_alert(objects, **STALE, now=clock.advance(60))
 
     def die(*_: object, **__: object) -> None:
         raise OSError("killed")
@@ -163,43 +163,43 @@ def test_a_crash_at_the_end_of_a_silence_is_handled_by_the_next_process(
     with monkeypatch.context() as patched:
         patched.setattr(raising, "_update_alert", die)
         with pytest.raises(OSError, match="killed"):
-            flush_alerts(objects, now=clock.pass_(3_600))
+            flush_alerts(objects, now=clock.advance(3_600))
 
-    assert kinds(objects, clock, 60) == ["raised"]
+    assert sent_kinds(objects, clock, 60) == ["raised"]
 
 
 def test_flushing_many_alerts_reads_the_silences_once(tmp_path: Path, clock: Clock) -> None:
     objects = NotingObjects(tmp_path / "lake")
     silence(objects, clock)
     for number in range(3):
-        raise_alert(objects, **{**STALE, "subject": f"games.table_{number}"}, now=clock.pass_(1))
+        raise_alert(objects, **{**STALE, "subject": f"games.table_{number}"}, now=clock.advance(1))
     objects.reads.clear()
 
-    assert kinds(objects, clock, 60) == []
+    assert sent_kinds(objects, clock, 60) == []
     assert objects.reads.count(silences_folder()) == 1
-    assert len(kinds(objects, clock, 2 * 3_600)) == 3
+    assert len(sent_kinds(objects, clock, 2 * 3_600)) == 3
 
 
 def test_old_silences_are_deleted(objects: LocalObjects, clock: Clock) -> None:
     silence(objects, clock, hours=1)
-    kinds(objects, clock, 3_601)
+    sent_kinds(objects, clock, 3_601)
     assert len(silences(objects)) == 1, "they are shown for a while"
 
-    kinds(objects, clock, KEEP_DAYS * 86_400)
+    sent_kinds(objects, clock, KEEP_DAYS * 86_400)
 
     assert silences(objects) == []
 
 
-looks = st.lists(st.tuples(st.integers(1, 2_000), st.booleans(), st.booleans()), max_size=60)
+checks = st.lists(st.tuples(st.integers(1, 2_000), st.booleans(), st.booleans()), max_size=60)
 
 
 @settings(deadline=None)
-@given(looks)
+@given(checks)
 def test_a_silence_updates_the_state_and_sends_nothing(seen: list[tuple[int, bool, bool]]) -> None:
     clock, cause = Clock(), ALERTS["GOLD_STALE"]
     loud = quiet = AlertState()
     for seconds, is_open, silent in seen:
-        clock.pass_(seconds)
+        clock.advance(seconds)
         severity = "warning" if is_open else None
         loud, _ = update_state(loud, cause, severity=severity, now=clock.now)  # type: ignore[arg-type]
         before = quiet

@@ -19,14 +19,14 @@ CAUSE = AlertCause(
     max_notifications_per_hour=4,
 )  # fmt: skip
 #: Seconds until the next look, and what is seen then.
-Looks = list[tuple[int, Severity | None]]
-looks = st.lists(
+Checks = list[tuple[int, Severity | None]]
+checks = st.lists(
     st.tuples(st.integers(min_value=1, max_value=2_000), st.sampled_from([None, "info", "warning", "critical"])),
     max_size=120,
 )
 
 
-def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
+def simulate(seen: Checks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
     """Time in seconds, kind and severity of every notification."""
     standing, now, told = AlertState(), START, []
     for seconds, severity in seen:
@@ -38,7 +38,9 @@ def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, Notifi
     return told
 
 
-def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
+def expected_notifications(
+    seen: Checks, cause: AlertCause = CAUSE
+) -> list[tuple[float, NotificationKind, Severity | None]]:
     """The expected notifications according to docs/reference/alerts.md."""
     told: list[tuple[float, NotificationKind, Severity | None]] = []
     people_know: Severity | None = None
@@ -66,41 +68,41 @@ def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, Notifica
     return told
 
 
-@given(looks)
-def test_notifications_follow_the_rules(seen: Looks) -> None:
-    assert replayed(seen) == oracle(seen)
+@given(checks)
+def test_notifications_follow_the_rules(seen: Checks) -> None:
+    assert simulate(seen) == expected_notifications(seen)
 
 
-@given(looks)
-def test_no_hour_exceeds_the_notification_limit(seen: Looks) -> None:
-    times = [when for when, _, _ in replayed(seen)]
+@given(checks)
+def test_no_hour_exceeds_the_notification_limit(seen: Checks) -> None:
+    times = [when for when, _, _ in simulate(seen)]
 
     for first in times:
         assert len([when for when in times if first <= when < first + 3600]) <= CAUSE.max_notifications_per_hour
 
 
-@given(looks, st.sampled_from([None, "warning", "critical"]))
-def test_the_last_notification_is_true(seen: Looks, rests: Severity | None) -> None:
-    told = replayed([*seen, *[(60, rests)] * 75])
+@given(checks, st.sampled_from([None, "warning", "critical"]))
+def test_the_last_notification_is_true(seen: Checks, rests: Severity | None) -> None:
+    told = simulate([*seen, *[(60, rests)] * 75])
 
     last = told[-1] if told else (0, "resolved", None)
     assert (last[1] == "resolved") == (rests is None)
     assert rests is None or last[2] is None or severity_rank(last[2]) >= severity_rank(rests)
 
 
-@given(looks)
-def test_raised_and_resolved_alternate(seen: Looks) -> None:
-    turns = [kind for _, kind, _ in replayed(seen) if kind in ("raised", "resolved")]
+@given(checks)
+def test_raised_and_resolved_alternate(seen: Checks) -> None:
+    turns = [kind for _, kind, _ in simulate(seen) if kind in ("raised", "resolved")]
 
     assert turns[::2] == ["raised"] * len(turns[::2])
     assert turns[1::2] == ["resolved"] * len(turns[1::2])
 
 
-FLAPPING: Looks = [(10, "warning" if look % 2 else None) for look in range(720)]
+FLAPPING: Checks = [(10, "warning" if look % 2 else None) for look in range(720)]
 
 
 def test_a_flapping_alert_sends_few_notifications_with_a_change_count() -> None:
-    told = replayed(FLAPPING)
+    told = simulate(FLAPPING)
 
     first_hour = [each for each in told if each[0] < 3600]
     assert 2 <= len(first_hour) <= CAUSE.max_notifications_per_hour
@@ -114,11 +116,11 @@ def test_a_flapping_alert_sends_few_notifications_with_a_change_count() -> None:
 def test_without_limits_a_flapping_alert_sends_many(limit: int, cooldown: float, least: int) -> None:
     off = dataclasses.replace(CAUSE, max_notifications_per_hour=limit, cooldown_seconds=cooldown)
 
-    told = [each for each in replayed(FLAPPING, off) if each[0] < 3600]
+    told = [each for each in simulate(FLAPPING, off) if each[0] < 3600]
 
     assert len(told) >= least
     assert (
-        len(told) > len([each for each in replayed(FLAPPING) if each[0] < 3600])
+        len(told) > len([each for each in simulate(FLAPPING) if each[0] < 3600])
         or limit == CAUSE.max_notifications_per_hour
     )
 

@@ -52,7 +52,7 @@ def deltaworks(line: str, *, standard_input: bytes = b"") -> Result:
     return result
 
 
-def landed(project: Path) -> list[bytes]:
+def landed_events(project: Path) -> list[bytes]:
     paths = sorted((project / "landing" / "hooks").rglob("*.gz"))
     return [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
@@ -80,7 +80,7 @@ def test_the_inferred_pipeline_accepts_the_landed_file(project: Path) -> None:
 
     (record,) = json.loads(result.stdout)
     assert (record["objects"], record["present"], record["events"], record["unreadable"]) == (1, 0, 400, 0)
-    assert landed(project) == (project / "events.jsonl").read_bytes().splitlines()
+    assert landed_events(project) == (project / "events.jsonl").read_bytes().splitlines()
     assert "Follow them: `deltaworks files list landing`, `deltaworks batches hooks`." in result.stderr
 
 
@@ -112,7 +112,7 @@ def test_landing_again_reports_existing_objects(project: Path) -> None:
 
     assert "0 objects landed at landing/hooks/; the files have 400 events." in said
     assert "1 objects already exist with this content" in said
-    assert len(landed(project)) == 400
+    assert len(landed_events(project)) == 400
 
 
 def test_standard_input_is_landed(project: Path) -> None:
@@ -122,7 +122,7 @@ def test_standard_input_is_landed(project: Path) -> None:
 
     assert "standard input" in said
     assert "1 values are not events; they will be in `deltaworks quarantine list hooks`." in said
-    assert landed(project) == [b'{"a": 1}', b'{"a"']
+    assert landed_events(project) == [b'{"a": 1}', b'{"a"']
 
 
 def test_without_a_name_the_spec_is_only_printed(project: Path) -> None:

@@ -22,7 +22,7 @@ from tests.airflow_server import AirflowServer, airflow_server
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 #: Pipelines that are wrong, each in a way of its own.
-WRONG = {
+INVALID = {
     "a_tab": PIPELINE.replace("  kind", "\tkind"),
     "empty": "",
     "another_name": PIPELINE,
@@ -36,7 +36,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     """The lake of a project with a valid pipeline `shop` and many invalid ones."""
     files = {"environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake")}
     files |= {"relays/landing.yaml": RELAY, "pipelines/shop/pipeline.yaml": PIPELINE}
-    files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in WRONG.items()}
+    files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in INVALID.items()}
     for name, text in files.items():
         path = tmp_path / "include" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
-    with airflow_server(*(f"stream__{name}" for name in ("shop", *WRONG))) as server:
+    with airflow_server(*(f"stream__{name}" for name in ("shop", *INVALID))) as server:
         monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
         yield server
 
@@ -58,7 +58,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-def refusal(*words: str) -> ConfigError:
+def error_of(*words: str) -> ConfigError:
     error = run(*words).exception
     assert isinstance(error, ConfigError)
     return error
@@ -84,22 +84,22 @@ def test_a_command_works_for_valid_pipelines_and_names_skipped_ones(lake: Object
 
     assert result.exit_code == 0, (result.output, result.exception)
     if words[:2] != ("pipelines", "show"):
-        for name in WRONG:
+        for name in INVALID:
             assert f"pipeline {name}" in result.stderr
         assert "skipped" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("batches", "store"), ("pipelines", "show", "store"), ("tables", "check", "store")])
 def test_an_invalid_pipeline_raises_its_own_error(lake: ObjectStore, words: tuple[str, ...]) -> None:
-    error = refusal(*words)
+    error = error_of(*words)
 
     assert error.condition == "SPEC_INVALID"
     assert "store/pipeline.yaml:2: colour: unknown key 'colour'" in error.message
 
 
 def test_a_query_of_an_invalid_pipelines_tables_raises_its_error(lake: ObjectStore) -> None:
-    assert "colour" in refusal("sql", "SELECT * FROM store.orders").message
-    assert refusal("sql", "SELECT * FROM shop.orders").condition == "SQL_REFUSED"
+    assert "colour" in error_of("sql", "SELECT * FROM store.orders").message
+    assert error_of("sql", "SELECT * FROM shop.orders").condition == "SQL_REFUSED"
 
 
 def test_the_check_lists_all_errors_and_valid_pipelines(lake: ObjectStore) -> None:
@@ -107,7 +107,7 @@ def test_the_check_lists_all_errors_and_valid_pipelines(lake: ObjectStore) -> No
 
     assert result.exit_code == 10
     listed = [line for line in result.stdout.splitlines() if line.startswith("include/")]
-    assert [line.split("/")[2] for line in listed] == sorted(WRONG)
+    assert [line.split("/")[2] for line in listed] == sorted(INVALID)
     assert "include/pipelines/store/pipeline.yaml:2: colour: unknown key 'colour'" in result.stdout
     assert "1 pipeline and 1 relay are valid." in result.stdout
     assert "5 errors in 5 files. Fix the named lines." in result.stdout
@@ -125,7 +125,7 @@ def test_the_check_prints_json(lake: ObjectStore) -> None:
     assert records["warnings"] == []
 
 
-@pytest.mark.parametrize("name", ["shop", *WRONG])
+@pytest.mark.parametrize("name", ["shop", *INVALID])
 def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: AirflowServer, name: str) -> None:
     beat = Heartbeat(
         pipeline=name,
@@ -146,7 +146,7 @@ def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: A
     assert StopFlag(lake, paths.stop_request(paths.pipeline_control(name))).read() is not None
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", INVALID)
 @pytest.mark.parametrize("command", ["start", "restart"])
 def test_a_stream_with_an_invalid_spec_stays_stopped(
     lake: ObjectStore, airflow: AirflowServer, command: str, name: str
@@ -154,7 +154,7 @@ def test_a_stream_with_an_invalid_spec_stays_stopped(
     flag = StopFlag(lake, paths.stop_request(paths.pipeline_control(name)))
     flag.set(by="ada", reason="mending")
 
-    error = refusal(command, name)
+    error = error_of(command, name)
 
     assert error.condition in ("SPEC_INVALID", "SPEC_NOT_YAML")
     assert f"/{name}/pipeline.yaml:" in error.message
@@ -170,4 +170,4 @@ def test_a_valid_stream_starts_despite_invalid_ones(lake: ObjectStore, airflow: 
 
 
 def test_a_missing_pipeline_is_unknown(lake: ObjectStore, airflow: AirflowServer) -> None:
-    assert refusal("stop", "shopp").condition == "PIPELINE_UNKNOWN"
+    assert error_of("stop", "shopp").condition == "PIPELINE_UNKNOWN"

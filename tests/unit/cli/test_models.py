@@ -16,7 +16,7 @@ from tests.unit.gold.test_model_tables import home, run, shop
 RECORDED = Path(__file__).resolve().parents[1] / "control" / "records" / "recorded" / "model_run.json"
 
 
-def ask(*words: str) -> Result:
+def run_models(*words: str) -> Result:
     return CliRunner().invoke(app, ["models", *words], env={"COLUMNS": "300"})
 
 
@@ -24,11 +24,11 @@ def test_training_runs_are_listed_with_their_outcome(tmp_path: Path, monkeypatch
     catalog = shop(tmp_path)
     monkeypatch.setattr(models, "catalog", lambda: catalog)
 
-    assert json.loads(ask("list", "shop", "--json").stdout)[0]["outcome"] == "never trained"
+    assert json.loads(run_models("list", "shop", "--json").stdout)[0]["outcome"] == "never trained"
     home(catalog).models.add(ModelRun.decode(RECORDED.read_bytes(), key="k"))
     home(catalog).models.add(run(day=0, published=False))
 
-    first, second = json.loads(ask("list", "shop", "slow", "--json").stdout)
+    first, second = json.loads(run_models("list", "shop", "slow", "--json").stdout)
 
     assert (first["model"], first["outcome"], first["gains"], first["algorithm"]) == (
         "slow/1",
@@ -46,7 +46,7 @@ def test_one_training_run_is_shown_with_versions_folds_and_calibration(
     monkeypatch.setattr(models, "catalog", lambda: catalog)
     home(catalog).models.add(ModelRun.decode(RECORDED.read_bytes(), key="k"))
 
-    shown = ask("show", "shop", "slow", "1")
+    shown = run_models("show", "shop", "slow", "1")
 
     assert shown.exit_code == 0, shown.output
     for text in (
@@ -60,5 +60,5 @@ def test_one_training_run_is_shown_with_versions_folds_and_calibration(
         "Calibration",
     ):
         assert text in shown.output
-    assert isinstance(ask("show", "shop", "slow", "7").exception, ConfigError)
-    assert isinstance(ask("show", "shop", "slo").exception, ConfigError)
+    assert isinstance(run_models("show", "shop", "slow", "7").exception, ConfigError)
+    assert isinstance(run_models("show", "shop", "slo").exception, ConfigError)

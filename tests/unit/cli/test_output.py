@@ -61,7 +61,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> typ
     return request.param
 
 
-def said(kind: type[io.StringIO], *calls: Callable[[], None]) -> str:
+def printed_by(kind: type[io.StringIO], *calls: Callable[[], None]) -> str:
     """Prints with these calls to this kind of standard output; returns the output."""
     with contextlib.redirect_stdout(kind()) as stream:
         for call in calls:
@@ -69,7 +69,7 @@ def said(kind: type[io.StringIO], *calls: Callable[[], None]) -> str:
     return stream.getvalue()
 
 
-def acts(text: str) -> list[str]:
+def control_characters(text: str) -> list[str]:
     """Characters that a terminal would interpret or hide; line ends are layout."""
     return [sign for sign in text if unicodedata.category(sign) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and sign != "\n"]
 
@@ -81,9 +81,9 @@ def test_cells_are_neither_markup_nor_control_characters(kind: type[io.StringIO]
     for row in cells:
         listing.add(*row)
 
-    shown = said(kind, lambda: output.print_parts([listing, *(name for name, _ in cells)]))
+    shown = printed_by(kind, lambda: output.print_parts([listing, *(name for name, _ in cells)]))
 
-    assert not acts(shown)
+    assert not control_characters(shown)
     for name, key in cells:
         assert "".join(escape_invisible(name).split()) in "".join(shown.split())
         assert kind is Terminal or escape_invisible(key).rstrip() in shown
@@ -91,10 +91,10 @@ def test_cells_are_neither_markup_nor_control_characters(kind: type[io.StringIO]
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_line_stays_one_line(kind: type[io.StringIO], text: str) -> None:
-    shown = said(kind, lambda: output.print_line(text), lambda: output.print_heading("COND", text))
+    shown = printed_by(kind, lambda: output.print_line(text), lambda: output.print_heading("COND", text))
 
     assert shown == f"{escape_invisible(text)}\nCOND {escape_invisible(text)}\n"
-    assert not acts(shown)
+    assert not control_characters(shown)
 
 
 @given(text=st.text())
@@ -102,9 +102,13 @@ def test_escaped_text_is_printable_and_plain_text_is_unchanged(text: str) -> Non
     shown = escape_invisible(text)
 
     shown.encode()
-    assert not acts(shown)
+    assert not control_characters(shown)
     assert escape_invisible(shown) == shown
-    if not acts(text) and "\n" not in text and all(unicodedata.category(sign) not in {"Co", "Cn"} for sign in text):
+    if (
+        not control_characters(text)
+        and "\n" not in text
+        and all(unicodedata.category(sign) not in {"Co", "Cn"} for sign in text)
+    ):
         assert shown == text
 
 
@@ -112,7 +116,7 @@ def test_names_are_complete_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.St
     listing = Listing(("table", "state"))
     listing.add("github." + "x" * 120, "well")
 
-    shown = said(kind, lambda: output.print_parts([listing]))
+    shown = printed_by(kind, lambda: output.print_parts([listing]))
 
     assert ("github." + "x" * 120 in shown) == (kind is io.StringIO)
     assert shown.count("x") == 120, "nothing is cut"
@@ -133,7 +137,7 @@ def test_json_and_csv_have_every_row_with_its_values(rows: Any) -> None:
         (escape_invisible(name), str(n)) for name, n, _ in rows
     ]
     assert json.loads(output.json_text(records)) == records
-    assert not acts(output.json_text(records))
+    assert not control_characters(output.json_text(records))
 
 
 def test_a_cell_has_a_text_for_people_and_a_value_for_programs() -> None:

@@ -90,7 +90,7 @@ def rows(query: str) -> list[dict[str, object]]:
     return records
 
 
-def refusal(query: str) -> DeltaworksError:
+def error_of(query: str) -> DeltaworksError:
     error = run(query).exception
     assert isinstance(error, DeltaworksError), error
     return error
@@ -143,17 +143,17 @@ def test_invalid_versions_times_and_tables_are_rejected_with_examples() -> None:
         "SELECT * FROM information_schema.tables VERSION AS OF 1": "is not a table of a pipeline",
         "SELECT * FROM shop.orders FOR SYSTEM_VERSION VERSION AS OF 1": "cannot be read",
     }.items():
-        error = refusal(query)
+        error = error_of(query)
         assert isinstance(error, ConfigError)
         assert (error.condition, said in error.message) == ("AS_OF_INVALID", True), error
         assert "VERSION AS OF 12" in error.hint
 
 
 def test_a_version_or_time_missing_from_the_log_is_rejected_with_the_nearest() -> None:
-    error = refusal("SELECT * FROM shop.orders VERSION AS OF 40")
+    error = error_of("SELECT * FROM shop.orders VERSION AS OF 40")
     assert isinstance(error, ContractError)
     assert "to version 3 (2026-05-01 00:03:00 UTC)" in error.message
-    assert refusal("SELECT * FROM shop.orders TIMESTAMP AS OF '2020-01-01'").condition == "TABLE_VERSION_UNAVAILABLE"
+    assert error_of("SELECT * FROM shop.orders TIMESTAMP AS OF '2020-01-01'").condition == "TABLE_VERSION_UNAVAILABLE"
 
 
 def test_a_vacuumed_version_is_rejected_with_the_next_complete_one() -> None:
@@ -161,7 +161,7 @@ def test_a_vacuumed_version_is_rejected_with_the_next_complete_one() -> None:
     table.delete("amount < 3")
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
-    error = refusal("SELECT * FROM shop.orders VERSION AS OF 2")
+    error = error_of("SELECT * FROM shop.orders VERSION AS OF 2")
 
     assert error.condition == "TABLE_VERSION_VACUUMED"
     assert "2 of 2 files of version 2 of shop.orders" in error.message
@@ -170,9 +170,9 @@ def test_a_vacuumed_version_is_rejected_with_the_next_complete_one() -> None:
 
 
 def test_a_missing_table_is_rejected_as_without_a_version() -> None:
-    plain, past = (refusal(f"SELECT * FROM shop.visits{words}") for words in ("", " VERSION AS OF 3"))
+    plain, past = (error_of(f"SELECT * FROM shop.visits{words}") for words in ("", " VERSION AS OF 3"))
     assert plain.message == past.message == ("Table shop.visits is declared but does not exist yet.")
-    assert 'Did you mean "orders"' in refusal("SELECT * FROM shop.oders").message
+    assert 'Did you mean "orders"' in error_of("SELECT * FROM shop.oders").message
 
 
 def test_deleted_rows_and_former_ids_are_visible_in_old_versions() -> None:
@@ -195,7 +195,7 @@ def test_deleted_rows_and_former_ids_are_visible_in_old_versions() -> None:
         [], ["a"], ["Ada"], ["Ada L."],
     ]  # fmt: skip
     assert rows("SELECT count(*) AS n FROM shop.visits VERSION AS OF 2") == [{"n": 1}]
-    assert "consists of two tables" in refusal("SELECT * FROM shop.visits_named VERSION AS OF 1").message
+    assert "consists of two tables" in error_of("SELECT * FROM shop.visits_named VERSION AS OF 1").message
 
 
 def test_only_tables_a_query_may_name_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalObjects:
     monkeypatch.setattr(cli_stack.stack, "status", lambda: StackStatus(False, False, (), None, ()))
     objects = LocalObjects(tmp_path / "lake")
     for name in STREAMS:
-        beat(objects, name)
+        write_heartbeat(objects, name)
     return objects
 
 
@@ -72,7 +72,7 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def beat(objects: LocalObjects, name: str, *, seconds_ago: float = 5, **changes: Any) -> None:
+def write_heartbeat(objects: LocalObjects, name: str, *, seconds_ago: float = 5, **changes: Any) -> None:
     at = (utc_now() - timedelta(seconds=seconds_ago)).isoformat()
     heartbeat = Heartbeat(
         pipeline=name, owner="o", epoch=1, run=f"stream__{name}/r/ingest/1", state="idle", written_at=at, started_at=at,
@@ -115,7 +115,9 @@ def test_a_missing_alert_channel_is_reported(objects: LocalObjects, monkeypatch:
 
 def test_a_stream_is_listed_with_rows_quarantine_lag_and_start(objects: LocalObjects) -> None:
     since = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
-    beat(objects, "orders", backlog_files=3, oldest_pending_at=(utc_now() - timedelta(seconds=90)).isoformat())
+    write_heartbeat(
+        objects, "orders", backlog_files=3, oldest_pending_at=(utc_now() - timedelta(seconds=90)).isoformat()
+    )
     throughput = ThroughputWriter(objects, paths.throughput("control/pipelines/orders"))
     throughput.add(utc_now(), EventTotals(events=1_040, rows=2_000, quarantined=40))
     throughput.write(utc_now())
@@ -153,7 +155,7 @@ def judged() -> dict[str, Any]:
     ids=["frozen", "failed", "suspended table"],
 )
 def test_an_unhealthy_stream_exits_with_1_and_a_next_step(objects: LocalObjects, changes: dict[str, Any]) -> None:
-    beat(objects, "orders", **changes)
+    write_heartbeat(objects, "orders", **changes)
 
     shown = status()
 
@@ -162,7 +164,7 @@ def test_an_unhealthy_stream_exits_with_1_and_a_next_step(objects: LocalObjects,
 
 
 def test_a_stopped_stream_is_healthy(objects: LocalObjects) -> None:
-    beat(objects, "orders", seconds_ago=9_000, state="ended")
+    write_heartbeat(objects, "orders", seconds_ago=9_000, state="ended")
     StopFlag(objects, paths.stop_request("control/pipelines/orders")).set(by="ada", reason="upgrade")
 
     shown = status("--json")

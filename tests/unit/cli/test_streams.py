@@ -52,7 +52,7 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
-def refused(*arguments: str) -> tuple[str, DeltaworksError]:
+def rejected(*arguments: str) -> tuple[str, DeltaworksError]:
     """Output of a command, and its error."""
     result = CliRunner().invoke(app, list(arguments))
     assert isinstance(result.exception, DeltaworksError), result.output
@@ -110,7 +110,7 @@ def test_long_running_processes_are_stopped_and_started_by_dag_id(
     "name", ["judging", "rules__shop", "feeds__store", "remediation__none", "group__shop", "shops"]
 )
 def test_unknown_names_are_rejected_and_nothing_is_stopped(lake: ObjectStore, name: str) -> None:
-    _, error = refused("stop", name)
+    _, error = rejected("stop", name)
 
     assert error.condition in ("PIPELINE_UNKNOWN", "REMEDIATION_UNKNOWN")
     assert lake.list("control/") == []
@@ -156,7 +156,7 @@ def test_without_airflow_the_flag_stops_the_stream_and_the_command_names_missing
 ) -> None:
     airflow.server_close()
 
-    said, error = refused("stop", "shop")
+    said, error = rejected("stop", "shop")
 
     assert flag.read() is not None
     assert "its stop flag is set" in said
@@ -175,7 +175,7 @@ def test_a_missing_permission_to_pause_is_named(
 ) -> None:
     airflow.forbidden = ("PATCH",)
 
-    _, error = refused(command, "shop")
+    _, error = rejected(command, "shop")
 
     assert (error.condition, error.exit_code) == ("AIRFLOW_FORBIDDEN", 10)
     assert done in error.message
@@ -186,7 +186,7 @@ def test_a_missing_permission_to_pause_is_named(
 def test_a_stream_without_a_dag_in_airflow_is_still_stopped(airflow: AirflowServer, flag: StopFlag) -> None:
     airflow.paused = {"stream__shops": False}
 
-    _, error = refused("stop", "shop")
+    _, error = rejected("stop", "shop")
 
     assert error.condition == "AIRFLOW_DAG_UNKNOWN"
     assert "did you mean 'stream__shops'" in error.message
@@ -198,7 +198,7 @@ def test_without_a_declared_airflow_the_flag_is_set_and_the_setting_is_named(
 ) -> None:
     write_project(tmp_path, environment=ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake"))
 
-    _, error = refused("stop", "shop")
+    _, error = rejected("stop", "shop")
 
     assert flag.read() is not None
     assert error.condition == "AIRFLOW_CONNECTION_MISSING"
@@ -221,7 +221,7 @@ def test_a_stream_that_does_not_end_in_time_keeps_its_flag(
 ) -> None:
     write_heartbeat(lake, "running")
 
-    _, error = refused("stop", "shop", "--wait-seconds", "0")
+    _, error = rejected("stop", "shop", "--wait-seconds", "0")
 
     assert error.condition == "STREAM_STILL_RUNNING"
     assert "Its stop flag stays set." in error.message
@@ -261,7 +261,7 @@ def test_restart_ends_the_stream_and_lets_it_run_again(
 def test_a_restart_that_does_not_end_in_time_stays_stopped(lake: ObjectStore, flag: StopFlag) -> None:
     write_heartbeat(lake, "running")
 
-    _, error = refused("restart", "shop", "--wait-seconds", "0")
+    _, error = rejected("restart", "shop", "--wait-seconds", "0")
 
     assert flag.read() is not None
     assert "`deltaworks start shop` withdraws the stop" in error.hint
@@ -270,7 +270,7 @@ def test_a_restart_that_does_not_end_in_time_stays_stopped(lake: ObjectStore, fl
 def test_without_airflow_a_stream_is_restarted_by_its_flag(airflow: AirflowServer, flag: StopFlag) -> None:
     airflow.server_close()
 
-    _, error = refused("restart", "shop")
+    _, error = rejected("restart", "shop")
 
     assert flag.read() is None
     assert error.condition == "AIRFLOW_UNREACHABLE"

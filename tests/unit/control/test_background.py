@@ -7,7 +7,7 @@ import threading
 from deltaworks.control.background import BackgroundThread
 
 
-class Waiting(BackgroundThread):
+class BlockingThread(BackgroundThread):
     """Waits until it is stopped, and then until it is released."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Waiting(BackgroundThread):
 
 
 def test_stop_returns_whether_the_thread_has_ended() -> None:
-    waiting = Waiting()
+    waiting = BlockingThread()
     waiting.start()
 
     assert not waiting.stop(timeout_seconds=0)
@@ -30,4 +30,4 @@ def test_stop_returns_whether_the_thread_has_ended() -> None:
 
 
 def test_a_thread_that_never_started_counts_as_ended() -> None:
-    assert Waiting().stop(timeout_seconds=0)
+    assert BlockingThread().stop(timeout_seconds=0)

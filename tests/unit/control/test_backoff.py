@@ -31,9 +31,9 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        self.pass_(seconds)
+        self.advance(seconds)
 
-    def pass_(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
 
@@ -68,9 +68,9 @@ def test_the_wait_of_a_launcher_counts(local_objects: LocalObjects) -> None:
     clock = Clock()
     seconds = make(local_objects, clock).record_failure(retryable=False)
 
-    clock.pass_(seconds - 20)
+    clock.advance(seconds - 20)
     assert round(make(local_objects, clock).wait(), 6) == 20
-    clock.pass_(1)
+    clock.advance(1)
     assert make(local_objects, clock).wait() == 0.0
 
 
@@ -78,7 +78,7 @@ def test_a_failure_after_a_long_run_counts_as_the_first(local_objects: LocalObje
     local_objects.put(KEY, b'{"failures": 9}')
     clock = Clock()
     backoff = make(local_objects, clock)
-    clock.pass_(STABLE_RUN_SECONDS + 1)
+    clock.advance(STABLE_RUN_SECONDS + 1)
 
     assert backoff.record_failure() < 10
     assert backoff.read().failures == 1
@@ -89,7 +89,7 @@ def test_waiting_does_not_count_as_running(local_objects: LocalObjects) -> None:
     make(local_objects, clock).record_failure(retryable=False)
     backoff = make(local_objects, clock)
     backoff.wait()
-    clock.pass_(STABLE_RUN_SECONDS - 60)
+    clock.advance(STABLE_RUN_SECONDS - 60)
 
     backoff.record_failure()
 
@@ -129,7 +129,7 @@ def test_a_record_of_an_earlier_release_counts_and_delays_nothing(local_objects:
 
 def test_a_failure_recorded_by_a_clock_that_is_ahead_is_not_waited_for(local_objects: LocalObjects) -> None:
     ahead, clock = Clock(), Clock()
-    ahead.pass_(3600)
+    ahead.advance(3600)
     make(local_objects, ahead).record_failure(retryable=False)
 
     assert make(local_objects, clock).wait() == 0.0

@@ -23,7 +23,7 @@ class CapturedError(Exception):
         self._stackTrace = stack_trace
 
 
-def failing(error: Exception) -> Callable[[], int | None]:
+def job_raising(error: Exception) -> Callable[[], int | None]:
     def main() -> int | None:
         raise error
 
@@ -49,7 +49,7 @@ def test_our_own_errors_keep_their_exit_code_condition_and_verdict(
 ) -> None:
     error = kind("SOME_CONDITION", "what\nhappened", hint="do this")
 
-    assert run_job(failing(error), watch_parent=False) == code
+    assert run_job(job_raising(error), watch_parent=False) == code
 
     said = last_line(capsys.readouterr().out)
     assert said == {
@@ -179,7 +179,7 @@ def test_a_driver_is_fenced_when_another_writes_its_checkpoint() -> None:
 
 
 def test_an_unexpected_error_is_printed_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(failing(ValueError("odd")), watch_parent=False) == 1
+    assert run_job(job_raising(ValueError("odd")), watch_parent=False) == 1
 
     output = capsys.readouterr()
     assert last_line(output.out)["condition"] == "JOB_FAILED"

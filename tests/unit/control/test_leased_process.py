@@ -15,7 +15,7 @@ from tests.waiting import eventually
 FOLDER = "control/thing"
 
 
-class Held:
+class RecordedProcess:
     """A leased process whose heartbeat writes are recorded."""
 
     def __init__(self, root: Path, *, stall_seconds: float) -> None:
@@ -30,7 +30,7 @@ class Held:
         assert written is not None
         return written
 
-    def tells(self, rows: int) -> None:
+    def update_heartbeat(self, rows: int) -> None:
         """Have the heartbeat say something new, and wait until its thread has looked at it."""
         writer = self.tenure.heartbeat
         for _ in range(2):  # at the second look what the first led to is over
@@ -39,28 +39,28 @@ class Held:
 
 
 def test_the_heartbeat_pauses_during_a_stall_and_resumes_afterwards(tmp_path: Path) -> None:
-    held = Held(tmp_path, stall_seconds=1.0)
+    held = RecordedProcess(tmp_path, stall_seconds=1.0)
     with held.tenure.hold_lease():
-        held.tells(1)
+        held.update_heartbeat(1)
         eventually(lambda: held.beat.rows == 1, "it beats")
         eventually(lambda: held.tenure.is_stalled, "it hangs")
-        held.tells(2)
+        held.update_heartbeat(2)
         assert held.beat.rows == 1, "it beats though it hangs"
         held.tenure.record_progress()
-        held.tells(3)
+        held.update_heartbeat(3)
         eventually(lambda: held.beat.rows == 3, "it beats again")
     assert held.beat.state == "ended", "the last beat is written in any case"
 
 
 def test_the_end_of_a_stalled_process_is_written(tmp_path: Path) -> None:
-    held = Held(tmp_path, stall_seconds=0.01)
+    held = RecordedProcess(tmp_path, stall_seconds=0.01)
     with held.tenure.hold_lease():
         eventually(lambda: held.tenure.is_stalled, "it hangs")
     assert held.beat.state == "ended"
 
 
 def test_pausing_counts_as_progress(tmp_path: Path) -> None:
-    held = Held(tmp_path, stall_seconds=0.2)
+    held = RecordedProcess(tmp_path, stall_seconds=0.2)
     with held.tenure.hold_lease():
         waiting = threading.Thread(target=held.tenure.pause, args=(600,))
         waiting.start()
@@ -76,7 +76,7 @@ def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
 
 
 def test_a_stop_is_detected_during_a_stall_without_ticks(tmp_path: Path) -> None:
-    held, turns = Held(tmp_path, stall_seconds=0.01), list[int]()
+    held, turns = RecordedProcess(tmp_path, stall_seconds=0.01), list[int]()
     with held.tenure.hold_lease(on_tick=lambda: turns.append(1)):
         eventually(lambda: held.tenure.is_stalled, "it hangs")
         held.objects.put(

@@ -120,14 +120,14 @@ def test_keys_are_listed_by_prefix_in_order(objects: ObjectStore) -> None:
     assert objects.list("nothing/here") == []
 
 
-class ListsInSmallPages:
+class SmallPagesClient:
     """A boto3 client with listing pages of two keys."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def get_paginator(self, name: str) -> ListsInSmallPages:
-        return ListsInSmallPages(self._client.get_paginator(name))
+    def get_paginator(self, name: str) -> SmallPagesClient:
+        return SmallPagesClient(self._client.get_paginator(name))
 
     def paginate(self, **request: Any) -> Any:
         return self._client.paginate(**request, PaginationConfig={"PageSize": 2})
@@ -137,7 +137,7 @@ def test_all_pages_of_a_listing_are_read(s3_objects: S3Objects) -> None:
     for number in range(7):
         s3_objects.put(f"many/{number}", b"")
 
-    s3_objects._client = ListsInSmallPages(s3_objects._client)
+    s3_objects._client = SmallPagesClient(s3_objects._client)
 
     assert s3_objects.list("many/") == [f"many/{number}" for number in range(7)]
 
@@ -215,7 +215,7 @@ def test_a_reader_never_sees_half_an_object(local_objects: LocalObjects) -> None
     assert seen <= set(sizes)
 
 
-class LosesReplies:
+class ReplyLosingClient:
     """A boto3 client whose next conditional put succeeds without a reply, so boto3 retries it."""
 
     def __init__(self, client: Any) -> None:
@@ -230,7 +230,7 @@ class LosesReplies:
 
 
 def test_a_lost_s3_reply_is_recognised_by_equal_bytes(s3_objects: S3Objects) -> None:
-    s3_objects._client = LosesReplies(s3_objects._client)
+    s3_objects._client = ReplyLosingClient(s3_objects._client)
 
     assert s3_objects.put_if_absent("k", b"mine, unique")
     found = s3_objects.get("k")

@@ -75,23 +75,23 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         launcher.communicate()
 
 
-def ended(process: psutil.Process) -> bool:
+def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def lives_on(process: psutil.Process, seconds: float) -> bool:
+def stays_alive(process: psutil.Process, seconds: float) -> bool:
     """Whether a process is alive for several watchdog intervals."""
     time.sleep(seconds)
-    return not ended(process)
+    return not has_ended(process)
 
 
 def test_a_watched_process_ends_when_its_launcher_is_killed(tree: Tree) -> None:
     launcher, child = tree("guarded")
-    assert lives_on(child, 0.5)
+    assert stays_alive(child, 0.5)
 
     launcher.send_signal(signal.SIGKILL)
 
-    eventually(lambda: ended(child), "the child ends")
+    eventually(lambda: has_ended(child), "the child ends")
 
 
 def test_an_unwatched_process_outlives_its_launcher(tree: Tree) -> None:
@@ -99,8 +99,8 @@ def test_an_unwatched_process_outlives_its_launcher(tree: Tree) -> None:
 
     launcher.send_signal(signal.SIGKILL)
 
-    eventually(lambda: ended(launcher), "the launcher ends")
-    assert lives_on(child, 1.0)
+    eventually(lambda: has_ended(launcher), "the launcher ends")
+    assert stays_alive(child, 1.0)
 
 
 def test_a_watched_process_ends_when_its_grandparent_is_killed(tree: Tree) -> None:
@@ -108,8 +108,8 @@ def test_a_watched_process_ends_when_its_grandparent_is_killed(tree: Tree) -> No
 
     launcher.send_signal(signal.SIGKILL)
 
-    eventually(lambda: ended(child) and ended(middle), "both end")
-    assert not lives_on(child, 0.2)
+    eventually(lambda: has_ended(child) and has_ended(middle), "both end")
+    assert not stays_alive(child, 0.2)
 
 
 def test_the_chain_begins_with_this_process() -> None:

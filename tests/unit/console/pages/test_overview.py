@@ -19,8 +19,8 @@ from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.privacy.paths import privacy_control
 from tests.console_harness import ConsoleHarness, ago, page_context, write_process_heartbeat
 from tests.noting_objects import NotingObjects
-from tests.unit.control.health.test_collectors import beat as collector_beat
-from tests.unit.control.health.test_processes import declared
+from tests.unit.control.health.test_collectors import heartbeat_of as collector_beat
+from tests.unit.control.health.test_processes import declare_project
 
 STATES = {
     "healthy": {},
@@ -228,7 +228,7 @@ def test_ages_are_no_part_of_the_view(harness: ConsoleHarness) -> None:
 
 
 def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_stream(tmp_path: Path) -> None:
-    catalog, objects = declared(tmp_path / "project"), NotingObjects(tmp_path / "lake")
+    catalog, objects = declare_project(tmp_path / "project"), NotingObjects(tmp_path / "lake")
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
     objects.put(heartbeat_key("edge", "c" * 32), beat.encode())

@@ -42,7 +42,9 @@ ROWS = LIBRARY / "deltaworks" / "control" / "troubles"
 CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
 KINDS = (DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
 #: Built from the kind of thing that is unknown.
-BUILT = {f"{kind}_UNKNOWN" for kind in ("PIPELINE", "RELAY", "DASHBOARD", "COLLECTOR", "FEED", "MODEL", "NAMESPACE")}
+GENERATED_PAGES = {
+    f"{kind}_UNKNOWN" for kind in ("PIPELINE", "RELAY", "DASHBOARD", "COLLECTOR", "FEED", "MODEL", "NAMESPACE")
+}
 
 
 def sources() -> dict[Path, str]:
@@ -51,7 +53,7 @@ def sources() -> dict[Path, str]:
     return {path: path.read_text() for path in sorted(LIBRARY.rglob("*.py")) if path not in rows}
 
 
-def raised() -> dict[str, set[str]]:
+def raised_conditions() -> dict[str, set[str]]:
     """Every condition of a DeltaworksError in the library, with the error classes."""
     nodes = [
         node
@@ -105,7 +107,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_condition_that_is_raised_has_a_row_of_its_class() -> None:
-    conditions = raised()
+    conditions = raised_conditions()
 
     assert len(conditions) > 200, "the search for conditions finds too few"
     assert conditions.keys() - CONDITIONS.keys() == set()
@@ -116,7 +118,7 @@ def test_every_condition_that_is_raised_has_a_row_of_its_class() -> None:
 def test_every_condition_is_raised_somewhere() -> None:
     text = "\n".join(sources().values())
 
-    assert {code for code in CONDITIONS.keys() - BUILT if f'"{code}"' not in text} == set()
+    assert {code for code in CONDITIONS.keys() - GENERATED_PAGES if f'"{code}"' not in text} == set()
 
 
 def test_health_causes_match_the_codes_of_findings() -> None:

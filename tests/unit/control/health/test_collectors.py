@@ -33,7 +33,7 @@ def ago(**past: float) -> str:
     return (NOW - timedelta(**past)).isoformat()
 
 
-def beat(**changes: Any) -> CollectorHeartbeat:
+def heartbeat_of(**changes: Any) -> CollectorHeartbeat:
     facts: dict[str, Any] = {
         "collector": "edge",
         "id": "c" * 32,
@@ -69,7 +69,7 @@ def beat(**changes: Any) -> CollectorHeartbeat:
     ],
 )
 def test_a_collector_is_evaluated_from_its_processes(facts: dict[str, Any], cause: str, said: str) -> None:
-    verdict = evaluate_collector("edge", [beat(**facts)], None, now=NOW)
+    verdict = evaluate_collector("edge", [heartbeat_of(**facts)], None, now=NOW)
     assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
     assert said in verdict.detail
     if verdict.is_unhealthy:
@@ -78,16 +78,16 @@ def test_a_collector_is_evaluated_from_its_processes(facts: dict[str, Any], caus
 
 
 def test_one_unhealthy_process_is_enough_and_long_ended_ones_are_ignored() -> None:
-    gone = beat(id="a" * 32, state="ended", written_at=ago(days=3))
-    stale = beat(id="b" * 32, written_at=ago(hours=1))
-    assert evaluate_collector("edge", [gone, beat()], None, now=NOW).state == "healthy"
-    assert evaluate_collector("edge", [beat(), stale], None, now=NOW).cause == "COLLECTOR_STALE"
+    gone = heartbeat_of(id="a" * 32, state="ended", written_at=ago(days=3))
+    stale = heartbeat_of(id="b" * 32, written_at=ago(hours=1))
+    assert evaluate_collector("edge", [gone, heartbeat_of()], None, now=NOW).state == "healthy"
+    assert evaluate_collector("edge", [heartbeat_of(), stale], None, now=NOW).cause == "COLLECTOR_STALE"
 
 
 def test_lost_events_come_first_with_their_start() -> None:
     losses = LostEvents(checked_at=ago(minutes=5), missing=(MissingRange(id="c" * 32, first=7, last=9),))
-    first = evaluate_collector("edge", [beat(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
-    verdict = evaluate_collector("edge", [beat(damaged=("x",))], losses, now=NOW, previous=first)
+    first = evaluate_collector("edge", [heartbeat_of(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
+    verdict = evaluate_collector("edge", [heartbeat_of(damaged=("x",))], losses, now=NOW, previous=first)
     assert (verdict.cause, verdict.since) == ("EVENTS_LOST", NOW - timedelta(hours=1))
     assert "3 acknowledged events" in verdict.detail
     assert "cccccccc: 7-9" in verdict.detail
@@ -99,7 +99,7 @@ def test_a_declared_collector_that_never_ran_is_not_reported(tmp_path: Path) -> 
     write_collector(root)
     catalog, objects = load_catalog(root=root), LocalObjects(tmp_path / "lake")
     assert process_reports(catalog, objects, now=NOW) == []
-    objects.put(heartbeat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
+    objects.put(heartbeat_key("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
     (report,) = process_reports(catalog, objects, now=NOW)
     assert (report.subject.key, report.verdict.cause) == ("collector__edge", "COLLECTOR_STALE")
     objects.put(heartbeat_key("edge", "c" * 32), b"{")
@@ -113,7 +113,7 @@ def test_hourly_counts_continue_after_a_restart_and_end_with_the_hour(tmp_path: 
     seq = 11
 
     def process() -> CollectorHeartbeatWriter:
-        return CollectorHeartbeatWriter(objects, lambda: beat(next_seq=seq), lambda: taken, clock=lambda: now)
+        return CollectorHeartbeatWriter(objects, lambda: heartbeat_of(next_seq=seq), lambda: taken, clock=lambda: now)
 
     first = process()
     first.write()
@@ -138,6 +138,6 @@ def test_storage_failures_do_not_stop_the_collector(tmp_path: Path) -> None:
         def put(self, key: str, data: bytes) -> None:
             raise OSError("away")
 
-    beats = CollectorHeartbeatWriter(Failing(tmp_path), beat, dict, interval_seconds=0.01)
+    beats = CollectorHeartbeatWriter(Failing(tmp_path), heartbeat_of, dict, interval_seconds=0.01)
     beats.start()
     assert beats.stop(timeout_seconds=30)

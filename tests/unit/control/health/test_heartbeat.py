@@ -13,11 +13,11 @@ from tests.waiting import eventually
 KEY = "control/heartbeat.json"
 
 
-def make(objects: ObjectStore, beat_seconds: float = 0.05) -> HeartbeatWriter:
+def start_writer(objects: ObjectStore, beat_seconds: float = 0.05) -> HeartbeatWriter:
     return HeartbeatWriter(objects, KEY, pipeline="games", trigger_seconds=60, interval_seconds=beat_seconds)
 
 
-def heard(objects: ObjectStore, condition: Callable[[Heartbeat], bool]) -> Heartbeat:
+def await_heartbeat(objects: ObjectStore, condition: Callable[[Heartbeat], bool]) -> Heartbeat:
     """Waits for the first heartbeat that satisfies the condition."""
     found: list[Heartbeat] = []
 
@@ -35,28 +35,28 @@ def test_there_is_no_heartbeat_before_the_first(local_objects: LocalObjects) -> 
 
 
 def test_it_writes_the_newest_state_at_each_interval(local_objects: LocalObjects) -> None:
-    writer = make(local_objects)
+    writer = start_writer(local_objects)
     writer.start()
-    first = heard(local_objects, lambda beat: beat.state == "starting")
+    first = await_heartbeat(local_objects, lambda beat: beat.state == "starting")
 
-    heard(local_objects, lambda beat: beat.written_at > first.written_at)
+    await_heartbeat(local_objects, lambda beat: beat.written_at > first.written_at)
     writer.update(state="running", batch_id=7)
-    assert heard(local_objects, lambda beat: beat.state == "running").batch_id == 7
+    assert await_heartbeat(local_objects, lambda beat: beat.state == "running").batch_id == 7
     writer.close(state="ended")
 
 
 def test_an_update_does_not_wait_for_the_interval(local_objects: LocalObjects) -> None:
-    writer = make(local_objects, beat_seconds=3_600.0)
+    writer = start_writer(local_objects, beat_seconds=3_600.0)
     writer.start()
 
     writer.update(state="running")
 
-    assert heard(local_objects, lambda beat: beat.state == "running").batch_id is None
+    assert await_heartbeat(local_objects, lambda beat: beat.state == "running").batch_id is None
     writer.close(state="ended")
 
 
 def test_the_final_state_is_written_before_close_returns(local_objects: LocalObjects) -> None:
-    writer = make(local_objects, beat_seconds=60.0)
+    writer = start_writer(local_objects, beat_seconds=60.0)
     writer.start()
 
     writer.close(state="failed", error={"condition": "X"})
@@ -67,7 +67,7 @@ def test_the_final_state_is_written_before_close_returns(local_objects: LocalObj
 
 
 def test_it_survives_temporary_storage_failures(faulty_objects: FaultyObjects) -> None:
-    writer = make(faulty_objects)
+    writer = start_writer(faulty_objects)
     writer.start()
     refused = []
     faulty_objects.fail_before = lambda call: call == "put" and refused.append(call) is None
@@ -76,19 +76,19 @@ def test_it_survives_temporary_storage_failures(faulty_objects: FaultyObjects) -
 
     faulty_objects.fail_before = lambda call: False
 
-    assert heard(faulty_objects, lambda beat: beat.batch_id == 1).state == "starting"
+    assert await_heartbeat(faulty_objects, lambda beat: beat.batch_id == 1).state == "starting"
     faulty_objects.fail_before = lambda call: call == "put"
     writer.close(state="ended")
 
 
 def test_closing_one_that_was_never_started_is_harmless(local_objects: LocalObjects) -> None:
-    make(local_objects).close(state="failed")
+    start_writer(local_objects).close(state="failed")
 
     assert read_heartbeat(local_objects, KEY) is None
 
 
 def test_a_heartbeat_of_a_later_release_is_still_read(local_objects: LocalObjects) -> None:
-    writer = make(local_objects)
+    writer = start_writer(local_objects)
     writer.start()
     writer.close(state="ended")
     found = local_objects.get(KEY)

@@ -21,7 +21,7 @@ SUBJECTS = [
 ]
 
 
-class Gathering(LocalObjects):
+class BarrierObjects(LocalObjects):
     """Returns no heartbeat until several have been requested."""
 
     def __init__(self, root: Path, *, parties: int) -> None:
@@ -34,7 +34,7 @@ class Gathering(LocalObjects):
         return super().get(key)
 
 
-def beat(objects: LocalObjects, name: str, **changes: str) -> None:
+def write_heartbeat(objects: LocalObjects, name: str, **changes: str) -> None:
     key = paths.heartbeat(paths.pipeline_control(name))
     writer = HeartbeatWriter(objects, key, pipeline=name, trigger_seconds=60)
     objects.put(key, json.dumps(dataclasses.asdict(writer.current) | {"state": "running"} | changes).encode())
@@ -43,10 +43,10 @@ def beat(objects: LocalObjects, name: str, **changes: str) -> None:
 def test_concurrent_checks_equal_single_checks(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     for subject in SUBJECTS[:5]:
-        beat(objects, subject.name)
+        write_heartbeat(objects, subject.name)
     objects.put(paths.heartbeat(SUBJECTS[5].control), b"torn")
 
-    together = check_subjects(SUBJECTS, Gathering(tmp_path, parties=len(SUBJECTS)))
+    together = check_subjects(SUBJECTS, BarrierObjects(tmp_path, parties=len(SUBJECTS)))
 
     alone = [check_subject(subject, objects) for subject in SUBJECTS]
     assert [(item.subject, item.verdict.cause) for item in together] == [
@@ -56,8 +56,8 @@ def test_concurrent_checks_equal_single_checks(tmp_path: Path) -> None:
 
 def test_airflow_is_queried_only_for_subjects_that_do_not_run(tmp_path: Path) -> None:
     objects, questions = LocalObjects(tmp_path), list[str]()
-    beat(objects, "s0")
-    beat(objects, "s1", state="failed")
+    write_heartbeat(objects, "s0")
+    write_heartbeat(objects, "s1", state="failed")
 
     def paused(dag_id: str) -> bool:
         questions.append(dag_id)

@@ -11,7 +11,7 @@ from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.control.records.vault import VaultHeartbeat, vault_heartbeat_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from tests.unit.control.health.test_collectors import NOW, ago, beat
+from tests.unit.control.health.test_collectors import NOW, ago, heartbeat_of
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
 
@@ -19,7 +19,7 @@ VAULT = 'privacy: {keys: {kind: kms, key_id: alias/privacy}, vault: {root: "file
 PRIVATE = "privacy: {namespace: customers, fields: [{path: email, action: vault, as: email}]}\n"
 
 
-def declared(root: Path, *, vault: bool = True) -> Catalog:
+def declare_project(root: Path, *, vault: bool = True) -> Catalog:
     """A project with a collector and a pipeline with personal data, with or without a vault."""
     private = {"environment": ENVIRONMENT + VAULT, "pipeline": PIPELINE + PRIVATE} if vault else {}
     write_collector(write_project(root, **private))
@@ -27,8 +27,8 @@ def declared(root: Path, *, vault: bool = True) -> Catalog:
 
 
 def test_collectors_and_vaults_are_evaluated_at_the_same_time(tmp_path: Path) -> None:
-    catalog, objects = declared(tmp_path / "project"), LocalObjects(tmp_path / "lake")
-    objects.put(heartbeat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
+    catalog, objects = declare_project(tmp_path / "project"), LocalObjects(tmp_path / "lake")
+    objects.put(heartbeat_key("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
     left = VaultHeartbeat(namespace="customers", written_at=ago(hours=2), caught_up_at=ago(hours=2))
     objects.put(vault_heartbeat_key("customers"), left.encode())
     first = process_reports(catalog, objects, now=NOW)
@@ -42,4 +42,4 @@ def test_collectors_and_vaults_are_evaluated_at_the_same_time(tmp_path: Path) ->
 
 
 def test_without_a_vault_and_a_collector_run_there_are_no_reports(tmp_path: Path) -> None:
-    assert process_reports(declared(tmp_path / "project", vault=False), LocalObjects(tmp_path / "lake")) == []
+    assert process_reports(declare_project(tmp_path / "project", vault=False), LocalObjects(tmp_path / "lake")) == []

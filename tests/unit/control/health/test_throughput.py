@@ -35,7 +35,7 @@ def totals(events: int, quarantined: int = 0, reasons: dict[tuple[str, str], int
     return EventTotals(events=events, rows=2 * (events - quarantined), quarantined=quarantined, reasons=why)
 
 
-def read(*batches: tuple[timedelta, EventTotals], now: datetime = NOW) -> Throughput:
+def throughput_of(*batches: tuple[timedelta, EventTotals], now: datetime = NOW) -> Throughput:
     """Throughput of batches completed the given time ago."""
     record = Throughput()
     for ago, batch in batches:
@@ -64,14 +64,14 @@ def minutes(number: float) -> timedelta:
 def test_a_share_above_five_percent_of_a_hundred_events_is_too_much(
     events: int, quarantined: int, too_many: bool
 ) -> None:
-    record = read((minutes(3), totals(events, quarantined)))
+    record = throughput_of((minutes(3), totals(events, quarantined)))
 
     assert bool(describe_quarantine_excess(record, LIMITS, NOW)) is too_many
 
 
 def test_reasons_are_listed_with_counts_and_fields_most_frequent_first() -> None:
     reasons = {("rule", "positive"): 900, MISMATCH: 8_000, ("malformed", ""): 1_000, ("unknown_event", ""): 100}
-    record = read((minutes(3), totals(10_000, 10_000, reasons)))
+    record = throughput_of((minutes(3), totals(10_000, 10_000, reasons)))
 
     assert describe_quarantine_excess(record, LIMITS, NOW) == (
         "10,000 of 10,000 events of the last hour are in quarantine (100.0 %, limit 5 %): "
@@ -89,11 +89,11 @@ def test_reasons_are_listed_with_counts_and_fields_most_frequent_first() -> None
     ],
 )
 def test_declared_limits_apply(limits: HealthLimits, too_many: bool) -> None:
-    assert bool(describe_quarantine_excess(read((minutes(3), totals(200, 100))), limits, NOW)) is too_many
+    assert bool(describe_quarantine_excess(throughput_of((minutes(3), totals(200, 100))), limits, NOW)) is too_many
 
 
 def test_a_good_hour_replaces_a_bad_one() -> None:
-    record = read((minutes(3), totals(10_000, 10_000)))
+    record = throughput_of((minutes(3), totals(10_000, 10_000)))
     assert describe_quarantine_excess(record, LIMITS, NOW)
 
     for minute in range(0, 60, 10):
@@ -104,14 +104,14 @@ def test_a_good_hour_replaces_a_bad_one() -> None:
 
 
 def test_a_slow_stream_is_evaluated_over_as_many_hours_as_needed() -> None:
-    record = read(*((timedelta(hours=ago), totals(20, 20)) for ago in range(10, 0, -1)))
+    record = throughput_of(*((timedelta(hours=ago), totals(20, 20)) for ago in range(10, 0, -1)))
 
     assert "of the last 6 hours" in describe_quarantine_excess(record, LIMITS, NOW)
     assert not describe_quarantine_excess(record, LIMITS, NOW + DAY + HOUR)
 
 
 def test_good_events_of_today_outweigh_bad_ones_of_yesterday() -> None:
-    record = read((timedelta(hours=20), totals(10_000, 10_000)), (minutes(5), totals(120, 2)))
+    record = throughput_of((timedelta(hours=20), totals(10_000, 10_000)), (minutes(5), totals(120, 2)))
 
     assert not describe_quarantine_excess(record, LIMITS, NOW)
 
@@ -174,19 +174,19 @@ def test_an_hour_is_counted_to_five_minutes_and_the_record_stays_small(
 
 def test_replayed_events_no_longer_count_as_quarantined(tmp_path: Path) -> None:
     objects, control = LocalObjects(tmp_path), "control/pipelines/games"
-    sick = read((minutes(3), totals(10_000, 9_000)), (minutes(200), totals(1_000, 1_000)))
+    sick = throughput_of((minutes(3), totals(10_000, 9_000)), (minutes(200), totals(1_000, 1_000)))
     objects.put(paths.throughput(control), sick.encode())
     assert describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
 
-    record_replayed(objects, control, read((minutes(4), totals(0, 8_000))), now=NOW)
+    record_replayed(objects, control, throughput_of((minutes(4), totals(0, 8_000))), now=NOW)
     part = describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
-    record_replayed(objects, control, read((minutes(4), totals(0, 1_000))), now=NOW)
+    record_replayed(objects, control, throughput_of((minutes(4), totals(0, 1_000))), now=NOW)
 
     assert "1,000 of 10,000 events" in part
     assert "1,000 type_mismatch at level" in part
     assert describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW) == ""
     later = NOW + timedelta(minutes=30)
-    sicker = read((minutes(30), totals(10_000, 9_000)), (minutes(0), totals(10_000, 900)), now=later)
+    sicker = throughput_of((minutes(30), totals(10_000, 9_000)), (minutes(0), totals(10_000, 900)), now=later)
     objects.put(paths.throughput(control), sicker.encode())
     again = describe_quarantine_excess(read_with_replays(objects, control, LIMITS, later), LIMITS, later)
     assert "900 of 20,000 events" not in again, "4.5 % is no trouble"
@@ -196,7 +196,7 @@ def test_replayed_events_no_longer_count_as_quarantined(tmp_path: Path) -> None:
 @given(spans, spans)
 def test_counts_never_go_below_zero(seen: list[tuple[int, int]], landed: list[tuple[int, int]]) -> None:
     def record(several: list[tuple[int, int]]) -> Throughput:
-        return read(*((minutes(ago), totals(number, number)) for ago, number in several))
+        return throughput_of(*((minutes(ago), totals(number, number)) for ago, number in several))
 
     total, _ = replace(record(seen), replayed=record(landed).spans).recent_totals(NOW, events=100)
     bare, _ = record(seen).recent_totals(NOW, events=100)

@@ -18,7 +18,7 @@ def ago(**span: float) -> str:
     return (NOW - timedelta(**span)).isoformat()
 
 
-def beat(**fields: Any) -> VaultHeartbeat:
+def heartbeat_of(**fields: Any) -> VaultHeartbeat:
     return VaultHeartbeat(
         **{"namespace": "players", "written_at": ago(minutes=3), "caught_up_at": ago(minutes=3), **fields}
     )
@@ -39,7 +39,7 @@ def beat(**fields: Any) -> VaultHeartbeat:
     ],
 )
 def test_a_vault_is_evaluated_from_the_record_of_its_job(fields: dict[str, Any], cause: str) -> None:
-    verdict = evaluate_vault("players", beat(**fields), now=NOW)
+    verdict = evaluate_vault("players", heartbeat_of(**fields), now=NOW)
 
     assert (verdict.kind, verdict.cause, verdict.is_unhealthy) == ("vault", cause, cause != "OK")
     assert cause == "OK" or alert_for_verdict(cause) == "VAULT_UNHEALTHY"

@@ -31,7 +31,7 @@ def ago(seconds: float) -> str:
     return (NOW - timedelta(seconds=seconds)).isoformat()
 
 
-def beat(**changes: Any) -> Heartbeat:
+def heartbeat_of(**changes: Any) -> Heartbeat:
     """The heartbeat of a stream that has run for an hour, written five seconds ago."""
     well = Heartbeat(
         pipeline="games",
@@ -54,7 +54,7 @@ def verdict_on(heartbeat: Heartbeat | None, stop: StopRequest | None = None, **o
 
 
 def test_a_recent_heartbeat_without_backlog_is_healthy() -> None:
-    verdict = verdict_on(beat())
+    verdict = verdict_on(heartbeat_of())
 
     assert (verdict.state, verdict.cause) == ("healthy", "OK")
     assert not verdict.is_unhealthy
@@ -67,11 +67,11 @@ def test_a_recent_heartbeat_without_backlog_is_healthy() -> None:
 def test_a_heartbeat_is_stale_after_three_triggers_but_not_before_two_minutes(
     trigger_seconds: float, age_seconds: float, cause: str
 ) -> None:
-    assert verdict_on(beat(trigger_seconds=trigger_seconds, written_at=ago(age_seconds))).cause == cause
+    assert verdict_on(heartbeat_of(trigger_seconds=trigger_seconds, written_at=ago(age_seconds))).cause == cause
 
 
 def test_a_hung_stream_is_unhealthy_despite_good_last_progress() -> None:
-    verdict = verdict_on(beat(state="running", written_at=ago(600)))
+    verdict = verdict_on(heartbeat_of(state="running", written_at=ago(600)))
 
     assert verdict.is_unhealthy
     assert "stream__games/r/ingest/1" in verdict.detail
@@ -79,7 +79,7 @@ def test_a_hung_stream_is_unhealthy_despite_good_last_progress() -> None:
 
 
 def test_a_stopped_stream_is_never_unhealthy() -> None:
-    for heartbeat in (None, beat(state="ended", written_at=ago(90_000)), beat(written_at=ago(90_000))):
+    for heartbeat in (None, heartbeat_of(state="ended", written_at=ago(90_000)), heartbeat_of(written_at=ago(90_000))):
         verdict = verdict_on(heartbeat, STOP)
 
         assert verdict.state == "stopped"
@@ -87,7 +87,7 @@ def test_a_stopped_stream_is_never_unhealthy() -> None:
 
 
 def test_a_running_stream_with_a_stop_request_is_stopping() -> None:
-    assert verdict_on(beat(), STOP).state == "stopping"
+    assert verdict_on(heartbeat_of(), STOP).state == "stopping"
 
 
 def test_a_stream_that_never_ran_has_a_grace_period_counted_over_checks() -> None:
@@ -101,33 +101,33 @@ def test_a_stream_that_never_ran_has_a_grace_period_counted_over_checks() -> Non
 
 
 def test_between_two_runs_it_is_starting_and_later_not_restarted() -> None:
-    assert verdict_on(beat(state="ended", written_at=ago(20))).cause == "BETWEEN_RUNS"
-    assert verdict_on(beat(state="ended", written_at=ago(200))).cause == "NOT_RESTARTED"
+    assert verdict_on(heartbeat_of(state="ended", written_at=ago(20))).cause == "BETWEEN_RUNS"
+    assert verdict_on(heartbeat_of(state="ended", written_at=ago(200))).cause == "NOT_RESTARTED"
 
 
 def test_a_dag_paused_after_a_clean_end_is_paused_on_purpose() -> None:
-    assert verdict_on(beat(state="ended", written_at=ago(9000)), paused=True).state == "paused"
+    assert verdict_on(heartbeat_of(state="ended", written_at=ago(9000)), paused=True).state == "paused"
     assert verdict_on(None, paused=True).state == "paused"
 
 
 @pytest.mark.parametrize("state", ["failed", "running", "starting", "stopping"])
 def test_a_dag_that_paused_itself_after_failures_is_unhealthy(state: Any) -> None:
-    verdict = verdict_on(beat(state=state, written_at=ago(9000)), paused=True)
+    verdict = verdict_on(heartbeat_of(state=state, written_at=ago(9000)), paused=True)
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "PAUSED_WITHOUT_STOP")
 
 
 def test_a_running_stream_with_a_paused_dag_is_evaluated_by_its_heartbeat() -> None:
-    assert verdict_on(beat(), paused=True).state == "healthy"
+    assert verdict_on(heartbeat_of(), paused=True).state == "healthy"
 
 
 def test_a_retryable_failure_has_a_grace_period_and_another_is_unhealthy_immediately() -> None:
     transient = {"condition": "STORAGE_REFUSED", "message": "m", "hint": "h", "retryable": True}
     contract = {"condition": "SCHEMA_CHANGED", "message": "m", "hint": "mend it", "retryable": False}
 
-    assert verdict_on(beat(state="failed", written_at=ago(30), error=transient)).state == "starting"
-    assert verdict_on(beat(state="failed", written_at=ago(300), error=transient)).cause == "STORAGE_REFUSED"
-    final = verdict_on(beat(state="failed", written_at=ago(1), error=contract))
+    assert verdict_on(heartbeat_of(state="failed", written_at=ago(30), error=transient)).state == "starting"
+    assert verdict_on(heartbeat_of(state="failed", written_at=ago(300), error=transient)).cause == "STORAGE_REFUSED"
+    final = verdict_on(heartbeat_of(state="failed", written_at=ago(1), error=contract))
     assert (final.state, final.cause, final.next_step) == ("unhealthy", "SCHEMA_CHANGED", "mend it")
 
 
@@ -137,23 +137,23 @@ def test_a_restart_loop_is_detected_although_each_run_is_young() -> None:
     for minute in range(15):
         now = NOW + timedelta(minutes=minute)
         written = (now - timedelta(seconds=2)).isoformat()
-        heartbeat = beat(state="starting", written_at=written, started_at=written)
+        heartbeat = heartbeat_of(state="starting", written_at=written, started_at=written)
         verdict = verdict_on(heartbeat, now=now, previous=verdict)
         seen.append(verdict.cause)
 
     assert seen[:11] == ["STARTING"] * 11
     assert seen[11:] == ["RESTART_LOOP"] * 4
-    well = beat(written_at=now.isoformat(), last_batch_at=now.isoformat())
+    well = heartbeat_of(written_at=now.isoformat(), last_batch_at=now.isoformat())
     assert verdict_on(well, now=now, previous=verdict).state == "healthy"
 
 
 def test_a_start_that_takes_too_long_is_unhealthy() -> None:
-    assert verdict_on(beat(state="starting", started_at=ago(60))).state == "starting"
-    assert verdict_on(beat(state="starting", started_at=ago(601))).cause == "START_SLOW"
+    assert verdict_on(heartbeat_of(state="starting", started_at=ago(60))).state == "starting"
+    assert verdict_on(heartbeat_of(state="starting", started_at=ago(601))).cause == "START_SLOW"
 
 
 def test_a_backlog_without_batches_is_no_progress() -> None:
-    stuck = beat(backlog_files=3, last_batch_at=ago(901), oldest_pending_at=ago(950))
+    stuck = heartbeat_of(backlog_files=3, last_batch_at=ago(901), oldest_pending_at=ago(950))
 
     assert verdict_on(stuck).cause == "NO_PROGRESS"
     assert verdict_on(stuck, limits=HealthLimits(stall_seconds=1800)).state == "lagging"
@@ -161,15 +161,15 @@ def test_a_backlog_without_batches_is_no_progress() -> None:
 
 
 def test_an_old_backlog_is_first_lagging_then_unhealthy() -> None:
-    assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(200))).state == "healthy"
-    assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(400))).state == "lagging"
-    assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(4000))).cause == "BACKLOG_OLD"
+    assert verdict_on(heartbeat_of(backlog_files=9, oldest_pending_at=ago(200))).state == "healthy"
+    assert verdict_on(heartbeat_of(backlog_files=9, oldest_pending_at=ago(400))).state == "lagging"
+    assert verdict_on(heartbeat_of(backlog_files=9, oldest_pending_at=ago(4000))).cause == "BACKLOG_OLD"
 
 
 def test_a_reported_error_is_the_cause() -> None:
     error = {"condition": "QUEUE_DENIED", "message": "no access", "hint": "grant it"}
 
-    verdict = verdict_on(beat(error=error))
+    verdict = verdict_on(heartbeat_of(error=error))
 
     assert (verdict.cause, verdict.next_step) == ("QUEUE_DENIED", "grant it")
     assert "no access" in verdict.detail
@@ -186,7 +186,7 @@ def test_an_unreadable_heartbeat_is_unhealthy_and_keeps_its_start() -> None:
 
 
 beats = st.builds(
-    beat,
+    heartbeat_of,
     state=st.sampled_from(["starting", "running", "idle", "stopping", "ended", "failed"]),
     written_at=st.floats(-100, 1e6).map(ago),
     started_at=st.floats(-100, 1e6).map(ago),
@@ -236,7 +236,7 @@ SUSPENDED = {
 
 
 def test_a_suspended_table_is_unhealthy_with_a_next_step() -> None:
-    verdict = verdict_on(beat(held=(SUSPENDED,)))
+    verdict = verdict_on(heartbeat_of(held=(SUSPENDED,)))
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "TABLE_SUSPENDED")
     assert "orders since batch 7: [COMMIT_REFUSED] no" in verdict.detail
@@ -244,7 +244,7 @@ def test_a_suspended_table_is_unhealthy_with_a_next_step() -> None:
 
 
 def test_a_table_held_by_a_write_turn_is_healthy() -> None:
-    assert verdict_on(beat(held=({**SUSPENDED, "reason": "write_turn"},))).cause == "OK"
+    assert verdict_on(heartbeat_of(held=({**SUSPENDED, "reason": "write_turn"},))).cause == "OK"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_table_held_by_a_write_turn_is_healthy() -> None:
     ],
 )
 def test_missing_files_are_unhealthy(changes: dict[str, Any], cause: str) -> None:
-    verdict = verdict_on(beat(**changes))
+    verdict = verdict_on(heartbeat_of(**changes))
 
     assert (verdict.cause, verdict.is_unhealthy) == (cause, cause != "OK")
 
@@ -274,7 +274,7 @@ def test_the_time_until_the_source_deletes_input_is_reported_and_too_little_is_u
 ) -> None:
     limits = dataclasses.replace(RETENTION, backlog_seconds_max=1e9 if near else 3600)
 
-    verdict = verdict_on(beat(oldest_pending_at=ago(waited_hours * 3600), backlog_files=3), limits=limits)
+    verdict = verdict_on(heartbeat_of(oldest_pending_at=ago(waited_hours * 3600), backlog_files=3), limits=limits)
 
     assert verdict.cause == cause
     assert verdict.loss_near == near
@@ -282,13 +282,13 @@ def test_the_time_until_the_source_deletes_input_is_reported_and_too_little_is_u
 
 
 def test_the_retention_reported_by_the_source_overrides_the_declared_one() -> None:
-    waiting = beat(oldest_pending_at=ago(3600), retention_seconds=2 * 3600.0)
+    waiting = heartbeat_of(oldest_pending_at=ago(3600), retention_seconds=2 * 3600.0)
 
     assert verdict_on(waiting, limits=RETENTION).time_left_seconds == pytest.approx(3600)
 
 
 def test_time_also_runs_out_for_hung_and_stopped_streams() -> None:
-    old = beat(written_at=ago(20 * 3600), backlog_files=0, oldest_pending_at=None)
+    old = heartbeat_of(written_at=ago(20 * 3600), backlog_files=0, oldest_pending_at=None)
 
     hung, stopped = verdict_on(old, limits=RETENTION), verdict_on(old, STOP, limits=RETENTION)
 
@@ -298,7 +298,7 @@ def test_time_also_runs_out_for_hung_and_stopped_streams() -> None:
 
 
 def test_without_a_known_retention_no_time_is_reported() -> None:
-    verdict = verdict_on(beat(oldest_pending_at=ago(40 * 3600)))
+    verdict = verdict_on(heartbeat_of(oldest_pending_at=ago(40 * 3600)))
 
     assert verdict.time_left_seconds is None
     assert not verdict.loss_near
@@ -308,13 +308,13 @@ def test_without_a_known_retention_no_time_is_reported() -> None:
 def test_missing_input_beyond_the_declared_limit_is_reported(silent_minutes: float, cause: str) -> None:
     limits = HealthLimits(no_input_seconds=90 * 60)
 
-    assert verdict_on(beat(last_batch_at=ago(silent_minutes * 60)), limits=limits).cause == cause
+    assert verdict_on(heartbeat_of(last_batch_at=ago(silent_minutes * 60)), limits=limits).cause == cause
 
 
 def test_the_last_input_is_kept_across_runs_but_not_across_a_stop() -> None:
     limits = HealthLimits(no_input_seconds=90 * 60)
-    before = verdict_on(beat(last_batch_at=ago(80 * 60)), limits=limits)
-    new_run = beat(last_batch_at=None, started_at=ago(60), written_at=ago(5))
+    before = verdict_on(heartbeat_of(last_batch_at=ago(80 * 60)), limits=limits)
+    new_run = heartbeat_of(last_batch_at=None, started_at=ago(60), written_at=ago(5))
 
     at = NOW + timedelta(minutes=11)
     fresh = dataclasses.replace(new_run, written_at=at.isoformat())
@@ -328,7 +328,7 @@ def test_the_last_input_is_kept_across_runs_but_not_across_a_stop() -> None:
 def test_a_backlog_is_not_missing_input() -> None:
     limits = HealthLimits(no_input_seconds=60, stall_seconds=1e9)
 
-    assert verdict_on(beat(last_batch_at=ago(600), backlog_files=2), limits=limits).cause != "INPUT_SILENT"
+    assert verdict_on(heartbeat_of(last_batch_at=ago(600), backlog_files=2), limits=limits).cause != "INPUT_SILENT"
 
 
 @pytest.mark.parametrize(
@@ -343,14 +343,14 @@ def test_a_backlog_is_not_missing_input() -> None:
     ],
 )
 def test_a_healthy_stream_reports_its_batch_and_backlog(changes: dict[str, Any], detail: str) -> None:
-    assert verdict_on(beat(**changes)).detail == detail
+    assert verdict_on(heartbeat_of(**changes)).detail == detail
 
 
 TOO_MANY = Throughput().with_batch(NOW, EventTotals(events=100, quarantined=100, reasons={("malformed", ""): 100}))
 
 
 def test_a_stream_that_quarantines_everything_is_unhealthy() -> None:
-    verdict = verdict_on(beat(), throughput=TOO_MANY)
+    verdict = verdict_on(heartbeat_of(), throughput=TOO_MANY)
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "ROWS_QUARANTINED")
     assert "100 malformed" in verdict.detail
@@ -360,10 +360,10 @@ def test_a_stream_that_quarantines_everything_is_unhealthy() -> None:
 @pytest.mark.parametrize(
     ("heartbeat", "stop", "cause"),
     [
-        (beat(state="starting", started_at=ago(5)), None, "STARTING"),
-        (beat(written_at=ago(900)), None, "HEARTBEAT_STALE"),
-        (beat(state="ended", written_at=ago(900)), STOP, "STOP_REQUESTED"),
-        (beat(backlog_files=1, oldest_pending_at=ago(9_000)), None, "BACKLOG_OLD"),
+        (heartbeat_of(state="starting", started_at=ago(5)), None, "STARTING"),
+        (heartbeat_of(written_at=ago(900)), None, "HEARTBEAT_STALE"),
+        (heartbeat_of(state="ended", written_at=ago(900)), STOP, "STOP_REQUESTED"),
+        (heartbeat_of(backlog_files=1, oldest_pending_at=ago(9_000)), None, "BACKLOG_OLD"),
     ],
 )
 def test_another_cause_takes_precedence_over_too_much_in_quarantine(
@@ -378,11 +378,11 @@ def test_another_cause_takes_precedence_over_too_much_in_quarantine(
 @pytest.mark.parametrize(
     ("heartbeat", "under_way"),
     [
-        (beat(), True),
-        (beat(state="idle"), True),
-        (beat(state="ended"), False),
-        (beat(state="failed"), False),
-        (beat(written_at=ago(3600)), False),
+        (heartbeat_of(), True),
+        (heartbeat_of(state="idle"), True),
+        (heartbeat_of(state="ended"), False),
+        (heartbeat_of(state="failed"), False),
+        (heartbeat_of(written_at=ago(3600)), False),
         (None, False),
     ],
 )

@@ -45,7 +45,7 @@ def resume(lease: Lease) -> None:
     lease._thread.start()
 
 
-class Watched:
+class RenewingObjects:
     """A store in which the owner renews its lease before each read of a challenger."""
 
     def __init__(self, inner: ObjectStore, owner: Lease) -> None:
@@ -60,11 +60,11 @@ class Watched:
         return self._inner.get(key)
 
 
-def challenge(objects: ObjectStore, owner: Lease) -> ConcurrencyError:
+def challenge_error(objects: ObjectStore, owner: Lease) -> ConcurrencyError:
     """Returns the error of a challenger that sees the owner renew for several times to live."""
     pause(owner)
     with pytest.raises(ConcurrencyError) as caught:
-        acquire(make(Watched(objects, owner)), wait_seconds=TTL_SECONDS * 3)  # type: ignore[arg-type]
+        acquire(make(RenewingObjects(objects, owner)), wait_seconds=TTL_SECONDS * 3)  # type: ignore[arg-type]
     resume(owner)
     return caught.value
 
@@ -81,7 +81,7 @@ def test_a_renewed_lease_is_not_taken_over(local_objects: LocalObjects) -> None:
     acquire(owner)
     eventually(lambda: current(local_objects).renewal >= 2, "the owner renews by itself")
 
-    refusal = challenge(local_objects, owner)
+    refusal = challenge_error(local_objects, owner)
 
     assert refusal.condition == "LEASE_HELD"
     assert "deltaworks stop games" in refusal.hint
@@ -117,7 +117,7 @@ def test_an_owner_whose_clock_is_far_off_is_treated_like_any_other(
         patched.setattr(lease_module, "iso_now", lambda: written_at)
         owner = make(local_objects)
         acquire(owner)
-        assert challenge(local_objects, owner).condition == "LEASE_HELD"
+        assert challenge_error(local_objects, owner).condition == "LEASE_HELD"
         pause(owner)
 
     successor = make(local_objects)

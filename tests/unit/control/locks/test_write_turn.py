@@ -138,7 +138,7 @@ def test_a_turn_is_renewed_beyond_its_time_to_live(local_objects: LocalObjects) 
         assert record_of(local_objects).state == "granted"
 
 
-def requested(objects: ObjectStore, state: str = "requested", **changes: object) -> TurnRecord:
+def write_turn_record(objects: ObjectStore, state: str = "requested", **changes: object) -> TurnRecord:
     fields = {
         "table": "orders",
         "turn": "t",
@@ -159,7 +159,7 @@ def requested(objects: ObjectStore, state: str = "requested", **changes: object)
 @pytest.mark.parametrize("state", ["requested", "granted"])
 def test_a_holder_that_is_silent_for_its_time_to_live_loses_the_turn(local_objects: LocalObjects, state: str) -> None:
     clock = Clock()
-    requested(local_objects, state)
+    write_turn_record(local_objects, state)
     server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock)
 
     assert "orders" in server.read_requests().turns
@@ -176,10 +176,10 @@ def test_a_turn_is_revoked_after_its_maximum_time(local_objects: LocalObjects) -
 
     for beat in range(10):
         clock.now = beat * 10.0
-        requested(local_objects, "granted", renewal=beat)
+        write_turn_record(local_objects, "granted", renewal=beat)
         assert "orders" in server.read_requests().turns
     clock.now = 100.0
-    requested(local_objects, "granted", renewal=10)
+    write_turn_record(local_objects, "granted", renewal=10)
 
     assert server.read_requests().ended == ("orders",)
     assert "lasted 100 s" in record_of(local_objects).message
@@ -198,7 +198,7 @@ def test_a_holder_detects_that_its_turn_was_revoked(local_objects: LocalObjects)
 
 
 def test_the_turn_of_a_dead_job_goes_to_the_next(local_objects: LocalObjects) -> None:
-    requested(local_objects, "granted", turn="gone", ttl_seconds=0.3)
+    write_turn_record(local_objects, "granted", turn="gone", ttl_seconds=0.3)
 
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
         assert turn.record.turn != "gone"

@@ -75,7 +75,7 @@ def test_missing_offsets_of_a_committed_batch_are_named(local_objects: LocalObje
     assert found.key.endswith("offsets/2")
 
 
-def behind(objects: ObjectStore, last: int | None, generations: Generations | None = FIRST) -> str:
+def ledger_gap(objects: ObjectStore, last: int | None, generations: Generations | None = FIRST) -> str:
     return describe_ledger_gap(PipelineHome(objects, "games"), generations, generation=1, last_completed=last)
 
 
@@ -86,7 +86,7 @@ def test_a_ledger_that_is_up_to_date_passes(
     prepare(local_objects, *prepared)
     write_checkpoint(local_objects, 0 if last is None else last + 2, committed=0 if last is None else last + 1)
 
-    assert behind(local_objects, last) == ""
+    assert ledger_gap(local_objects, last) == ""
 
 
 @pytest.mark.parametrize(("prepared", "last"), [((0, 1), None), ((7,), None), ((0, 1, 2, 3), 1)])
@@ -95,7 +95,7 @@ def test_a_batch_prepared_too_far_ahead_reveals_a_lost_ledger(
 ) -> None:
     prepare(local_objects, *prepared)
 
-    assert "is prepared" in behind(local_objects, last)
+    assert "is prepared" in ledger_gap(local_objects, last)
     with pytest.raises(ContractError, match="LEDGER_BEHIND"):
         reject_lost_ledger(PipelineHome(local_objects, "games"), FIRST, generation=1, last_completed=last)
 
@@ -104,7 +104,7 @@ def test_a_batch_prepared_too_far_ahead_reveals_a_lost_ledger(
 def test_a_batch_committed_by_spark_reveals_a_lost_ledger(local_objects: LocalObjects, last: int | None) -> None:
     write_checkpoint(local_objects, 3)
 
-    assert "has committed batch 2" in behind(local_objects, last)
+    assert "has committed batch 2" in ledger_gap(local_objects, last)
 
 
 def test_spark_batches_are_counted_from_the_first_batch_of_their_checkpoint(local_objects: LocalObjects) -> None:
@@ -113,19 +113,19 @@ def test_spark_batches_are_counted_from_the_first_batch_of_their_checkpoint(loca
         generation=1, checkpoints=(*FIRST.checkpoints, CheckpointRecord(ordinal=2, first_batch=10, start={"seq": 9}))
     )
 
-    assert behind(local_objects, 12, second) == ""
-    assert "has committed batch 12" in behind(local_objects, 11, second)
+    assert ledger_gap(local_objects, 12, second) == ""
+    assert "has committed batch 12" in ledger_gap(local_objects, 11, second)
 
 
 LIVE_FOLDER = paths.live_checkpoint("games", 1, "live")
 
 
-def planned(objects: ObjectStore, batch: int, version: int, *, starting: bool = False) -> None:
+def plan_batch(objects: ObjectStore, batch: int, version: int, *, starting: bool = False) -> None:
     offset = {"reservoirVersion": version, "index": -1, "isStartingVersion": starting}
     objects.put(f"{LIVE_FOLDER}/offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(offset)}'.encode())
 
 
-def finished(objects: ObjectStore, batch: int) -> None:
+def commit_batch(objects: ObjectStore, batch: int) -> None:
     objects.put(f"{LIVE_FOLDER}/commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
 
 
@@ -134,15 +134,15 @@ def test_a_query_that_has_not_started_has_read_nothing(objects: ObjectStore) -> 
 
 
 def test_an_uncommitted_batch_does_not_count(objects: ObjectStore) -> None:
-    planned(objects, 9, 5)
-    finished(objects, 9)
-    planned(objects, 10, 8)
+    plan_batch(objects, 9, 5)
+    commit_batch(objects, 9)
+    plan_batch(objects, 10, 8)
     assert live_next_version(PipelineHome(objects, "games"), "live") == 5
-    finished(objects, 10)
+    commit_batch(objects, 10)
     assert live_next_version(PipelineHome(objects, "games"), "live") == 8
 
 
 def test_during_the_initial_snapshot_nothing_counts_as_read(objects: ObjectStore) -> None:
-    planned(objects, 0, 3, starting=True)
-    finished(objects, 0)
+    plan_batch(objects, 0, 3, starting=True)
+    commit_batch(objects, 0)
     assert live_next_version(PipelineHome(objects, "games"), "live") == 0

@@ -22,7 +22,7 @@ def objects(tmp_path: Path) -> LocalObjects:
     return LocalObjects(tmp_path)
 
 
-def received(objects: LocalObjects, name: str = "e1", *, days: int = 0) -> ErasureRequest:
+def create_request(objects: LocalObjects, name: str = "e1", *, days: int = 0) -> ErasureRequest:
     at = RECEIVED + dt.timedelta(days=days)
     return Erasures(objects, "players").create(
         name,
@@ -45,7 +45,7 @@ def test_granted_states_match_the_records() -> None:
 
 
 def test_a_request_is_listed_from_its_creation_and_at_each_state(objects: LocalObjects) -> None:
-    request = received(objects)
+    request = create_request(objects)
     assert (rows(objects)["e1"].state, rows(objects)["e1"].step_number) == ("received", 1)
 
     erasures = Erasures(objects, "players")
@@ -59,7 +59,7 @@ def test_a_request_is_listed_from_its_creation_and_at_each_state(objects: LocalO
 
 def test_the_nearest_deadline_is_first_and_completed_requests_are_last(objects: LocalObjects) -> None:
     for name, days in (("e1", 9), ("e2", 3), ("e3", 1)):
-        received(objects, name, days=days)
+        create_request(objects, name, days=days)
     erasures = Erasures(objects, "players")
     erasures.record_state(erasures.request("e3"), "certified", by="tests")
 
@@ -67,7 +67,7 @@ def test_the_nearest_deadline_is_first_and_completed_requests_are_last(objects: 
 
 
 def test_an_outdated_row_does_not_replace_a_newer_one(objects: LocalObjects) -> None:
-    before = received(objects)
+    before = create_request(objects)
     Erasures(objects, "players").record_state(before, "resolved", by="tests")
 
     publish_request(objects, before)
@@ -78,7 +78,7 @@ def test_an_outdated_row_does_not_replace_a_newer_one(objects: LocalObjects) -> 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"format": 99}'])
 def test_a_damaged_or_lost_summary_is_rebuilt_from_the_records(objects: LocalObjects, torn: bytes) -> None:
-    received(objects)
+    create_request(objects)
     objects.put(erasures_summary("players"), torn)
 
     publish_requests(objects, "players", Erasures(objects, "players").all_requests())
@@ -87,14 +87,14 @@ def test_a_damaged_or_lost_summary_is_rebuilt_from_the_records(objects: LocalObj
 
 
 def test_a_request_without_records_is_removed(objects: LocalObjects) -> None:
-    received(objects)
+    create_request(objects)
     publish_requests(objects, "players", [])
 
     assert rows(objects) == {}
 
 
 def test_an_unchanged_summary_is_not_written(objects: LocalObjects) -> None:
-    received(objects)
+    create_request(objects)
     key = erasures_summary("players")
     before = objects.etag(key)
     publish_requests(objects, "players", Erasures(objects, "players").all_requests())
@@ -102,7 +102,7 @@ def test_an_unchanged_summary_is_not_written(objects: LocalObjects) -> None:
     assert objects.etag(key) == before
 
 
-class NoSummaries(LocalObjects):
+class SummaryRejectingObjects(LocalObjects):
     """A store that rejects only the summary."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -112,9 +112,9 @@ class NoSummaries(LocalObjects):
 
 
 def test_a_failed_summary_write_does_not_block_a_request(tmp_path: Path) -> None:
-    objects = NoSummaries(tmp_path)
+    objects = SummaryRejectingObjects(tmp_path)
 
-    assert received(objects).state == "received"
+    assert create_request(objects).state == "received"
     assert objects.get(erasures_summary("players")) is None
 
 
@@ -123,7 +123,7 @@ def test_beyond_the_limit_the_oldest_completed_requests_are_omitted(
 ) -> None:
     monkeypatch.setattr(summaries, "MAX_REQUESTS", 2)
     for name, days in (("e1", 1), ("e2", 2), ("e3", 3)):
-        received(objects, name, days=days)
+        create_request(objects, name, days=days)
     erasures = Erasures(objects, "players")
     for name in ("e1", "e2"):
         erasures.record_state(erasures.request(name), "certified", by="tests")

@@ -13,17 +13,17 @@ from deltaworks.control.summaries.tables import MAX_NIGHTS as TABLE_NIGHTS
 from deltaworks.control.summaries.tables import HealthPoint, TableSummary, with_nights
 from deltaworks.control.summary_paths import nights_summary
 
-BEGAN = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC)
+STARTED_AT = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC)
 
 
 def night(number: int, *, run: str = "") -> Night:
-    at = BEGAN + dt.timedelta(days=number)
+    at = STARTED_AT + dt.timedelta(days=number)
     return Night(
         run=run or f"run {number}", date=at.date().isoformat(), started_at=at.isoformat(), ended_at=at.isoformat()
     )
 
 
-def kept(objects: LocalObjects) -> tuple[Night, ...]:
+def stored_nights(objects: LocalObjects) -> tuple[Night, ...]:
     item = objects.get(nights_summary("games"))
     assert item is not None
     return NightsSummary.decode(item.data, key="k").nights
@@ -34,7 +34,7 @@ def test_the_newest_nights_are_kept_newest_first(tmp_path: Path) -> None:
     for number in range(MAX_NIGHTS + 5):
         assert record_night(objects, "games", night(number))
 
-    assert [one.run for one in kept(objects)] == [f"run {number}" for number in range(MAX_NIGHTS + 4, 4, -1)]
+    assert [one.run for one in stored_nights(objects)] == [f"run {number}" for number in range(MAX_NIGHTS + 4, 4, -1)]
 
 
 def test_a_repeated_run_replaces_itself(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_repeated_run_replaces_itself(tmp_path: Path) -> None:
     record_night(objects, "games", night(2))
     record_night(objects, "games", night(1).replace(is_manual=True))
 
-    assert [(one.run, one.is_manual) for one in kept(objects)] == [("run 2", False), ("run 1", True)]
+    assert [(one.run, one.is_manual) for one in stored_nights(objects)] == [("run 2", False), ("run 1", True)]
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"null", b'{"format": 2, "pipeline": "games"}'])
@@ -53,7 +53,7 @@ def test_a_damaged_summary_is_restarted(tmp_path: Path, torn: bytes) -> None:
 
     assert record_night(objects, "games", night(1))
 
-    assert [one.run for one in kept(objects)] == ["run 1"]
+    assert [one.run for one in stored_nights(objects)] == ["run 1"]
 
 
 def test_concurrent_records_do_not_lose_a_night(tmp_path: Path) -> None:
@@ -69,11 +69,13 @@ def test_concurrent_records_do_not_lose_a_night(tmp_path: Path) -> None:
     objects = Raced(tmp_path)
     assert record_night(objects, "games", night(2))
 
-    assert [one.run for one in kept(objects)] == ["run 2", "run 1"]
+    assert [one.run for one in stored_nights(objects)] == ["run 2", "run 1"]
 
 
 def test_a_table_keeps_one_point_per_date() -> None:
-    earlier = [HealthPoint(date=(BEGAN + dt.timedelta(days=n)).date().isoformat(), score=n, bytes=n) for n in range(40)]
+    earlier = [
+        HealthPoint(date=(STARTED_AT + dt.timedelta(days=n)).date().isoformat(), score=n, bytes=n) for n in range(40)
+    ]
     table = TableSummary(name="events", kind="bronze", score=99, bytes=7)
 
     (once,) = with_nights([table], {"events": earlier}, date="2026-02-10")
