@@ -1,4 +1,4 @@
-"""Parameters of the events around money and attention: store, purchases, advertisements, pushes, experiments."""
+"""Parameters of store, purchase, advertisement, push and experiment events."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _EXPERIMENTS = ("shop_layout", "hint_timing", "offer_price")
 
 
 def purchase(rng: Random, player: Player, device: Device) -> Params:
-    """A purchase; what it costs follows the player's place in the power law."""
-    # Gauss around the logarithm of the scale: most buy small packs, the few in the tail buy the largest
+    """Returns a purchase; its price follows the player's spend scale."""
+    # Gaussian around the scale: most players buy small packs, a few in the tail the largest
     tier = int(rng.gauss(0.8, 1.0) + player.spend_scale**0.4)
     cents = _PRICES[max(0, min(len(_PRICES) - 1, tier))]
     quantity = 1 if rng.random() < 0.95 else 2
@@ -66,7 +66,7 @@ def ad_impression(rng: Random, *, rewarded: bool) -> Params:
         "network": rng.choice(_NETWORKS),
         "placement": rng.choice(_PLACEMENTS),
         "format": "rewarded" if rewarded else rng.choice(("banner", "interstitial")),
-        # never below a thousandth: smaller floats would be written with an exponent
+        # at least 0.001: smaller floats would be written with an exponent
         "revenue": round(0.001 + rng.random() * 0.04, 6),
         "latency_ms": rng.randrange(30, 2_500),
         "skippable": not rewarded,

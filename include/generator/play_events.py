@@ -1,4 +1,4 @@
-"""Parameters of the events of playing: tutorial, levels, matches, achievements, items and currencies."""
+"""Parameters of gameplay events: tutorial, levels, matches, achievements, items and currencies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the tables of `video_qos` and `cdn_logs` must say about generated views, counted while they are emitted.
+"""Counts the expected contents of the tables of `video_qos` and `cdn_logs` while views are generated.
 
-Nothing here reads an emitted byte back, and nothing is shared with the pipelines: it is the answer sheet.
+Reads no emitted bytes and shares no code with the pipelines.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CdnKey = tuple[datetime, str, str, int | None, str | None, str | None, str | Non
 
 
 def minute_of(at_ms: int) -> datetime:
-    """The minute that a time in epoch milliseconds lies in."""
+    """Returns the minute of a time in epoch milliseconds."""
     return datetime.fromtimestamp(at_ms // _MINUTE_MS * 60, UTC)
 
 
 @dataclass(slots=True)
 class ViewTruth:
-    """What one view came to. Times are epoch milliseconds."""
+    """The expected values of one view. Times are epoch milliseconds."""
 
     first_report: Report
     started_ms: int
@@ -52,13 +52,13 @@ class ViewTruth:
 
     @property
     def startup_ms(self) -> int | None:
-        """How long it took to start; None where it did not."""
+        """Startup time; None if the view did not start."""
         return None if self.first_frame_ms is None or self.intent_ms is None else self.first_frame_ms - self.intent_ms
 
 
 @dataclass(slots=True)
 class QosMinute:
-    """Quality of service of a minute and its dimensions."""
+    """Quality of service for one minute and its dimensions."""
 
     active_views: int = 0
     attempts: int = 0
@@ -73,7 +73,7 @@ class QosMinute:
     stalls: int = 0
 
     def row(self) -> tuple[Any, ...]:
-        """As gold has it, its percentiles rounded to microseconds."""
+        """Returns the values in the order of the gold table, with percentiles rounded to microseconds."""
         shares = (percentile(self.startups, share) for share in (0.5, 0.95))
         return (
             self.active_views,
@@ -93,7 +93,7 @@ class QosMinute:
 
 @dataclass(slots=True)
 class Traffic:
-    """Requests of a minute and its dimensions."""
+    """Requests of one minute and its dimensions."""
 
     counts: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
@@ -102,7 +102,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class ViewersTruth:
-    """The right answers, whole once everything was emitted. What was sent twice counts once."""
+    """The expected results, complete after the last object. Duplicates count once."""
 
     views: dict[str, ViewTruth] = field(default_factory=dict)
     errors: Counter[tuple[datetime, str]] = field(default_factory=Counter)
@@ -117,14 +117,13 @@ class ViewersTruth:
     _playback: defaultdict[QosKey, QosMinute] = field(default_factory=lambda: defaultdict(QosMinute))
 
     def record_last_report(self, report: Report) -> None:
-        """Note when a view was last heard of and who watches, of any report that lands."""
+        """Records the last report time and the user of a view, from any landed report."""
         play_id = report.viewer.play_id
         self.last_report_ms[play_id] = max(report.at_ms, self.last_report_ms.get(play_id, report.at_ms))
         self.users[play_id] = report.viewer.user_id
 
     def count_report(self, report: Report) -> None:
-        """Count an event of a player that is within bounds, when it is emitted for the first time; those of a view come
-        in order of time."""
+        """Counts a valid player event at its first emission; events of a view must be in order of time."""
         at, fields = report.at_ms, report.fields
         if report.kind == "error":
             kind = str(fields["error_class"]).lower()
@@ -158,7 +157,7 @@ class ViewersTruth:
                 view.fatal_errors += bool(fields["fatal"])
 
     def count_request(self, request: Request) -> None:
-        """Count a request, as it is emitted for the first time."""
+        """Counts a request at its first emission."""
         at = request.at_ms // 1000 * 1000
         network = request.viewer.network if request.viewer else None
         location = (network.asn, network.isp, network.country, network.region) if network else (None, None, None, None)
@@ -198,7 +197,7 @@ class ViewersTruth:
             self.latency[minute, "region", f"{network.country}-{network.region}"].append(latency_ms)
 
     def to_json(self) -> bytes:
-        """The truth as JSON, for people: totals, and what rows of minutes must say."""
+        """Returns the truth as JSON: totals, and expected rows by minute."""
         plain = {
             "objects": self.sent_objects,
             "quarantined": self.quarantined_rows,
@@ -211,7 +210,7 @@ class ViewersTruth:
         return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
 
     def minutes(self) -> dict[QosKey, QosMinute]:
-        """Quality of service by minute and dimensions, with those views in every minute that they meet."""
+        """Returns quality of service by minute and dimensions; a view is active in every minute it overlaps."""
         result: defaultdict[QosKey, QosMinute] = defaultdict(QosMinute)
         for key, playback in self._playback.items():
             minute = result[key]
@@ -236,6 +235,6 @@ class ViewersTruth:
 
 
 def minutes_of_view(view: ViewTruth) -> Iterator[datetime]:
-    """The minutes from a view's first event to its last."""
+    """Yields the minutes from a view's first event to its last."""
     for minute in range(view.started_ms // _MINUTE_MS, view.ended_ms // _MINUTE_MS + 1):
         yield minute_of(minute * _MINUTE_MS)

@@ -1,4 +1,4 @@
-"""Turns what happened into what is sent: parameters every event has, second copies, lateness and faults."""
+"""Converts game events to sent records: common parameters, second copies, lateness and faults."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from generator.population import SessionStart
 from generator.session import GameEvent, iso_text
 from generator.settings import GamesSettings
 
-#: Names producers send that no pipeline declares a table for.
+#: Event names without a declared table.
 UNKNOWN_NAMES = ("levelStart", "purchase_v2", "debug_overlay", "heartbeat")
-#: A required number of an event type: what a fault spoils or leaves out. The pipeline declares the same as required.
+#: A required number per event type, which faults corrupt or omit. The pipeline declares the same as required.
 REQUIRED_NUMBERS = {
     "ad_impression": "revenue",
     "currency_earn": "quantity",
@@ -30,26 +30,26 @@ REQUIRED_NUMBERS = {
 }
 _PURCHASE_FAULT_SHARE = 0.05
 _MIN_COPY_DELAY_SECONDS = 120.0
-# less than a day: a copy's date is that of the first or the next one
+# less than a day, so a copy's date is the first copy's or the next one
 _MAX_COPY_DELAY_SECONDS = 20 * 3_600.0
 _MIN_LATENESS_SECONDS = 1_800.0
 
 
 @dataclass(slots=True)
 class CopyPair:
-    """What two copies of one event share: the index of the file that holds the first delivered one."""
+    """Shared state of two copies of one event: the index of the file with the first delivered copy."""
 
     first_file: int | None = None
 
 
 @dataclass(slots=True)
 class Record:
-    """One piece on its way into a file.
+    """One record before packing.
 
     Attributes:
-        deliver_at: when the collector hands it on, seconds since the epoch.
-        fault: why it will be in quarantine; None for an event that is fine.
-        device: index of the device; cents: what a purchase is about.
+        deliver_at: delivery time of the collector, in epoch seconds.
+        fault: kind of fault that puts it in quarantine; None for a valid event.
+        device: index of the device; cents: amount of a purchase.
     """
 
     deliver_at: float
@@ -63,18 +63,18 @@ class Record:
 
     @property
     def breaks_framing(self) -> bool:
-        """Whether a reader must look for the next object's start behind it."""
+        """Whether a reader has to search for the start of the next object after it."""
         return self.fault in wire.FRAMING_KINDS
 
 
 class RecordMaker:
-    """Sends events, spoiling some at the set rates; one per run, in order of time."""
+    """Creates records, with faults at configured rates; one per run, called in order of time."""
 
     def __init__(self, settings: GamesSettings, rng: Random) -> None:
         self._rates = settings.rates
         self._late_max_seconds = settings.late_max_hours * 3_600
         self._rng = rng
-        # faults that wait for an event they can befall, per event name ("" is any with a required number)
+        # faults waiting for a suitable event, per event name ("" is any event with a required number)
         self._pending_faults: dict[tuple[str, str], int] = {}
         bounds, total = [], 0.0
         for name in ("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"):
@@ -84,7 +84,7 @@ class RecordMaker:
         self._total_fault_rate = total
 
     def records(self, start: SessionStart, session_id: str, events: list[GameEvent]) -> Iterator[Record]:
-        """The pieces sent for one session's events, in order of their making, not of delivery."""
+        """Yields the records of one session's events, in order of creation, not delivery."""
         device, player = start.device, start.player
         rng = self._rng
         for event in events:
@@ -152,7 +152,7 @@ class RecordMaker:
         )
 
     def _second_copy(self, first: Record, params: dict[str, Any], start: SessionStart) -> Record:
-        """The same event sent again: the server stamps a later time, all else is equal."""
+        """Creates the second copy of an event: the server stamps a later time, the rest is equal."""
         delay = self._log_uniform(_MIN_COPY_DELAY_SECONDS, _MAX_COPY_DELAY_SECONDS)
         sent_at = first.event_time + int(delay)
         copy = self._create_record(first.name, sent_at, params, start, sent_at=sent_at)
@@ -166,7 +166,7 @@ class RecordMaker:
         return float(minimum * (maximum / minimum) ** self._rng.random())
 
     def _next_fault(self, name: str) -> str | None:
-        """What befalls the next event; a fault that needs a required number waits for an event that has one."""
+        """Draws the fault of the next event; a fault that needs a required number waits for an event with one."""
         roll = self._rng.random()
         if roll < self._total_fault_rate:
             fault = next(fault for bound, fault in self._fault_bounds if roll < bound)

@@ -1,4 +1,4 @@
-"""A plain reader of concatenated JSON objects, slow and simple, to check the fast one and the truth against."""
+"""A slow, simple reader of concatenated JSON objects, to verify the fast reader and the truth."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from generator.wire import RECORD_START
 
 _RECORD_START = RECORD_START.decode()
 _DECODER = json.JSONDecoder()
-#: What bytes become that are no UTF-8.
+#: Surrogates that replace invalid UTF-8 bytes.
 _INVALID_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a file: a whole JSON value, or bytes that are none (`readable` false)."""
+    """A byte range of a file: a complete JSON value, or unreadable bytes (`is_readable` false)."""
 
     raw: bytes
     value: Any
@@ -29,13 +29,13 @@ FindResumePosition = Callable[[str, int], int]
 
 
 def find_record_start(text: str, after: int) -> int:
-    """Resume where the next request begins."""
+    """Returns the position of the next request."""
     position = text.find(_RECORD_START, after)
     return len(text) if position < 0 else position
 
 
 def find_next_object(text: str, after: int) -> int:
-    """Resume at the next position from which a whole JSON object can be read, knowing nothing of requests."""
+    """Returns the next position of a complete JSON object, regardless of requests."""
     while (after := text.find("{", after)) >= 0:
         try:
             _DECODER.raw_decode(text, after)
@@ -47,8 +47,8 @@ def find_next_object(text: str, after: int) -> int:
 
 
 def scan(data: bytes, resume: FindResumePosition = find_record_start) -> Iterator[Piece]:
-    """The pieces of a decompressed file in order; white space between them is skipped."""
-    # bytes that are no UTF-8 become lone surrogates, which no JSON text of ours holds, and back
+    """Yields the pieces of a decompressed file in order; skips white space between them."""
+    # invalid UTF-8 bytes become lone surrogates, which occur in no generated JSON, and back
     text = data.decode("utf-8", "surrogateescape")
     position = 0
     while position < len(text):

@@ -1,4 +1,4 @@
-"""Replays a file of JSON lines as gzipped objects that land one after another, in the order of its lines."""
+"""Replays a file of JSON lines as gzipped objects, in the order of its lines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def replay_lines(
     start: datetime = datetime(2015, 9, 12, tzinfo=UTC),
     seconds_apart: float = 60.0,
 ) -> Iterator[Delivery]:
-    """Split the file's lines into objects of gzipped JSON lines; blank lines are left out, others are not read.
+    """Splits the file's lines into objects of gzipped JSON lines; skips blank lines and does not parse the others.
 
     Args:
-        start: the simulated time at which the first object lands; each later one lands `seconds_apart` later.
-            Keys follow it (`<prefix>YYYY/MM/DD/HH/...`), the events' own times play no part.
+        start: simulated landing time of the first object; each later one lands `seconds_apart` later.
+            Keys follow it (`<prefix>YYYY/MM/DD/HH/...`), regardless of event times.
 
     Raises:
         ConfigError: EVENTS_MISSING, EVENTS_EMPTY, or EVENTS_NOT_LINES for a file that is one JSON array.

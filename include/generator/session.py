@@ -1,4 +1,4 @@
-"""What happens in one session: which events, in which order, how many seconds after its start."""
+"""Simulates one game session: its events and their times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EVENT_NAMES: tuple[str, ...] = (
 
 
 class GameEvent(NamedTuple):
-    """One event before it is sent."""
+    """One event before it is sent. `at` is in epoch seconds."""
 
     at: float
     name: str
@@ -54,12 +54,12 @@ class GameEvent(NamedTuple):
 
 
 def iso_text(at: float) -> str:
-    """Seconds since the epoch as ISO 8601 with milliseconds and a Z."""
+    """Formats epoch seconds as ISO 8601 with milliseconds and Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(at * 1_000) % 1_000:03d}Z"
 
 
 class Session:
-    """Plays one session of one device, changing the device's state as it goes."""
+    """Plays one session of one device and updates the device's state."""
 
     def __init__(self, rng: Random, start: SessionStart) -> None:
         self._rng = rng
@@ -71,7 +71,7 @@ class Session:
         self._events: list[GameEvent] = []
 
     def play(self) -> list[GameEvent]:
-        """All events of the session in order of time, from its start on."""
+        """Returns all events of the session in order of time."""
         self._begin()
         for _ in range(1 + int(self._rng.expovariate(1 / (1.6 * self._player.engagement)))):
             self._activity()

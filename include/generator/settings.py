@@ -1,4 +1,4 @@
-"""What a simulated game is made of and how much goes wrong in it."""
+"""Settings of the simulated game: its size and fault rates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from deltaworks.errors import ConfigError
 
-# What one player brings over all days, 7.5 + 8 * days**0.62: fitted to simulations of 1 to 30 days.
+# Events per player over all days, 7.5 + 8 * days**0.62: fitted to simulations of 1 to 30 days.
 _EVENTS_PER_PLAYER = 7.5
 _EVENTS_PER_PLAYER_AND_DAY = 8.0
 _DECAY_WITH_DAYS = 0.62
@@ -19,13 +19,13 @@ class FaultRates:
     """Shares of all events, each between 0 and 1.
 
     Attributes:
-        duplicates: sent a second time with the same event id, stamped again by the server up to 20 hours later.
-        late: kept back by the collector, so delivered half an hour to `late_max_hours` after the event time.
-        malformed: pieces that hold no event: cut off, garbage, broken UTF-8, no object, or no readable body.
-        without_time: events whose `eventTime` is absent or null.
-        unknown_name: events no table is declared for.
-        type_mismatch: a required number that holds a word.
-        missing_required: events lacking a required value, their event id or their device id.
+        duplicates: sent twice with the same event id; the server stamps the second up to 20 hours later.
+        late: delayed by the collector: delivered half an hour to `late_max_hours` after the event time.
+        malformed: records without an event: truncated, garbage, invalid UTF-8, no object, or an unreadable body.
+        without_time: events whose `eventTime` is missing or null.
+        unknown_name: events without a declared table.
+        type_mismatch: a required number that contains text.
+        missing_required: events without a required value, event id or device id.
     """
 
     duplicates: float = 0.01
@@ -44,22 +44,22 @@ class FaultRates:
 
     @classmethod
     def none(cls) -> FaultRates:
-        """Nothing goes wrong."""
+        """Returns rates of zero."""
         return cls(**{rate.name: 0.0 for rate in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GamesSettings:
-    """Everything that decides the emitted bytes.
+    """All settings that determine the emitted bytes.
 
     Attributes:
-        players: how many there are; with `target_events` their number follows from it instead.
-        target_events: about how many events to make (within 15 % from 20,000 on).
-        events_per_file: an object is closed when it holds so many pieces,
-        buffer_seconds: or when so many simulated seconds have passed since its first.
-        min_copy_distance_files: two copies of one event lie at least so many objects apart, so that the order in which
-            objects are landed, announced and logged may differ by fewer than that without changing which came first.
-        live_slack_files: by how many objects that order may differ without an event counting as droppable too few.
+        players: number of players; ignored with `target_events`.
+        target_events: approximate number of events (within 15 % from 20,000 on).
+        events_per_file: maximum records per object,
+        buffer_seconds: maximum simulated seconds from an object's first record until it is closed.
+        min_copy_distance_files: minimum distance in objects between two copies of one event. Objects may be landed,
+            announced and logged out of order by less than that without changing which copy came first.
+        live_slack_files: by how many objects that order may differ before the count of droppable events is too low.
     """
 
     seed: int = 1
@@ -88,7 +88,7 @@ class GamesSettings:
 
     @property
     def player_count(self) -> int:
-        """The number of players simulated."""
+        """The number of simulated players."""
         if self.target_events is None:
             return self.players
         per_player = _EVENTS_PER_PLAYER + _EVENTS_PER_PLAYER_AND_DAY * self.days**_DECAY_WITH_DAYS
@@ -100,7 +100,7 @@ class GamesSettings:
         return int(datetime(self.start_date.year, self.start_date.month, self.start_date.day, tzinfo=UTC).timestamp())
 
     def as_mapping(self) -> dict[str, Any]:
-        """The settings as plain JSON values."""
+        """Returns the settings as JSON values."""
         return asdict(self) | {"start_date": self.start_date.isoformat()}
 
 

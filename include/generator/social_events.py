@@ -1,4 +1,4 @@
-"""Parameters of the events of talking, of settings and of how the app itself fares."""
+"""Parameters of social, settings, session and app quality events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from generator.population import VERSIONS, Device, Player
 
 Params = dict[str, Any]
 
-# Quotes, backslashes, braces, line breaks and other scripts: what breaks readers that count brackets or split lines.
-# No empty object may be among them: see generator.wire.
+# Quotes, backslashes, braces, line breaks and non-Latin scripts, which break readers that count brackets or split
+# lines. Must not contain an empty object: see generator.wire.
 _PHRASES = (
     "gg",
     "well played!",
@@ -46,7 +46,7 @@ def friend_invite(rng: Random) -> Params:
 
 def guild_join(rng: Random, today: str) -> Params:
     return {
-        # beyond 2**53: a reader that goes through floating point changes it
+        # beyond 2**53: floating point changes it
         "guild_id": 9_007_199_254_740_993 + 2 * rng.randrange(10_000),
         "guild_name": rng.choice(_GUILDS),
         "members": rng.randrange(1, 50),

@@ -1,9 +1,9 @@
-"""Sessions of the New York Stock Exchange by its rules, and the days it was shut beside them.
+"""Generates the sessions of the New York Stock Exchange from its rules and special closures.
 
-`python -m generator.trading_days include/pipelines/stocks/reference/xnys.csv` writes the file that the pipeline
-`stocks` keeps: nothing computes a calendar while it runs.
+`python -m generator.trading_days include/pipelines/stocks/reference/xnys.csv` writes the reference file of pipeline
+    `stocks`: pipelines compute no calendar at run time.
 
-Holidays and early closes: the exchange's own published hours and Rule 7.2.
+Holidays and early closes: the exchange's published hours and Rule 7.2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 FIRST_YEAR, LAST_YEAR = 2000, 2027
 _NEW_YORK = ZoneInfo("America/New_York")
 _OPEN, _CLOSE, _EARLY_CLOSE = time(9, 30), time(16), time(13)
-#: Attacks, mourning for presidents, a hurricane.
+#: Closures for attacks, presidential mourning days and a hurricane.
 _SPECIAL_CLOSURES = frozenset(
     date.fromisoformat(day)
     for day in (
@@ -26,7 +26,7 @@ _SPECIAL_CLOSURES = frozenset(
         *("2012-10-29", "2012-10-30", "2018-12-05", "2025-01-09"),
     )
 )
-#: Early closes beside the rules: the day behind the holiday was the short one.
+#: Early closes outside the rules: the day after the holiday was shortened.
 _EXTRA_EARLY_CLOSES = frozenset({date(2002, 7, 5), date(2003, 12, 26)})
 _REGULAR_CLOSE_EXCEPTIONS = frozenset({date(2002, 7, 3)})
 _MONDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 3, 4, 5, 6
@@ -34,7 +34,7 @@ _MONDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 3, 4, 5, 6
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session: its date in New York, and when it opens and closes."""
+    """One session: its date in New York, opening and closing time."""
 
     day: date
     opens_at: datetime
@@ -42,7 +42,7 @@ class Session:
 
 
 def sessions(first: date = date(FIRST_YEAR, 1, 1), last: date = date(LAST_YEAR, 12, 31)) -> Iterator[Session]:
-    """All sessions of these dates, both included, in order."""
+    """Yields all sessions between two dates, inclusive, in order."""
     closures = {day for year in range(first.year, last.year + 1) for day in holidays(year)} | _SPECIAL_CLOSURES
     for number in range((last - first).days + 1):
         day = first + timedelta(days=number)
@@ -52,7 +52,7 @@ def sessions(first: date = date(FIRST_YEAR, 1, 1), last: date = date(LAST_YEAR, 
 
 
 def holidays(year: int) -> set[date]:
-    """The days the exchange is shut by rule."""
+    """Returns the regular holidays of a year."""
     new_year = date(year, 1, 1)
     regular = {
         _nth_weekday(year, 1, _MONDAY, 3),
@@ -64,7 +64,7 @@ def holidays(year: int) -> set[date]:
         _nth_weekday(year, 11, _THURSDAY, 4),
         _observed_holiday(date(year, 12, 25)),
     }
-    if new_year.weekday() != _SATURDAY:  # the last day of a year is never given for it
+    if new_year.weekday() != _SATURDAY:  # New Year's Day on a Saturday is not observed
         regular.add(_observed_holiday(new_year))
     if year >= 2022:
         regular.add(_observed_holiday(date(year, 6, 19)))
@@ -94,7 +94,7 @@ def _observed_holiday(day: date) -> date:
 
 
 def _easter_sunday(year: int) -> date:
-    """By the anonymous Gregorian algorithm (Meeus, Astronomical Algorithms)."""
+    """Computes Easter Sunday by the anonymous Gregorian algorithm (Meeus, Astronomical Algorithms)."""
     golden, century, year_of_century = year % 19, year // 100, year % 100
     leap, corrected = century // 4, (century + 8) // 25
     epact = (19 * golden + century - leap - (century - corrected + 1) // 3 + 15) % 30
@@ -109,7 +109,7 @@ def _to_utc(day: date, at: time) -> datetime:
 
 
 def write_calendar(path: Path) -> int:
-    """Write the calendar as CSV; returns how many sessions it has."""
+    """Writes the calendar as CSV; returns the number of sessions."""
     lines = [f"{session.day},{_iso_text(session.opens_at)},{_iso_text(session.closes_at)}" for session in sessions()]
     path.write_text("\n".join(["session_date,opens_at,closes_at", *lines, ""]))
     return len(lines)

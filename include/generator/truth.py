@@ -1,6 +1,6 @@
-"""What the tables must hold about emitted events, counted from the generator's own objects while they are packed.
+"""Counts the expected table contents from the generator's records while they are packed.
 
-Nothing here reads an emitted byte back, and nothing is shared with the pipeline: it is the answer sheet.
+Reads no emitted bytes and shares no code with the pipeline.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import orjson
 from generator.records import Record
 from generator.settings import GamesSettings
 
-#: The live table's window and watermark, as the pipeline declares them.
+#: Window and watermark of the live table, as declared by the pipeline.
 WINDOW_HOURS = 1
 WATERMARK_SECONDS = 180 * 60
 RETENTION_DAYS = (1, 7)
 
-#: The quarantine reason each kind of fault must get.
+#: Expected quarantine reason per kind of fault.
 QUARANTINE_REASONS: dict[str, str] = {
     "truncated": "malformed",
     "garbage": "malformed",
@@ -38,8 +38,8 @@ QUARANTINE_REASONS: dict[str, str] = {
     "type_mismatch": "type_mismatch",
     "missing_required": "missing_required",
 }
-#: Those that are others once a collector has put a piece into its envelope: what is no object cannot be read in it, and
-#: an envelope that came without a body is an event itself, of a name that nobody declares.
+#: Reasons that differ when a collector wraps records in its envelope: a non-object is unreadable there, and an envelope
+#: without a body becomes an event with an undeclared name.
 COLLECTOR_REASONS: dict[str, str] = {
     "not_an_object": "malformed",
     "body_not_an_object": "malformed",
@@ -50,16 +50,16 @@ HourAndName = tuple[datetime, str]
 
 
 class Bookings(NamedTuple):
-    """What was bought in an hour."""
+    """Purchases of an hour."""
 
     amount: Decimal
     purchases: int
 
 
 class Cohort(NamedTuple):
-    """Devices that installed on a date, and how many of them were there one and seven days later.
+    """Devices installed on a date, and how many of them were active one and seven days later.
 
-    None while that day is not over: nothing has happened on the next one.
+    None until that day is over, which the first event of the next day shows.
     """
 
     installs: int
@@ -69,20 +69,20 @@ class Cohort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GamesTruth:
-    """The right answers.
+    """The expected results.
 
     Attributes:
-        pieces: everything emitted, broken pieces and second copies included: bronze `events` rows plus quarantine.
-        bronze_rows: rows per table as delivered, second copies included.
+        pieces: all emitted records, including malformed ones and second copies: bronze `events` rows plus quarantine.
+        bronze_rows: rows per table as delivered, including second copies.
         quarantine_rows: rows per kind of fault; `quarantine_reasons` gives them per reason.
         distinct_events: accepted events without second copies.
         events_per_hour, bookings_per_hour, daily_active_users, retention: without second copies; of two copies the
             one delivered first counts, with its time. Hours and dates without rows are absent.
-        delivered_per_hour: accepted events with second copies: the live table before anything is dropped.
-        droppable_per_hour: those of them a live query may drop: their window had ended more than the watermark
-            before an event delivered in an earlier object (or one up to `live_slack_files - 1` later). How many
-            are dropped depends on the batches, so this is an upper bound: the live table lies between the difference
-            and the total.
+        delivered_per_hour: accepted events with second copies: the live table before dropping late events.
+        droppable_per_hour: the part of these that a live query may drop: their window ended more than the watermark
+            before an event delivered in an earlier object (or one up to `live_slack_files - 1` later). The number
+            actually dropped depends on the batches, so this is an upper bound: the live table lies between the
+            difference and the total.
     """
 
     settings: dict[str, Any]
@@ -111,12 +111,13 @@ class GamesTruth:
 
     @property
     def quarantine_reasons(self) -> dict[str, int]:
-        """Rows of the quarantine table per reason, of objects that landed as they were made."""
+        """Rows of the quarantine table per reason, for objects landed unchanged."""
         return self._count_reasons(QUARANTINE_REASONS)
 
     @property
     def collector_quarantine_reasons(self) -> dict[str, int]:
-        """The same where clients posted the events to a collector, which lands each in an envelope of its own."""
+        """Rows of the quarantine table per reason, for events posted to a collector, which wraps each in an
+        envelope."""
         return self._count_reasons(QUARANTINE_REASONS | COLLECTOR_REASONS)
 
     def _count_reasons(self, reason_of: Mapping[str, str]) -> dict[str, int]:
@@ -131,7 +132,7 @@ class GamesTruth:
         return sum((hour.amount for hour in self.bookings_per_hour.values()), Decimal("0.00"))
 
     def to_json(self) -> bytes:
-        """The truth as JSON, for people and for `from_json`."""
+        """Returns the truth as JSON, readable by `from_json`."""
         plain = {
             "settings": self.settings,
             "files": self.files,
@@ -154,7 +155,7 @@ class GamesTruth:
 
     @classmethod
     def from_json(cls, data: bytes) -> GamesTruth:
-        """Read what `to_json` wrote."""
+        """Reads the output of `to_json`."""
         plain = orjson.loads(data)
         plain.pop("quarantine_reasons")
         for name in ("events_per_hour", "delivered_per_hour", "droppable_per_hour"):
@@ -175,7 +176,7 @@ class GamesTruth:
 
     @classmethod
     def read(cls, path: Path) -> GamesTruth:
-        """Read a file of `write`."""
+        """Reads a file written by `write`."""
         return cls.from_json(path.read_bytes())
 
 
@@ -207,7 +208,7 @@ class TruthCounter:
     _max_event_seconds: int = 0
 
     def count_file(self, index: int, records: Sequence[Record], size_bytes: int) -> None:
-        """Count one object; `index` tells which copy of a twice-sent event came first."""
+        """Counts one object; `index` determines which copy of a duplicated event came first."""
         self._files += 1
         self._bytes += size_bytes
         self._pieces += len(records)
@@ -237,13 +238,15 @@ class TruthCounter:
             self._installed[hour // 24].add(record.device)
 
     def _count_droppable(self) -> None:
-        """Decide the oldest undecided object's events by the newest event of all objects before the current one."""
+        """Counts droppable events of the oldest pending object, by the latest event of all objects before the current
+        one.
+        """
         for (hour, name), count in self._pending.popleft().items():
             if (hour + WINDOW_HOURS) * 3_600 <= self._max_event_seconds - WATERMARK_SECONDS:
                 self._droppable[hour, name] += count
 
     def truth(self) -> GamesTruth:
-        """The answers for everything counted; ends the counting."""
+        """Returns the results for everything counted. Counting ends."""
         while self._pending:
             self._count_droppable()
         per_table: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""Generated viewers of videos as objects that land: what their players report, and the log of the CDN that served them.
+"""Simulates video viewers as landed objects: reports of their players, and the logs of the CDN that serves them.
 
-Faults at set rates: reports sent twice, cut off or out of bounds, without a time or with a message for an id, views
-that are opened again; logs that come twice under another name, a day late and out of order, with lines cut short,
-addresses that are none, user agents encoded twice, and clients that left.
+Faults at configured rates: reports that are repeated, truncated, out of bounds, without a time or with a message as an
+id, reopened views; duplicate logs under another name, a day late and unordered, with truncated lines, missing
+addresses, double-encoded user agents, and disconnected clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from generator.delivery import Delivery
 from generator.qos_truth import ViewersTruth
 from generator.viewing import Report, Request, Viewer, view_events
 
-#: The fields of a standard log, in the order that CloudFront writes them.
+#: Fields of a standard log, in CloudFront's order.
 LOG_FIELDS = [
     "date",
     "time",
@@ -60,25 +60,25 @@ LOG_FIELDS = [
 _HEADER = f"#Version: 1.0\n#Fields: {' '.join(LOG_FIELDS)}\n"
 _HOST = "d111111abcdef8.cloudfront.net"
 _BOT = "Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)"
-#: What stands in logs where an address should.
+#: Placeholders for a missing address.
 _MISSING_ADDRESSES = ("x.x.x.x", "-")
 _GZIP_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewerFaults:
-    """Shares between 0 and 1, of what each says.
+    """Shares between 0 and 1.
 
     Attributes:
-        again: reports that are sent a second time, in a later object.
-        malformed: pieces cut off, beside what is sent.
-        out_of_bounds: reports beside what is sent, that no rule lets pass.
-        without_time: reports beside what is sent, without a time.
-        reopened: views that are opened again under the same id in another session.
-        anonymous: views beside which a bot asks, whose address is none.
+        repeated_reports: reports sent again in a later object.
+        malformed: additional truncated records.
+        out_of_bounds: additional reports that violate a rule.
+        without_time: additional reports without a time.
+        reopened_views: views reopened with the same id in another session.
+        bot_requests: views with concurrent requests of a bot without an address.
         double_encoded: lines whose user agent and query are encoded twice.
-        twice: objects of logs that come again under another name.
-        late: objects of either kind that come after all others.
+        duplicate_logs: log objects delivered again under another name.
+        late_objects: objects of either kind delivered after all others.
     """
 
     repeated_reports: float = 0.02
@@ -103,8 +103,9 @@ class ViewerFaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewersSettings:
-    """Everything that decides the emitted bytes. Views begin within `minutes` of `start`, around midnight, and some are
-    under way when these are over."""
+    """All settings that determine the emitted bytes. Views begin within `minutes` after `start`, around midnight; some
+    are still running at the end.
+    """
 
     seed: int = 1
     views: int = 300
@@ -118,10 +119,10 @@ class ViewersSettings:
 
 
 def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterator[Delivery]:
-    """The objects of both pipelines in order of delivery; the same for the same settings, byte by byte.
+    """Yields the objects of both pipelines in order of delivery, byte-identical for the same settings.
 
     Args:
-        truth: counts as views are lived through; whole once the last object was yielded.
+        truth: counted during the simulation; complete after the last object.
     """
     rng = Random(f"viewers/{settings.seed}")
     reports, requests = _generate_events(settings, rng, truth)
@@ -132,7 +133,7 @@ def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterato
     late: list[Delivery] = []
     for delivery in objects:
         (late if rng.random() < settings.faults.late_objects else on_time).append(delivery)
-    # Neighbours change places: logs are in no order, and neither are their objects.
+    # Shuffles objects slightly: neither log lines nor log objects are ordered.
     for delivery in sorted(on_time, key=lambda delivery: delivery.delivered_at.timestamp() + rng.uniform(0, 600)):
         yield delivery
     for delivery in late:
@@ -140,7 +141,7 @@ def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterato
 
 
 def _generate_events(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> tuple[list[Report], list[Request]]:
-    """All reports and requests in order of time, counted. What lies behind the end has not happened yet."""
+    """Returns all reports and requests until the end of the simulation, in order of time, and counts them."""
     begin_ms = int(settings.start.timestamp() * 1000)
     end_ms = begin_ms + settings.minutes * 60_000
     reports: list[Report] = []
@@ -171,14 +172,14 @@ def _generate_events(settings: ViewersSettings, rng: Random, truth: ViewersTruth
 
 
 def _reopened_view(viewer: Viewer, last_ms: int) -> Iterator[Report]:
-    """The same page later, in another session: no part of the view."""
+    """Yields reports of the same page later, in another session; they are not part of the view."""
     fields = {"played_ms": 4_000, "bitrate_kbps": 800}
     yield Report(last_ms + 60_000, "play", viewer, {}, f"{viewer.session_id}-2", is_counted=False)
     yield Report(last_ms + 64_000, "heartbeat", viewer, fields, f"{viewer.session_id}-2", is_counted=False)
 
 
 def _bot_requests(rng: Random, at_ms: int, truth: ViewersTruth) -> Iterator[Request]:
-    """A bot whose address is not in the log."""
+    """Yields requests of a bot without an address in the log."""
     address = rng.choice(_MISSING_ADDRESSES)
     for number in range(rng.randrange(1, 5)):
         request = Request(
@@ -189,14 +190,14 @@ def _bot_requests(rng: Random, at_ms: int, truth: ViewersTruth) -> Iterator[Requ
 
 
 class _ReportWriter:
-    """Reports as objects of JSON lines."""
+    """Writes reports as objects of JSON lines."""
 
     def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
         self._settings, self._rng, self._truth = settings, rng, truth
         self._sent_count = 0
 
     def objects(self, reports: Sequence[Report]) -> Iterator[Delivery]:
-        """The objects, and in each the reports that are sent again from the one before."""
+        """Yields the objects; each repeats some reports of the previous one."""
         size = self._settings.reports_per_object
         repeated: list[bytes] = []
         for number, begin in enumerate(range(0, len(reports), size)):
@@ -221,7 +222,7 @@ class _ReportWriter:
             "event_id": f"{viewer.play_id}-{self._sent_count:x}",
             "type": report.kind,
             "received_at": _iso_text(report.at_ms),
-            # A clock that was never set decides nothing.
+            # A client clock that was never set has no effect.
             "client_time": "1970-01-01T00:00:07Z" if viewer.number % 10 == 0 else _iso_text(report.at_ms - 300),
             "play_id": viewer.play_id,
             "media_id": viewer.media_id,
@@ -236,7 +237,7 @@ class _ReportWriter:
         return orjson.dumps(fields | report.fields | overrides)
 
     def _faulty_lines(self, report: Report, line: bytes) -> Iterator[bytes]:
-        """What cannot be taken, beside what can."""
+        """Yields additional lines that must be quarantined."""
         faults, quarantined_rows = self._settings.faults, self._truth.quarantined_rows["video_qos"]
         chance = self._rng.random()
         if chance < faults.malformed:
@@ -244,7 +245,7 @@ class _ReportWriter:
             yield line[: len(line) // 2]
         elif chance < faults.malformed + faults.out_of_bounds:
             quarantined_rows["rule"] += 1
-            # The length of a stall that began in 1970, or a message where an id belongs.
+            # A stall duration in epoch time, or a message instead of an id.
             invalid_fields = (
                 {"stalled_ms": report.at_ms} if self._rng.random() < 0.5 else {"sid": "Failed to load: 404"}
             )
@@ -255,13 +256,13 @@ class _ReportWriter:
 
 
 class _LogWriter:
-    """Requests as objects of lines with a header."""
+    """Writes requests as log objects with a header."""
 
     def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
         self._settings, self._rng, self._truth = settings, rng, truth
 
     def objects(self, requests: Sequence[Request]) -> Iterator[Delivery]:
-        """The objects; some come again under another name."""
+        """Yields the objects; some are repeated under another name."""
         size = self._settings.lines_per_object
         for number, begin in enumerate(range(0, len(requests), size)):
             batch = list(requests[begin : begin + size])

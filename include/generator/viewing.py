@@ -1,7 +1,7 @@
-"""One view of a video, lived through: what its player reports and what it asks the CDN for, second by second.
+"""Simulates one video view: the reports of its player and its requests to the CDN.
 
-A view is an attempt that fails, is given up, or plays. While it plays, it reports every ten seconds, stalls now and
-then, seeks, meets errors that end it or do not, and asks for a segment of four seconds after another.
+A view fails to start, is abandoned, or plays. While playing it reports every ten seconds, sometimes stalls, seeks, or
+meets recoverable or fatal errors, and requests one four-second segment after another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REMOTE_EDGE_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who watches what, and from where: what all events of a view have."""
+    """A viewer, device and network: the fields shared by all events of a view."""
 
     number: int
     play_id: str
@@ -43,7 +43,7 @@ class Viewer:
 
     @classmethod
     def random(cls, rng: Random, number: int) -> Viewer:
-        """Somebody, by chance."""
+        """Returns a random viewer."""
         network = rng.choices(NETWORKS, (5, 3, 4, 2, 2, 1))[0]
         edge = rng.choice(NETWORKS).edge if rng.random() < _REMOTE_EDGE_SHARE else network.edge
         return cls(
@@ -52,7 +52,7 @@ class Viewer:
             media_id=f"film-{rng.randrange(12)}",
             session_id=f"s-{rng.getrandbits(64):016x}",
             user_id=f"u-{rng.randrange(300)}",
-            # Two ids that differ in case alone are two ids.
+            # Ids are case-sensitive.
             sid="".join(rng.choice("abcdefABCDEF0123456789") for _ in range(16)),
             device=rng.choice(tuple(_DEVICES)),
             network=network,
@@ -62,18 +62,18 @@ class Viewer:
 
     @property
     def user_agent(self) -> str:
-        """What its player calls itself."""
+        """The user agent of the player."""
         return _DEVICES[self.device]
 
     @property
     def dimensions(self) -> tuple[str, str, str, str, str]:
-        """CDN, provider, country, region and device, as gold groups by them."""
+        """CDN, provider, country, region and device: the grouping of the gold tables."""
         return CDN, self.network.isp, self.network.country, self.network.region, self.device
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An event of a player. `counts` says that it is part of the view: of its first session, and within bounds."""
+    """A player event. `is_counted` is true if it is part of the view: in its first session, and within bounds."""
 
     at_ms: int
     kind: str
@@ -85,7 +85,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked of an edge, and how it went. Of what is no player's, `viewer` is None."""
+    """A request to an edge location and its result. `viewer` is None for requests of other clients."""
 
     at_ms: int
     edge: str
@@ -103,7 +103,7 @@ class Request:
 
 
 def view_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
-    """A view from its intent to its end, in order of time."""
+    """Yields a view from its intent to its end, in order of time."""
 
     def report(kind: str, at: int, **fields: Any) -> Report:
         return Report(at, kind, viewer, fields, viewer.session_id)
@@ -123,7 +123,7 @@ def view_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Re
 
 
 def _playback_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
-    """Reports of ten seconds each until somebody or something ends it."""
+    """Yields reports every ten seconds until the viewer stops or a fatal error occurs."""
 
     def report(kind: str, at: int, **fields: Any) -> Report:
         return Report(at, kind, viewer, fields, viewer.session_id)
@@ -176,7 +176,7 @@ def _manifest(viewer: Viewer, rng: Random, at_ms: int) -> Request:
 
 
 def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, is_starved: bool) -> Request:
-    """A segment of media: most come from the cache; some fail, and some viewers are gone before they have it."""
+    """Requests a media segment: most are cache hits; some fail, and some viewers disconnect during the transfer."""
     size, chance = kbps * SEGMENT_MS // 8, rng.random()
     status, result, speed = "200", "Hit", 3.2
     if chance < 0.02:
@@ -186,7 +186,7 @@ def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, is_starved: boo
     elif chance < 0.15:
         result = rng.choice(("RefreshHit", "OriginShieldHit"))
     elif chance < 0.16:
-        result = "Error"  # with 200: the viewer left while it came
+        result = "Error"  # with 200: the viewer disconnected during the transfer
     first_byte_ms = None if status == "000" else _first_byte_ms(rng, speed)
     seconds = round((first_byte_ms or 0) / 1000 + size / 3e6, 3)
     cmcd = f'br={kbps},{"bs," if is_starved else ""}ot=v,sid="{viewer.sid}"'
@@ -208,6 +208,6 @@ def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, is_starved: boo
 
 
 def _first_byte_ms(rng: Random, speed: float) -> int:
-    """Milliseconds. Whole powers of ten are where buckets begin, which logarithms of floats are not exact about."""
+    """Returns milliseconds. Avoids powers of ten, which are bucket bounds, where logarithms of floats are inexact."""
     milliseconds = max(2, int(rng.lognormvariate(speed, 0.6)))
     return milliseconds + 1 if milliseconds in (10, 100, 1_000) else milliseconds
