@@ -21,8 +21,8 @@ from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Harm, Truth,
 from tests.faults.harness.mutation_entry import IN_MERGE
 from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, Stage
-from tests.spark.mutations.mutation_stage import PIPELINE as CRM
-from tests.spark.mutations.mutation_stage import MutationStage, declared
+from tests.spark.mutations.mutation_harness import PIPELINE as CRM
+from tests.spark.mutations.mutation_harness import MutationHarness, declared
 
 MakeStage = Callable[..., Stage]
 #: All steps are crashed at in tests/spark/mutations/test_apply_crashes.py; these are killed for good.
@@ -40,7 +40,7 @@ class Log:
         folder = stage.root / "include" / "pipelines" / CRM
         folder.mkdir()
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_unset=True)))
-        self.tables = MutationStage(stage.root / "lake", spec)
+        self.tables = MutationHarness(stage.root / "lake", spec)
 
     def land(self, **counts: int) -> None:
         """One batch of a stream."""
@@ -127,7 +127,7 @@ def test_a_batch_killed_at_its_steps_is_completed_within_its_bounds(
 
 
 @pytest.mark.parametrize(("off", "point"), [("transactions", "notified:activities"), ("bounds", "merged:activities")])
-def test_without_a_protection_a_batch_that_is_repeated_does_harm(
+def test_without_a_protection_a_repeated_batch_corrupts_data(
     make_stage: MakeStage, tell_line: Callable[..., None], off: str, point: str
 ) -> None:
     log = Log(make_stage(tables=1))
@@ -142,7 +142,7 @@ def test_without_a_protection_a_batch_that_is_repeated_does_harm(
 
 
 @pytest.mark.parametrize("off", ["", "turn"])
-def test_a_batch_beside_a_stream_and_optimize(make_stage: MakeStage, tell_line: Callable[..., None], off: str) -> None:
+def test_a_batch_during_a_stream_and_optimize(make_stage: MakeStage, tell_line: Callable[..., None], off: str) -> None:
     stream = Stream(make_stage(tables=1))
     stream.land(rows=300, requests=60)
     over = threading.Event()

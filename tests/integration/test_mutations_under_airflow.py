@@ -126,7 +126,7 @@ def people(platform: Platform) -> Iterator[People]:
         yield people
 
 
-def test_what_waits_is_only_counted_by_default(platform: Platform, people: People) -> None:
+def test_pending_requests_are_only_counted_by_default(platform: Platform, people: People) -> None:
     sent = list(engagement_records(SETTINGS))
     platform.send(sent[: len(sent) // 2])
     platform.await_landed()
@@ -138,7 +138,7 @@ def test_what_waits_is_only_counted_by_default(platform: Platform, people: Peopl
     assert platform.truth.counts()["moved"] > 50
 
 
-def test_requests_are_applied_beside_the_stream_and_every_row_ends_as_a_replay_says(
+def test_requests_are_applied_during_the_stream_and_every_row_equals_a_replay(
     platform: Platform, people: People
 ) -> None:
     before, rest = platform.beat, list(engagement_records(SETTINGS))[platform.sent :]
@@ -165,7 +165,7 @@ def test_requests_are_applied_beside_the_stream_and_every_row_ends_as_a_replay_s
     assert psutil.pid_exists(before.pid)
 
 
-def test_a_second_run_finds_nothing_more_to_do(platform: Platform, people: People) -> None:
+def test_a_second_run_has_no_changes(platform: Platform, people: People) -> None:
     rows = sorted(map(repr, platform.rows("activities")))
 
     people.run(MUTATIONS, "nothing", {"dry_run": False}, seconds=JOB_SECONDS)

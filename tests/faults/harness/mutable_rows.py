@@ -13,7 +13,7 @@ from deltaworks.mutations.requests import RENAME_OPERATIONS
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.stage import Stage
-from tests.spark.mutations.mutation_stage import START
+from tests.spark.mutations.mutation_harness import START
 from tests.unit.mutations.replay_oracle import Request, Row, replay
 
 ORGANISATIONS = ("acme", "bolt", "core")

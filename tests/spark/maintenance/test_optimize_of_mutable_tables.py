@@ -17,12 +17,12 @@ from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
-from tests.spark.mutations.mutation_stage import DATA, PIPELINE, START, MutationStage, declared
+from tests.spark.mutations.mutation_harness import DATA, PIPELINE, START, MutationHarness, declared
 
 pytestmark = pytest.mark.spark
 
 
-def land(stage: MutationStage, *orgs: str) -> None:
+def land(stage: MutationHarness, *orgs: str) -> None:
     days = (0, 1)
     stage.land(
         rows=[
@@ -33,12 +33,12 @@ def land(stage: MutationStage, *orgs: str) -> None:
     )
 
 
-def files(stage: MutationStage) -> dict[str, int]:
+def files(stage: MutationHarness) -> dict[str, int]:
     found = file_sizes_by_partition(stage.lake, paths.table(PIPELINE, DATA))
     return {"/".join(str(value) for _, value in sorted(place)): len(sizes) for place, sizes in found.items()}
 
 
-def turn(stage: MutationStage) -> TurnRecord | None:
+def turn(stage: MutationHarness) -> TurnRecord | None:
     found = stage.objects.get(paths.turn_request(PIPELINE, DATA))
     return None if found is None else TurnRecord.decode(found.data)
 
@@ -46,7 +46,7 @@ def turn(stage: MutationStage) -> TurnRecord | None:
 def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write_turn(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = MutationStage(tmp_path, declared(partition_by=("event_date", "org_id")))
+    stage = MutationHarness(tmp_path, declared(partition_by=("event_date", "org_id")))
     for orgs in (("acme", "o'neil"), ("o'neil",)):
         land(stage, *orgs)
     command, held = TableOptimizer._run_optimize, []
@@ -72,7 +72,7 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
 def test_a_table_whose_turn_another_job_has_is_left_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = MutationStage(tmp_path)
+    stage = MutationHarness(tmp_path)
     land(stage, "acme")
     land(stage, "acme")
     before = stage.version()

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.tables.changes import ChangePosition
 from deltaworks.tables.spark.session import build_session
-from tests.spark.mutations.followed_table import NAME, FollowedLake
+from tests.spark.mutations.tracked_lake import NAME, TrackedLake
 
 JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "count_engagement_days.py"
 
@@ -59,8 +59,8 @@ def _killed_at(moment: str) -> None:
 def main() -> None:
     root, moment, apart = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["apart"]
     sample, kept = job(), root / "position.txt"
-    spark = build_session(FollowedLake(root, None).catalog.environment, app_name="reader", master="local[2]")
-    followed = FollowedLake(root, spark)
+    spark = build_session(TrackedLake(root, None).catalog.environment, app_name="reader", master="local[2]")
+    followed = TrackedLake(root, spark)
     _killed_at(moment)
     if apart:
         sample.keeping = lambda *_: contextlib.nullcontext()

@@ -21,7 +21,7 @@ from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.batch_steps import BatchSteps
 from deltaworks.mutations.forecast import forecast
 from tests.spark.mutations.cases import Log, generated
-from tests.spark.mutations.mutation_stage import DATA, FIELDS, PIPELINE, START, TOLD, MutationStage, declared
+from tests.spark.mutations.mutation_harness import DATA, FIELDS, PIPELINE, START, TOLD, MutationHarness, declared
 from tests.unit.mutations.replay_oracle import Row, replay
 
 pytestmark = pytest.mark.spark
@@ -71,7 +71,7 @@ def _seconds(time: dt.datetime) -> float:
     return (time - START).total_seconds()
 
 
-def ended(stage: MutationStage) -> dict[str, tuple[str, bool, dict[str, str]]]:
+def ended(stage: MutationHarness) -> dict[str, tuple[str, bool, dict[str, str]]]:
     rows = stage.rows()
     assert len({row["event_id"] for row in rows}) == len(rows)
     return {
@@ -80,16 +80,16 @@ def ended(stage: MutationStage) -> dict[str, tuple[str, bool, dict[str, str]]]:
     }
 
 
-def run(spark: SparkSession, stage: MutationStage, **options: Any) -> Any:
+def run(spark: SparkSession, stage: MutationHarness, **options: Any) -> Any:
     return MutationRun(spark, stage.catalog, PIPELINE).run(**options)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("small_merge_bytes", [0, 1 << 30], ids=["spark", "delta_rs"])
-def test_any_interleaving_of_rows_and_requests_ends_as_a_replay_of_the_log(
+def test_any_interleaving_of_rows_and_requests_equals_a_replay_of_the_log(
     spark: SparkSession, tmp_path: Path, small_merge_bytes: int
 ) -> None:
-    stage = MutationStage(tmp_path, declared(partition_by=("event_date",), small_merge_bytes=small_merge_bytes))
+    stage = MutationHarness(tmp_path, declared(partition_by=("event_date",), small_merge_bytes=small_merge_bytes))
     cases = Interleaving(generated(300, start=6), parts=3, seed=6)
 
     for rows, requests in zip(cases.rows, cases.requests, strict=True):
@@ -116,8 +116,8 @@ def row(org: str, event: str, each_id: str, time: float) -> dict[str, Any]:
     return {"org_id": org, "event_id": event, "id": each_id, "time": moment(time)}
 
 
-def test_a_batch_touches_what_it_names_and_tells_of_it(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path)
+def test_a_batch_changes_only_the_requested_rows_and_notifies_them(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationHarness(tmp_path)
     orgs = ("acme", "bolt", "core")
     stage.land(rows=[row(org, f"{org}-{number}", "a", number) for org in orgs for number in (1, 5)])
     # The files of an organisation that is not in the batch are gone: whoever reads them fails.
@@ -136,7 +136,7 @@ def test_a_batch_touches_what_it_names_and_tells_of_it(spark: SparkSession, tmp_
 
     (done,) = end.tables
     assert (done.rows, done.files_removed, done.files_added) == (3, 2, 2)
-    assert (end.requests, end.not_understood) == ({"rename": 1, "rename_name": 1, "delete": 1}, 1)
+    assert (end.requests, end.invalid_requests) == ({"rename": 1, "rename_name": 1, "delete": 1}, 1)
     told = {(each["org_id"], each["change"], tuple(each["keys"])) for each in stage.rows(TOLD)}
     assert told == {("acme", "rename", ("acme-1",)), ("bolt", "delete", ("bolt-1", "bolt-5"))}
     assert {(each["batch"], each["batch_kind"], each["data_version"]) for each in stage.rows(TOLD)} == {
@@ -147,10 +147,10 @@ def test_a_batch_touches_what_it_names_and_tells_of_it(spark: SparkSession, tmp_
 
 
 @pytest.mark.integration
-def test_a_repeated_batch_changes_nothing_and_what_comes_late_ends_like_the_rest(
+def test_a_repeated_batch_changes_nothing_and_late_rows_get_the_same_outcome(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    stage = MutationStage(tmp_path, declared(optimize_every=3))
+    stage = MutationHarness(tmp_path, declared(optimize_every=3))
     stage.land(
         rows=[row(org, f"{org}-{number}", "a", number) for org in ("acme", "bolt") for number in (1, 5)],
         requests=[request("acme", 3, "rename", "a", "b"), request("bolt", 9, "delete", "a")],
@@ -182,7 +182,7 @@ def test_a_repeated_batch_changes_nothing_and_what_comes_late_ends_like_the_rest
     assert second.tables[0].optimized is False
 
 
-def repeat(spark: SparkSession, stage: MutationStage) -> MutationCompletion:
+def repeat(spark: SparkSession, stage: MutationHarness) -> MutationCompletion:
     """The newest batch once more, as a process does that was given up for dead."""
     batch = stage.batches.batch(stage.batches.numbers()[1])
     assert batch is not None
@@ -198,8 +198,8 @@ def repeat(spark: SparkSession, stage: MutationStage) -> MutationCompletion:
     return steps.apply()
 
 
-def test_two_runs_at_once_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path)
+def test_two_concurrent_runs_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationHarness(tmp_path)
     lease = Lease(stage.objects, paths.mutations(PIPELINE, "lease.json"), ttl_seconds=30, name="another run")
     lease.acquire(wait_seconds=0)
     try:
@@ -211,8 +211,8 @@ def test_two_runs_at_once_are_refused(spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.integration
-def test_a_dry_run_says_what_a_batch_then_does_and_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path)
+def test_a_dry_run_forecasts_a_batch_and_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationHarness(tmp_path)
     stage.land(
         rows=[
             row(org, f"{org}-{number}", each, number) for org in ("acme", "bolt") for number, each in enumerate("abc")
@@ -240,10 +240,10 @@ def test_a_dry_run_says_what_a_batch_then_does_and_writes_nothing(spark: SparkSe
 
 
 @pytest.mark.integration
-def test_rows_deleted_long_ago_are_removed_for_good_and_no_others(
+def test_only_rows_deleted_long_ago_are_purged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = MutationStage(tmp_path)
+    stage = MutationHarness(tmp_path)
     stage.land(rows=[row("acme", "old", "a", 1), row("acme", "new", "b", 1), row("acme", "kept", "c", 1)])
     stage.land(requests=[request("acme", 5, "delete", "a")])
     run(spark, stage)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.mutations.apply import MutationRun
-from tests.spark.mutations.mutation_stage import PIPELINE, START, TOLD, MutationStage, declared
+from tests.spark.mutations.mutation_harness import PIPELINE, START, TOLD, MutationHarness, declared
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 POINTS = (
@@ -37,7 +37,7 @@ def crash_at(point: str) -> Callable[[str], None]:
     return fault
 
 
-def land(stage: MutationStage, part: int) -> None:
+def land(stage: MutationHarness, part: int) -> None:
     """Two rows and a rename of what all rows before it are called, and a name for it."""
     base = {"org_id": "acme", "seq": part, "fields": None, "time": START.replace(hour=part + 1)}
     stage.land(
@@ -59,10 +59,10 @@ def land(stage: MutationStage, part: int) -> None:
         ("delta_rs", ("resolved", "merged:activities", "notified:activities"), {"small_merge_bytes": 1 << 20}),
     ],
 )
-def test_every_step_can_be_the_last_one(
+def test_a_crash_after_any_step_is_recovered(
     spark: SparkSession, tmp_path: Path, engine: str, points: tuple[str, ...], settings: dict[str, Any]
 ) -> None:
-    stage = MutationStage(tmp_path, declared(**settings))
+    stage = MutationHarness(tmp_path, declared(**settings))
     for part, point in enumerate(points):
         land(stage, part)
         with pytest.raises(Crash):

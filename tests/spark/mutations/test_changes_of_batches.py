@@ -15,13 +15,13 @@ from deltaworks.engine.notifications import with_notifications
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.read_changes import read_changes
 from deltaworks.tables.commit import Step
-from tests.spark.mutations.mutation_stage import DATA, PIPELINE, TOLD, MutationStage
+from tests.spark.mutations.mutation_harness import DATA, PIPELINE, TOLD, MutationHarness
 from tests.spark.mutations.test_apply import request, row
 
 pytestmark = pytest.mark.integration
 
 
-def tell(stage: MutationStage, batch: int) -> None:
+def tell(stage: MutationHarness, batch: int) -> None:
     """The notifications a stream's batch ends with, as the fan-out makes them."""
     rows = stage.lake.rows(paths.table(PIPELINE, DATA))
     assert rows is not None
@@ -40,8 +40,8 @@ def states(rows: Any) -> list[tuple[str, str, bool]]:
     return sorted((each["event_id"], each["contact_id"], bool(each["_deleted"])) for each in found)
 
 
-def test_a_reader_sees_each_row_once_as_batches_of_both_kinds_left_it(spark: SparkSession, tmp_path: Path) -> None:
-    stage, position = MutationStage(tmp_path), None
+def test_a_reader_sees_each_row_once_after_batches_of_both_kinds(spark: SparkSession, tmp_path: Path) -> None:
+    stage, position = MutationHarness(tmp_path), None
     copy: dict[str, tuple[str, bool]] = {}
 
     def read() -> list[tuple[str, str, bool]]:

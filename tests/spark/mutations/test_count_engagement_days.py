@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.mutations.followed_table import NAME, FollowedLake
 from tests.spark.mutations.reader_entry import job
+from tests.spark.mutations.tracked_lake import NAME, TrackedLake
 
 ENTRY, ROOT = Path(__file__).with_name("reader_entry.py"), Path(__file__).resolve().parents[3]
 #: How often rows of each organisation's and day's changed, as a reader counts that comes after each step.
 CHANGES = {("a", 0): 5, ("a", 1): 3, ("b", 0): 3}
 
 
-def first_step(followed: FollowedLake) -> None:
+def first_step(followed: TrackedLake) -> None:
     followed.land(1, [("e1", "a", "x", 0), ("e2", "a", "y", 0), ("e3", "b", "y", 0)])
     followed.mutate(1, "event_id = 'e3'", {"contact_id": "'z'"})
 
 
-def second_step(followed: FollowedLake) -> None:
+def second_step(followed: TrackedLake) -> None:
     followed.land(2, [("e4", "a", "x", 1), ("e5", "b", "x", 0)])
     followed.mutate(2, "contact_id in ('x', 'y') and org_id = 'a'", {"contact_id": "'w'"})
     followed.mutate(3, "event_id = 'e1'", {"_deleted": "true"})
 
 
-def third_step(followed: FollowedLake) -> None:
+def third_step(followed: TrackedLake) -> None:
     followed.land(3, [("e6", "a", "x", 1)])
     followed.mutate(4, "event_id = 'e1' or event_id = 'e4'", {"_deleted": "false"})
     followed.mutate(5, "event_id = 'e3'", {"_deleted": "true"})
@@ -40,7 +40,7 @@ def third_step(followed: FollowedLake) -> None:
 STEPS = (first_step, second_step, third_step)
 
 
-def counts(followed: FollowedLake) -> dict[tuple[str, int], tuple[int, int, int]]:
+def counts(followed: TrackedLake) -> dict[tuple[str, int], tuple[int, int, int]]:
     """What the sample's table says: activities, contacts and changes."""
     found = followed.lake.rows(job().KEY)
     rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
@@ -51,7 +51,7 @@ def counts(followed: FollowedLake) -> dict[tuple[str, int], tuple[int, int, int]
     }
 
 
-def expected(followed: FollowedLake) -> dict[tuple[str, int], tuple[int, int, int]]:
+def expected(followed: TrackedLake) -> dict[tuple[str, int], tuple[int, int, int]]:
     """The same, counted from the data."""
     contacts: dict[tuple[str, int], list[str]] = defaultdict(list)
     rows = followed.rows()
@@ -75,8 +75,8 @@ def run(root: Path, moment: str, *options: str) -> int:
     return done.returncode
 
 
-def test_counts_follow_the_table_from_run_to_run(tmp_path: Path, spark: SparkSession) -> None:
-    followed, count_days = FollowedLake(tmp_path, spark), job().count_days
+def test_counts_are_updated_by_each_run(tmp_path: Path, spark: SparkSession) -> None:
+    followed, count_days = TrackedLake(tmp_path, spark), job().count_days
     for step in STEPS:
         step(followed)
         assert count_days(spark, followed.catalog, NAME)
@@ -87,7 +87,7 @@ def test_counts_follow_the_table_from_run_to_run(tmp_path: Path, spark: SparkSes
 
 @pytest.mark.integration
 def test_a_reader_that_is_killed_around_its_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    followed = FollowedLake(tmp_path, None)
+    followed = TrackedLake(tmp_path, None)
     for step, moment in zip(STEPS, ("before", "after", "during"), strict=True):
         step(followed)
         assert run(tmp_path, moment) == -9
@@ -97,8 +97,8 @@ def test_a_reader_that_is_killed_around_its_commit_loses_and_doubles_nothing(tmp
 
 
 @pytest.mark.integration
-def test_a_position_that_is_kept_apart_from_the_output_doubles_what_a_killed_reader_had_made(tmp_path: Path) -> None:
-    followed = FollowedLake(tmp_path, None)
+def test_a_position_stored_outside_the_commit_doubles_the_output_of_a_killed_reader(tmp_path: Path) -> None:
+    followed = TrackedLake(tmp_path, None)
     for step, moment in zip(STEPS, ("before", "after", "never"), strict=True):
         step(followed)
         run(tmp_path, moment, "apart")

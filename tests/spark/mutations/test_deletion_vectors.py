@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.query import connect
 from deltaworks.tables.time_travel import TimeTravel
-from tests.spark.mutations.mutation_stage import DATA, PIPELINE, MutationStage, declared
+from tests.spark.mutations.mutation_harness import DATA, PIPELINE, MutationHarness, declared
 from tests.spark.mutations.test_apply import ended, request, row, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -20,7 +20,7 @@ KEY = paths.table(PIPELINE, DATA)
 
 
 def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path, declared(deletion_vectors=True))
+    stage = MutationHarness(tmp_path, declared(deletion_vectors=True))
     stage.land(rows=[row("acme", f"e{number}", f"c{number}", 1) for number in range(20)])
     stage.land(requests=[request("acme", 5, "rename", "c0", "z")])
 
@@ -64,12 +64,12 @@ def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path
         assert connection.execute(travel.rewrite(past)).fetchall() == [tuple(row) for row in as_spark_has_it.collect()]
 
 
-def test_switched_off_rows_are_rewritten_again(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path, declared(deletion_vectors=True))
+def test_without_deletion_vectors_files_are_rewritten(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationHarness(tmp_path, declared(deletion_vectors=True))
     stage.land(rows=[row("acme", f"e{number}", f"c{number}", 1) for number in range(20)])
     stage.land(requests=[request("acme", 5, "rename", "c0", "z")])
     run(spark, stage)
-    marked = MutationStage(tmp_path, declared(deletion_vectors=False), iter([10]))
+    marked = MutationHarness(tmp_path, declared(deletion_vectors=False), iter([10]))
     marked.land(requests=[request("acme", 6, "rename", "c1", "y")])
 
     (end,) = run(spark, marked).batches

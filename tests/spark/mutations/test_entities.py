@@ -28,7 +28,7 @@ def file_of(folder: Path, text: str) -> RequestFile:
 
 
 @published
-def test_real_renames_end_at_their_known_final_ids_all_of_them(spark: SparkSession) -> None:
+def test_all_real_renames_resolve_to_their_known_final_ids(spark: SparkSession) -> None:
     with (RENAMES / "networkx_expected.csv").open() as file:
         expected = list(csv.DictReader(file))
     printed = io.StringIO()

@@ -117,7 +117,7 @@ def test_joins_grow_with_the_logarithm_of_the_longest_chain(resolved: Resolved) 
     assert joins(optimized(resolved.intervals)) == 2
 
 
-def test_only_what_still_moves_takes_part_in_a_round(resolved: Resolved) -> None:
+def test_only_unresolved_moves_take_part_in_a_round(resolved: Resolved) -> None:
     longest, requests = resolved.longest, resolved.longest + 500
     rounds = math.ceil(math.log2(longest))
 

@@ -13,17 +13,17 @@ from pyspark.sql import SparkSession
 import deltaworks
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.tables.changes import ChangePosition
-from tests.spark.mutations.followed_table import FollowedLake, states
+from tests.spark.mutations.tracked_lake import TrackedLake, states
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 @pytest.fixture
-def followed(tmp_path: Path, spark: SparkSession) -> FollowedLake:
-    return FollowedLake(tmp_path, spark)
+def followed(tmp_path: Path, spark: SparkSession) -> TrackedLake:
+    return TrackedLake(tmp_path, spark)
 
 
-def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: FollowedLake) -> None:
+def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: TrackedLake) -> None:
     assert followed.changes().is_empty
     followed.land(1, [("e1", "a", "x", 0), ("e2", "b", "y", 0)])
     first = followed.changes()
@@ -42,7 +42,7 @@ def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: F
     assert [row["event_id"] for row in second.snapshot.orderBy("event_id").collect()] == ["e1", "e2", "e3"]
 
 
-def test_a_change_that_is_not_notified_yet_is_left_for_its_notification(followed: FollowedLake) -> None:
+def test_a_change_that_is_not_notified_yet_is_left_for_its_notification(followed: TrackedLake) -> None:
     followed.land(1, [("e1", "a", "x", 0), ("e2", "a", "y", 0)])
     tell_batch = followed.land(2, [("e3", "a", "x", 0)], told=False)
     tell_mutation = followed.mutate(1, "contact_id = 'x' and event_id = 'e1'", {"contact_id": "'z'"}, told=False)
@@ -58,7 +58,7 @@ def test_a_change_that_is_not_notified_yet_is_left_for_its_notification(followed
     assert states(third) == [("e3", "x", False)]
 
 
-def test_deleted_rows_come_as_tombstones_to_those_who_ask(followed: FollowedLake) -> None:
+def test_deleted_rows_are_returned_as_tombstones_on_request(followed: TrackedLake) -> None:
     followed.land(1, [("e1", "a", "x", 0), ("e2", "a", "y", 0)])
     first = followed.changes()
     followed.mutate(1, "event_id = 'e1'", {"_deleted": "true"})
@@ -69,7 +69,7 @@ def test_deleted_rows_come_as_tombstones_to_those_who_ask(followed: FollowedLake
     assert states(followed.changes(tombstones=True)) == [("e1", "x", True), ("e2", "y", False)]
 
 
-def test_only_files_of_the_notified_organisations_and_batches_are_read(followed: FollowedLake) -> None:
+def test_only_files_of_the_notified_organisations_and_batches_are_read(followed: TrackedLake) -> None:
     followed.land(1, [(f"e{org}", f"org{org}", "x", 0) for org in range(8)])
     followed.land(2, [("before", "org3", "x", 2), ("other", "org4", "x", 2)])
     first = followed.changes()
@@ -83,7 +83,7 @@ def test_only_files_of_the_notified_organisations_and_batches_are_read(followed:
 
 
 @pytest.mark.integration
-def test_what_optimize_did_to_either_table_changes_nothing(followed: FollowedLake, spark: SparkSession) -> None:
+def test_optimize_of_either_table_changes_no_result(followed: TrackedLake, spark: SparkSession) -> None:
     followed.land(1, [("e1", "a", "x", 0)])
     first = followed.changes()
     followed.land(2, [("e2", "a", "x", 1)])
@@ -96,7 +96,7 @@ def test_what_optimize_did_to_either_table_changes_nothing(followed: FollowedLak
     assert states(followed.changes()) == [("e1", "z", False), ("e2", "x", False)]
 
 
-def test_a_position_that_leads_nowhere_is_refused(followed: FollowedLake) -> None:
+def test_an_invalid_position_is_rejected(followed: TrackedLake) -> None:
     followed.land(1, [("e1", "a", "x", 0)])
     position = followed.changes().position
     followed.land(2, [("e2", "a", "x", 0)])
@@ -121,7 +121,7 @@ def test_a_position_that_leads_nowhere_is_refused(followed: FollowedLake) -> Non
         followed.changes(position)
 
 
-def test_a_table_that_nothing_announces_is_refused_by_name(followed: FollowedLake, spark: SparkSession) -> None:
+def test_a_table_without_notifications_is_rejected_by_name(followed: TrackedLake, spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="CHANGES_NOT_ANNOUNCED"):
         deltaworks.read_changes(spark, "engagement.requests", catalog=followed.catalog)
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
@@ -129,7 +129,7 @@ def test_a_table_that_nothing_announces_is_refused_by_name(followed: FollowedLak
 
 
 def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSession) -> None:
-    followed = FollowedLake(tmp_path, spark, FEED)
+    followed = TrackedLake(tmp_path, spark, FEED)
     followed.land(1, [("e1", "a", "x", 0), ("e2", "b", "y", 0)])
     first = followed.changes(source="change_feed")
     assert states(first) == [("e1", "x", False), ("e2", "y", False)]
@@ -153,15 +153,15 @@ def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSe
         followed.changes(second.position)
 
 
-def test_a_table_without_a_change_data_feed_is_refused(followed: FollowedLake) -> None:
+def test_a_table_without_a_change_data_feed_is_refused(followed: TrackedLake) -> None:
     followed.land(1, [("e1", "a", "x", 0)])
 
     with pytest.raises(ConfigError, match="CHANGE_FEED_OFF"):
         followed.changes(source="change_feed")
 
 
-def test_whatever_the_order_of_events_every_row_comes_in_its_newest_state_and_no_state_twice(
-    followed: FollowedLake,
+def test_in_any_order_of_events_each_row_is_read_in_its_latest_state_and_no_state_twice(
+    followed: TrackedLake,
 ) -> None:
     chance = random.Random(7)
     copy: dict[str, tuple[str, bool]] = {}
@@ -198,7 +198,7 @@ def test_whatever_the_order_of_events_every_row_comes_in_its_newest_state_and_no
 
 
 def _follow(
-    followed: FollowedLake,
+    followed: TrackedLake,
     position: ChangePosition | None,
     copy: dict[str, tuple[str, bool]],
     seen: set[tuple[str, str, bool]],
@@ -211,7 +211,7 @@ def _follow(
     return changes.position
 
 
-def test_the_package_offers_the_reader_without_loading_spark() -> None:
+def test_the_package_exports_the_reader_without_loading_spark() -> None:
     offered = "deltaworks.read_changes; print(hasattr(deltaworks, 'x'))"
     program = f"import deltaworks, sys; print('pyspark' in sys.modules); {offered}"
 

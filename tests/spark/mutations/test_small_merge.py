@@ -192,7 +192,9 @@ def test_both_engines_leave_the_same_rows_in_files_that_hold_the_same(
         assert bench.merge(engine, wanted, 2) == 0
 
 
-def test_files_of_others_are_not_read_and_their_statistics_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_other_organisations_are_not_read_and_their_statistics_are_preserved(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     chance = random.Random(2)
     bench = Bench(spark, tmp_path)
     for batch in range(3):
@@ -232,7 +234,7 @@ def test_statistics_of_rewritten_files_bound_their_rows(spark: SparkSession, tmp
     assert found.where("contact_id = 'b' AND _mutation = 1").count() == 1
 
 
-def test_a_merge_that_met_another_commit_looks_again_and_one_that_landed_meanwhile_is_left_alone(
+def test_a_merge_retries_after_a_conflict_and_skips_a_step_committed_meanwhile(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     chance = random.Random(4)
@@ -261,7 +263,7 @@ def test_a_merge_that_met_another_commit_looks_again_and_one_that_landed_meanwhi
     assert bench.rows("delta_rs") == now != merged
 
 
-def test_delta_rs_merges_only_what_memory_holds_and_what_it_can_honour(
+def test_delta_rs_merges_only_what_fits_memory_and_what_it_supports(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(5)

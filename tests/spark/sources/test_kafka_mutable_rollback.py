@@ -21,7 +21,7 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
-from tests.spark.mutations.mutation_stage import DATA, PIPELINE, TOLD, MutationStage, declared
+from tests.spark.mutations.mutation_harness import DATA, PIPELINE, TOLD, MutationHarness, declared
 from tests.spark.sources.kafka_stage import Topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -40,7 +40,7 @@ class Stage:
     def __init__(self, spark: SparkSession, root: Path, topic: Topic) -> None:
         self.spark, self.topic = spark, topic
         plain = declared().model_dump(mode="json") | {"source": topic.source(), "stream": STREAM}
-        self.made = MutationStage(root, PipelineSpec.model_validate(plain))
+        self.made = MutationHarness(root, PipelineSpec.model_validate(plain))
         self.catalog = replace(self.made.catalog, pipelines={PIPELINE: self.made.spec})
         self.events = 0
         self.round(activities=("a", "b", "c"))

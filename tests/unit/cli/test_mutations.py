@@ -15,7 +15,7 @@ from deltaworks.cli.mutations import OutputFormat, print_rows
 from deltaworks.control.records.mutation import APPLIED, MutationCompletion, TableMutation
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.bounds import BatchPlanner
-from tests.spark.mutations.mutation_stage import PIPELINE, START, MutationStage
+from tests.spark.mutations.mutation_harness import PIPELINE, START, MutationHarness
 
 COLUMNS = ("org_id", "final_id", "deleted", "hops")
 ROWS = [
@@ -61,19 +61,19 @@ def test_json_is_one_array(rows: list[dict[str, object]]) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MutationStage:
-    stage = MutationStage(tmp_path)
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MutationHarness:
+    stage = MutationHarness(tmp_path)
     monkeypatch.setattr(mutations, "catalog", lambda: stage.catalog)
     monkeypatch.setenv("COLUMNS", "200")
     return stage
 
 
-def land(stage: MutationStage, requests: int) -> None:
+def land(stage: MutationHarness, requests: int) -> None:
     base = {"org_id": "acme", "time": START, "op": "delete", "id": "a"}
     stage.land(requests=[{**base, "seq": number} for number in range(requests)])
 
 
-def begin(stage: MutationStage, number: int) -> None:
+def begin(stage: MutationHarness, number: int) -> None:
     batch = BatchPlanner(stage.lake, stage.objects, stage.spec).plan_batch(number)
     assert batch is not None
     stage.batches.get_or_create(batch)
@@ -83,7 +83,7 @@ def status() -> str:
     return CliRunner().invoke(mutations.app, ["status", PIPELINE], catch_exceptions=False).output
 
 
-def test_pending_requests_are_counted_before_the_first_batch(stage: MutationStage) -> None:
+def test_pending_requests_are_counted_before_the_first_batch(stage: MutationHarness) -> None:
     assert status().strip() == "No requests are pending."
 
     land(stage, 3)
@@ -91,7 +91,7 @@ def test_pending_requests_are_counted_before_the_first_batch(stage: MutationStag
     assert "3 requests are pending, the oldest for 0 minutes." in status()
 
 
-def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(stage: MutationStage) -> None:
+def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(stage: MutationHarness) -> None:
     land(stage, 2)
     begin(stage, 1)
     done = TableMutation(

@@ -78,7 +78,7 @@ def active_of(events: Sequence[dict[str, Any]]) -> Counter[tuple[str, str]]:
     return Counter((platform, country) for _, platform, country in active)
 
 
-def test_active_users_are_those_of_a_slow_pass(tmp_path: Path) -> None:
+def test_active_users_equal_those_of_a_slow_scan(tmp_path: Path) -> None:
     draw = random.Random(1)
     batches = [play(draw, batch) for batch in range(4)]
 

@@ -103,7 +103,7 @@ def test_all_that_is_hard_about_requests_is_there(delivered: list[EngagementReco
     assert {"rename", "merge", "update", "delete", "undelete", "rename_name", "old id", "malformed"} <= seen.keys()
 
 
-def test_the_truth_agrees_with_a_replay_that_looks_at_every_row_at_every_time(
+def test_the_truth_agrees_with_a_replay_of_every_row_at_every_time(
     delivered: list[EngagementRecord], truth: EngagementTruth
 ) -> None:
     told = {row["event_id"]: row for row in truth.rows.to_pylist()}
@@ -181,7 +181,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
         EngagementRates(late_activities=1.5)
 
 
-def test_the_command_writes_files_and_says_where_else_they_may_go(tmp_path: Path) -> None:
+def test_the_command_writes_files_and_names_other_targets(tmp_path: Path) -> None:
     command = CliRunner()
 
     done = command.invoke(app, ["generate", "engagement", "--activities", "300", "--directory", str(tmp_path)])
@@ -195,7 +195,7 @@ def test_the_command_writes_files_and_says_where_else_they_may_go(tmp_path: Path
         assert refused.exception.condition == "GENERATE_DESTINATION_MISSING"
 
 
-def test_the_answers_of_a_pipeline_that_strips_are_the_same_ones_by_tokens() -> None:
+def test_the_truth_of_a_redacting_pipeline_has_tokens() -> None:
     truth = generate_engagement(EngagementSettings(activities=60, organisations=2, days=2, seed=3), lambda *_: None)
 
     tokens = truth.tokenized(lambda kind, value: f"{kind}:{value}")

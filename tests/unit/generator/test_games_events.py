@@ -23,7 +23,7 @@ from generator.reference_scan import scan
 from generator.session import EVENT_NAMES
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import TruthCounter
-from tests.unit.generator.slow_reading import GAMES
+from tests.unit.generator.reference_reader import GAMES
 
 SMALL = GamesSettings(seed=11, players=120, days=4, events_per_file=100)
 ENVELOPE = ("event_id",)

@@ -18,8 +18,8 @@ from generator.reference_scan import find_next_object, find_record_start, scan
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
 from tests.examples import examples
-from tests.unit.generator import slow_reading
-from tests.unit.generator.slow_reading import Reading, Row
+from tests.unit.generator import reference_reader
+from tests.unit.generator.reference_reader import Reading, Row
 
 MANY_FAULTS = FaultRates(
     duplicates=0.05,
@@ -47,11 +47,11 @@ def assert_truth(truth: GamesTruth, reading: Reading, slack_files: int) -> None:
     assert len(firsts) == truth.distinct_events
     assert Counter((row.hour, row.name) for row in reading.rows) == truth.delivered_per_hour
     assert Counter((row.hour, row.name) for row in firsts) == truth.events_per_hour
-    assert slow_reading.bookings(firsts) == truth.bookings_per_hour
-    active = {day: len(devices) for day, devices in slow_reading.active_devices(firsts).items()}
+    assert reference_reader.bookings(firsts) == truth.bookings_per_hour
+    active = {day: len(devices) for day, devices in reference_reader.active_devices(firsts).items()}
     assert active == truth.daily_active_users
-    assert slow_reading.retention(firsts) == truth.retention
-    assert slow_reading.droppable(reading.rows, slack_files) == truth.droppable_per_hour
+    assert reference_reader.retention(firsts) == truth.retention
+    assert reference_reader.droppable(reading.rows, slack_files) == truth.droppable_per_hour
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -69,7 +69,7 @@ def test_the_truth_is_what_a_slow_reading_of_the_bytes_finds(seed: int) -> None:
         assert (cohort.retained_day_1 is None) == (day + timedelta(days=1) >= last)
         assert (cohort.retained_day_7 is None) == (day + timedelta(days=7) >= last)
     assert max(cohort.retained_day_7 or 0 for cohort in truth.retention.values()) > 0
-    assert_truth(truth, slow_reading.read(emitted), options.live_slack_files)
+    assert_truth(truth, reference_reader.read(emitted), options.live_slack_files)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -104,11 +104,11 @@ def test_the_truth_holds_for_any_packing_and_rate(
 
     emitted, truth = emit(options)
 
-    assert_truth(truth, slow_reading.read(emitted), slack)
+    assert_truth(truth, reference_reader.read(emitted), slack)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_way_a_reader_resumes_it_finds_the_same_pieces(seed: int) -> None:
+def test_every_resume_strategy_finds_the_same_pieces(seed: int) -> None:
     rates = FaultRates(malformed=0.5)
     emitted, truth = emit(GamesSettings(seed=seed, players=60, days=2, events_per_file=50, rates=rates))
 
@@ -132,7 +132,7 @@ def copies_of(reading: Reading) -> list[tuple[Row, Row]]:
 
 def test_copies_of_an_event_differ_in_time_only_and_lie_files_apart() -> None:
     options = GamesSettings(players=150, days=4, events_per_file=40, rates=MANY_FAULTS)
-    copies = copies_of(slow_reading.read(emit(options)[0]))
+    copies = copies_of(reference_reader.read(emit(options)[0]))
 
     assert len(copies) > 100
     for first, second in copies:

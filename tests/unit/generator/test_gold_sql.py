@@ -15,8 +15,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
-from tests.unit.generator import slow_reading
-from tests.unit.generator.slow_reading import PIPELINES, Row
+from tests.unit.generator import reference_reader
+from tests.unit.generator.reference_reader import PIPELINES, Row
 from tests.unit.gold.gold_planning import in_duckdb
 
 OPTIONS = GamesSettings(seed=5, players=200, days=9, rates=FaultRates(duplicates=0.03, late=0.03))
@@ -26,7 +26,7 @@ OPTIONS = GamesSettings(seed=5, players=200, days=9, rates=FaultRates(duplicates
 def games() -> tuple[list[Row], GamesTruth]:
     counter = TruthCounter(OPTIONS)
     emitted = list(deliveries(OPTIONS, counter))
-    return slow_reading.read(emitted).first_arrivals, counter.truth()
+    return reference_reader.read(emitted).first_arrivals, counter.truth()
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:

@@ -12,7 +12,7 @@ from deltaworks.events.redaction import RedactionKeys
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import TruthCounter
-from tests.unit.generator.slow_reading import GAMES
+from tests.unit.generator.reference_reader import GAMES
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -43,7 +43,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-def test_rows_are_counted_and_told_by_partition_and_least_batch(log: Log) -> None:
+def test_rows_are_counted_by_partition_and_minimum_batch(log: Log) -> None:
     log.append(1, "acme")
     log.append(7, "acme", "o'neil")
     log.append(8, "o'neil")
@@ -56,7 +56,7 @@ def test_rows_are_counted_and_told_by_partition_and_least_batch(log: Log) -> Non
     assert log.came(2) == Arrivals()
 
 
-def test_rows_of_an_old_batch_that_come_late_are_there_by_version(log: Log) -> None:
+def test_late_rows_of_an_old_batch_are_detected_by_version(log: Log) -> None:
     log.append(5, "acme")
     before = log.append(9, "acme")
     log.append(2, "acme")
@@ -65,21 +65,21 @@ def test_rows_of_an_old_batch_that_come_late_are_there_by_version(log: Log) -> N
 
 
 @pytest.mark.parametrize("operation", ["mutate", "optimize", "purge_deleted"])
-def test_what_mutations_and_maintenance_write_did_not_come(log: Log, operation: str) -> None:
+def test_rows_written_by_mutations_and_maintenance_are_no_arrivals(log: Log, operation: str) -> None:
     before = log.append(1, "acme")
     log.append(1, "acme", operation=operation)
 
     assert log.came(before) == Arrivals()
 
 
-def test_rows_that_were_taken_out_are_told_too(log: Log) -> None:
+def test_removed_rows_are_reported(log: Log) -> None:
     before = log.append(1, "acme", "bolt")
     log.table.delete("org_id = 'acme'")
 
     assert log.came(before).has_removals
 
 
-def test_where_the_log_does_not_reach_back_everything_may_have_come(log: Log) -> None:
+def test_without_the_old_log_arrivals_are_unbounded(log: Log) -> None:
     log.append(1, "acme")
     log.append(2, "acme")
     Path(log.uri, "_delta_log", f"{0:020d}.json").unlink()
@@ -89,7 +89,7 @@ def test_where_the_log_does_not_reach_back_everything_may_have_come(log: Log) ->
     assert (came.is_unbounded, came.condition(TYPES)) == (True, "true")
 
 
-def test_a_batch_takes_whole_commits_up_to_its_bound_and_one_at_least(log: Log) -> None:
+def test_a_batch_takes_complete_commits_up_to_its_bound_and_at_least_one(log: Log) -> None:
     for batch in range(4):
         log.append(batch, "acme", "bolt")
 

@@ -13,15 +13,15 @@ from deltaworks.control.records.mutation import APPLIED, MutationBatch, Mutation
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.mutations.backlog_check import read_backlogs, reject_overdue
 from deltaworks.mutations.bounds import BatchPlanner, mutable_spec, mutations_spec
-from tests.spark.mutations.mutation_stage import DATA, PIPELINE, REQUESTS, START, MutationStage, declared
+from tests.spark.mutations.mutation_harness import DATA, PIPELINE, REQUESTS, START, MutationHarness, declared
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> MutationStage:
-    return MutationStage(tmp_path, declared(max_requests=3))
+def stage(tmp_path: Path) -> MutationHarness:
+    return MutationHarness(tmp_path, declared(max_requests=3))
 
 
-def land(stage: MutationStage, *, rows: int = 0, requests: int = 0) -> None:
+def land(stage: MutationHarness, *, rows: int = 0, requests: int = 0) -> None:
     base = {"org_id": "acme", "time": START}
     stage.land(
         rows=[{**base, "event_id": f"e{number}", "id": "a"} for number in range(rows)],
@@ -29,11 +29,11 @@ def land(stage: MutationStage, *, rows: int = 0, requests: int = 0) -> None:
     )
 
 
-def following(stage: MutationStage, number: int, *, organisation: str | None = None) -> MutationBatch | None:
+def following(stage: MutationHarness, number: int, *, organisation: str | None = None) -> MutationBatch | None:
     return BatchPlanner(stage.lake, stage.objects, stage.spec).plan_batch(number, organisation=organisation)
 
 
-def end(stage: MutationStage, batch: MutationBatch) -> None:
+def end(stage: MutationHarness, batch: MutationBatch) -> None:
     stage.batches.get_or_create(batch)
     done = MutationCompletion(
         pipeline=PIPELINE, number=batch.number, generation=batch.generation, outcome=APPLIED, at=iso_now()
@@ -41,11 +41,11 @@ def end(stage: MutationStage, batch: MutationBatch) -> None:
     stage.batches.complete(done)
 
 
-def waiting(stage: MutationStage) -> int:
+def waiting(stage: MutationHarness) -> int:
     return BatchPlanner(stage.lake, stage.objects, stage.spec).backlog().requests
 
 
-def test_a_batch_begins_where_the_last_one_ended_and_there_is_none_where_nothing_came(stage: MutationStage) -> None:
+def test_a_batch_begins_at_the_end_of_the_last_one_and_needs_arrivals(stage: MutationHarness) -> None:
     assert following(stage, 1) is None
     land(stage, rows=2, requests=1)
     first = following(stage, 1)
@@ -62,7 +62,7 @@ def test_a_batch_begins_where_the_last_one_ended_and_there_is_none_where_nothing
     assert (second.tables[0].after, second.tables[0].up_to) == (first.tables[0].up_to, stage.version())
 
 
-def test_a_batch_of_one_organisation_bounds_no_later_one(stage: MutationStage) -> None:
+def test_a_batch_of_one_organisation_bounds_no_later_one(stage: MutationHarness) -> None:
     land(stage, rows=1, requests=1)
     alone = following(stage, 1, organisation="acme")
     assert alone is not None
@@ -74,7 +74,7 @@ def test_a_batch_of_one_organisation_bounds_no_later_one(stage: MutationStage) -
     assert following_one.requests == alone.requests
 
 
-def test_a_batch_takes_no_more_than_it_may_and_the_rest_waits(stage: MutationStage) -> None:
+def test_a_batch_takes_at_most_max_requests_and_the_rest_stays_pending(stage: MutationHarness) -> None:
     for _ in range(3):
         land(stage, requests=2)
     assert waiting(stage) == 6
@@ -85,7 +85,7 @@ def test_a_batch_takes_no_more_than_it_may_and_the_rest_waits(stage: MutationSta
     assert waiting(stage) == 4
 
 
-def test_what_comes_while_a_run_is_at_it_is_for_the_next_one(stage: MutationStage) -> None:
+def test_rows_that_arrive_during_a_run_are_left_to_the_next_one(stage: MutationHarness) -> None:
     land(stage, rows=1, requests=1)
     bounds = BatchPlanner(stage.lake, stage.objects, stage.spec)
     began = bounds.current_versions()
@@ -101,7 +101,7 @@ def test_what_comes_while_a_run_is_at_it_is_for_the_next_one(stage: MutationStag
     assert (later.requests.after, later.requests.up_to) == (began[REQUESTS], stage.version(REQUESTS))
 
 
-def test_tables_that_were_made_anew_are_read_from_their_beginning_whatever_was_applied(stage: MutationStage) -> None:
+def test_recreated_tables_are_read_from_version_zero(stage: MutationHarness) -> None:
     land(stage, rows=1, requests=1)
     first = following(stage, 1)
     assert first is not None
@@ -117,7 +117,7 @@ def test_tables_that_were_made_anew_are_read_from_their_beginning_whatever_was_a
     assert waiting(stage) == 1
 
 
-def test_requests_that_wait_for_too_long_are_an_alert(stage: MutationStage) -> None:
+def test_requests_pending_for_too_long_raise_an_alert(stage: MutationHarness) -> None:
     land(stage, requests=2)
     found = read_backlogs(stage.catalog)
     assert found[0].oldest_at is not None
@@ -127,12 +127,12 @@ def test_requests_that_wait_for_too_long_are_an_alert(stage: MutationStage) -> N
         reject_overdue(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=31))
 
 
-def test_a_pipeline_without_mutations_says_so(stage: MutationStage) -> None:
+def test_a_pipeline_without_mutations_says_so(stage: MutationHarness) -> None:
     with pytest.raises(ConfigError, match="MUTATIONS_UNDECLARED"):
         mutations_spec(stage.spec.model_copy(update={"mutations": None}))
 
 
-def test_a_table_that_is_not_mutable_says_so(stage: MutationStage) -> None:
+def test_a_table_that_is_not_mutable_says_so(stage: MutationHarness) -> None:
     table = stage.spec.table(DATA)
 
     assert mutable_spec(table) == table.mutable

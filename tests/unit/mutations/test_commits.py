@@ -23,11 +23,11 @@ def commit(engine: str, metrics: dict[str, Any]) -> CommitInfo:
         (commit("delta-rs:py-1.6.6", {"num_target_rows_updated": 12}), "delta_rs"),
     ],
 )
-def test_both_engines_tell_the_same_figures(made: CommitInfo, engine: str) -> None:
+def test_both_engines_report_the_same_metrics(made: CommitInfo, engine: str) -> None:
     assert merge_metric(made, "numTargetRowsUpdated") == 12
     assert merge_metric(made, "numTargetFilesAdded") == 0
     assert engine_of(made) == engine
 
 
-def test_a_commit_that_is_not_there_has_no_figures() -> None:
+def test_a_missing_commit_has_no_metrics() -> None:
     assert (merge_metric(None, "numTargetRowsUpdated"), engine_of(None)) == (0, "")

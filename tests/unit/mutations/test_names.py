@@ -30,11 +30,11 @@ def test_a_name_follows_its_entity_through_a_cascade() -> None:
     assert names(named(1, "a", "Ada"), request(2, "rename", "a", "b"), request(3, "rename", "b", "c")) == {"c": "Ada"}
 
 
-def test_a_name_given_late_to_a_former_id_goes_along_with_what_was_called_so() -> None:
+def test_a_late_name_of_a_former_id_follows_its_entity() -> None:
     assert names(request(5, "rename", "a", "b"), named(3, "a", "Ada")) == {"b": "Ada"}
 
 
-def test_the_later_of_two_names_counts_and_of_one_time_the_greater_sequence() -> None:
+def test_the_later_name_wins_and_at_one_time_the_greater_sequence() -> None:
     assert names(named(2, "a", "new"), named(1, "a", "old")) == {"a": "new"}
     assert names(named(1, "a", "first", seq=None), named(1, "a", "third", seq=3), named(1, "a", "second", seq=2)) == {
         "a": "third"
@@ -56,7 +56,7 @@ def test_the_rule_says_which_name_two_merged_ids_have(rule: str, left: str) -> N
     assert names(*requests, rule=rule) == {"b": left}
 
 
-def test_an_id_without_a_name_takes_that_of_what_is_merged_into_it() -> None:
+def test_an_id_without_a_name_takes_the_name_of_the_merged_id() -> None:
     assert names(named(1, "a", "Ada"), request(2, "merge", "a", "b")) == {"b": "Ada"}
 
 

@@ -89,13 +89,13 @@ def test_a_file_whose_statistics_name_no_batch_is_opened(lake: Lake) -> None:
     assert found.orgs is None
 
 
-def test_a_date_that_files_do_not_tell_bounds_nothing(lake: Lake) -> None:
+def test_dates_without_statistics_are_unbounded(lake: Lake) -> None:
     version = tell(lake, 1, ("a", None, "stream", 1))
 
     assert notified_changes(lake, KEY, TOLD, after=-1, up_to=version).dates == {"engagement_date": None}
 
 
-def test_files_that_were_moved_together_tell_nothing_new(lake: Lake) -> None:
+def test_compacted_files_give_no_new_notifications(lake: Lake) -> None:
     first = tell(lake, 1, ("a", 0, "stream", 1))
     tell(lake, 2, ("a", 0, "stream", 2))
     opened(lake).optimize.compact()
@@ -107,7 +107,7 @@ def test_files_that_were_moved_together_tell_nothing_new(lake: Lake) -> None:
     assert all_notified_changes(lake, KEY, TOLD, opened(lake)).batches == {"stream": {1, 2}}
 
 
-def test_a_file_that_has_to_be_opened_and_is_gone_says_so(lake: Lake, tmp_path: Path) -> None:
+def test_a_vacuumed_file_is_reported(lake: Lake, tmp_path: Path) -> None:
     version = tell(lake, 1, ("a", 0, "stream", 1), ("a", 0, "stream", 2))
     for file in (tmp_path / KEY).rglob("*.parquet"):
         file.unlink()
@@ -116,7 +116,7 @@ def test_a_file_that_has_to_be_opened_and_is_gone_says_so(lake: Lake, tmp_path: 
         notified_changes(lake, KEY, TOLD, after=-1, up_to=version)
 
 
-def test_a_commit_that_is_gone_from_the_log_says_so(lake: Lake, tmp_path: Path) -> None:
+def test_a_commit_missing_from_the_log_is_reported(lake: Lake, tmp_path: Path) -> None:
     first = tell(lake, 1, ("a", 0, "stream", 1))
     version = tell(lake, 2, ("a", 0, "stream", 2))
     (tmp_path / KEY / "_delta_log" / f"{version:020d}.json").unlink()
@@ -125,7 +125,7 @@ def test_a_commit_that_is_gone_from_the_log_says_so(lake: Lake, tmp_path: Path) 
         notified_changes(lake, KEY, TOLD, after=first, up_to=version)
 
 
-def test_notifications_that_were_taken_out_end_every_position_before(lake: Lake) -> None:
+def test_removed_notifications_invalidate_earlier_positions(lake: Lake) -> None:
     first = tell(lake, 1, ("a", 0, "stream", 1))
     tell(lake, 2, ("b", 0, "stream", 2))
     opened(lake).delete("org_id = 'b'")

@@ -104,7 +104,7 @@ def test_every_operation_is_read_with_what_belongs_to_it(tmp_path: Path) -> None
         ("ts,old_id,new_id\n1,a,\n,a,b\n", "line 2: new_id is empty; line 3: ts '' is neither"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, what: str) -> None:
+def test_an_error_is_reported_with_its_line(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(what)) as caught:
         read_request_file(written(tmp_path, text))
 
@@ -112,12 +112,12 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, what: str) -
     assert "ts, old_id, new_id" in caught.value.hint
 
 
-def test_of_many_mistakes_the_first_ten_are_told(tmp_path: Path) -> None:
+def test_the_first_ten_errors_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="line 11: old_id is empty; and 5 more"):
         read_request_file(written(tmp_path, "ts,old_id,new_id\n" + "1,,b\n" * 15))
 
 
-def test_a_file_that_cannot_be_read_is_told_apart(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(b"ts,old_id,new_id\n1,\xe9,b\n")
 
     for path in (tmp_path / "none.csv", tmp_path, tmp_path / "latin.csv"):
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_read_is_told_apart(tmp_path: Path) -> None:
         assert caught.value.condition == "MUTATION_FILE_UNREADABLE"
 
 
-def test_a_file_without_requests_is_one(tmp_path: Path) -> None:
+def test_a_file_without_requests_is_valid(tmp_path: Path) -> None:
     file = read_request_file(written(tmp_path, "\ufeffts,old_id,new_id\n"))
 
     assert file.requests.num_rows == 0

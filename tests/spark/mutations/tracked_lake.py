@@ -69,7 +69,7 @@ def _declared() -> PipelineSpec:
     )
 
 
-class FollowedLake:
+class TrackedLake:
     """One lake with the two tables. Rows are (event id, organisation, contact, days after DAY)."""
 
     def __init__(self, root: Path, spark: SparkSession | None, properties: Mapping[str, str] | None = None) -> None:

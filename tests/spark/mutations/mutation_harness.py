@@ -76,7 +76,7 @@ def declared(
 
 
 @dataclass
-class MutationStage:
+class MutationHarness:
     """One lake with one pipeline."""
 
     root: Path
